@@ -1,0 +1,186 @@
+"""Everything that touches TransformerLens while a model is loaded: booting, reading a bridge back, trusting its hooks.
+
+Apart from `checkpoints`, which reads files only, so that each side of the certificate has its own way to the weights.
+"""
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from probe.checkpoints import Config, check_finite, config_from, refuse
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+
+def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dtype) -> "TransformerBridge":
+    """Hugging Face's model inside TransformerLens's bridge, raw mode; the bridge gets a tokenizer of its own."""
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            use_safetensors=True,
+            attn_implementation="eager",
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        raise refuse(folder, f"transformers refuses it ({first_line(error)})", "save it again") from error
+    for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
+        if info[kind]:
+            raise refuse(folder, f"transformers reports {kind.replace('_', ' ')} {min(info[kind])}", "save it again")
+    model.to(device).eval().requires_grad_(False)
+    bridge = TransformerBridge.boot_transformers(
+        str(folder), hf_model=model, tokenizer=copy.deepcopy(tokenizer), device=str(device), dtype=dtype
+    )
+    return bridge.eval().requires_grad_(False)
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0][:100].rstrip(". ")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the libraries' warnings, log lines and loading bars from the user; restores everything on leaving."""
+    import transformers.utils.logging as bars
+
+    loggers = [logging.getLogger(name) for name in ("", "transformers", "transformer_lens", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    handlers = list(logging.getLogger().handlers)
+    had_bars = bars.is_progress_bar_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL)
+            bars.disable_progress_bar()
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+            logging.getLogger().handlers[:] = handlers
+            if had_bars:
+                bars.enable_progress_bar()
+
+
+def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, torch.Tensor]]:
+    """Config and raw tensors of an existing bridge, by Hugging Face name without "transformer.".
+
+    The bridge splits c_attn and transposes its parts into Linear layers; here they are put together again.
+    Raises ModelError for anything but an untouched GPT-2 in raw mode, in evaluation, with finite weights.
+    """
+    from transformer_lens.model_bridge import TransformerBridge
+
+    if not isinstance(bridge, TransformerBridge):
+        kind = type(bridge).__name__
+        raise refuse(f"a {kind}", "only a name, a folder or a TransformerBridge can be loaded", "give one of these")
+    _check_raw(bridge)
+    raw = bridge.original_model.config.to_dict()
+    config = config_from(raw, where="the bridge", architecture=_class_name(bridge), prepend_bos=prepend_bos)
+    weights = _weights_of(bridge, config)
+    for name, values in weights.items():
+        check_finite(values, name, where="the bridge")
+    return config, weights
+
+
+def _class_name(bridge: Any) -> str:
+    return type(bridge.original_model).__name__
+
+
+def _check_raw(bridge: Any) -> None:
+    if bridge.compatibility_mode:
+        step = "boot it again with TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()"
+        raise refuse("the bridge", "it is in compatibility mode, which changes every head's contribution", step)
+    if bridge.training:
+        raise refuse(
+            "the bridge", "it is in training mode, where dropout changes every run", "call bridge.eval() first"
+        )
+    hooked = sorted({point.name for point in bridge.hook_dict.values() if point.has_hooks()})
+    if hooked:
+        problem = f"it already carries hooks ({hooked[0]}), which would change what is measured"
+        raise refuse("the bridge", problem, "call bridge.reset_hooks() first")
+
+
+def _weights_of(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
+    held = {name: tensor.detach() for name, tensor in bridge.state_dict().items()}
+    weights = {"wte.weight": held["embed.weight"], "wpe.weight": held["pos_embed.weight"]}
+    for layer in range(config.n_layers):
+        for kind in ("weight", "bias"):
+            parts = [held[f"blocks.{layer}.attn.{part}.{kind}"] for part in "qkv"]
+            weights[f"h.{layer}.attn.c_attn.{kind}"] = torch.cat(
+                [part.T if part.dim() == 2 else part for part in parts], dim=-1
+            )
+            for ours, theirs in (("attn.c_proj", "attn.o"), ("mlp.c_fc", "mlp.in"), ("mlp.c_proj", "mlp.out")):
+                weights[f"h.{layer}.{ours}.{kind}"] = held[f"blocks.{layer}.{theirs}.{kind}"]
+            for norm in ("1", "2"):
+                weights[f"h.{layer}.ln_{norm}.{kind}"] = held[f"blocks.{layer}.ln{norm}.{kind}"]
+    weights |= {"ln_f.weight": held["ln_final.weight"], "ln_f.bias": held["ln_final.bias"]}
+    if not config.tied:
+        weights["lm_head.weight"] = held["unembed.weight"]
+    return weights
+
+
+def check_hooks(bridge: "TransformerBridge", ids: list[int], config: Config, *, where: object) -> None:
+    """Three properties of the hooks on one short text, or a ModelError that names the one that fails.
+
+    Pattern rows sum to 1; nothing looks ahead; an edit of one head's z reaches the logits.
+    """
+    device = next(bridge.parameters()).device
+    tokens = torch.tensor([ids[: config.n_ctx]], device=device)
+    with torch.no_grad(), quiet():
+        logits, cache = bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))
+        pattern = torch.stack([cache[f"blocks.{layer}.attn.hook_pattern"][0] for layer in range(config.n_layers)])
+        last_changed = tokens.clone()
+        last_changed[0, -1] = (tokens[0, -1] + 1) % config.d_vocab
+        earlier = bridge(last_changed)[:, :-1]
+        checks = {
+            "the rows of its attention pattern do not sum to 1": _rows_sum_to_one(pattern),
+            "a position looks ahead at a later token": not config.causal
+            or (bool((pattern.triu(1) == 0).all()) and _same(earlier, logits[:, :-1])),
+            "an edit of a head's z does not change its logits": _edit_is_felt(bridge, tokens, logits),
+        }
+    for problem, passed in checks.items():
+        if not passed:
+            raise refuse(where, f"its hooks fail the self-check: {problem}", "load an unmodified GPT-2")
+
+
+def _rows_sum_to_one(pattern: torch.Tensor) -> bool:
+    sums = pattern.sum(-1)
+    return bool(torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5))
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    scale = float(b.abs().max()) if b.numel() else 1.0
+    return bool(torch.allclose(a, b, rtol=0, atol=1e-5 * max(scale, 1e-30)))
+
+
+def _edit_is_felt(bridge: Any, tokens: torch.Tensor, logits: torch.Tensor) -> bool:
+    """True when moving the z of one head moves the logits; heads whose W_O writes nothing cannot tell."""
+    writers = []
+    for layer in range(bridge.cfg.n_layers):
+        rows = bridge.blocks[layer].attn.o.weight.reshape(bridge.cfg.n_heads, bridge.cfg.d_head, -1)
+        writers += [(layer, head) for head in range(bridge.cfg.n_heads) if bool((rows[head] != 0).any())]
+    return not writers or any(_moves(bridge, tokens, logits, at=at) for at in reversed(writers))
+
+
+def _moves(bridge: Any, tokens: torch.Tensor, logits: torch.Tensor, *, at: tuple[int, int]) -> bool:
+    layer, head = at
+
+    def edit(z: torch.Tensor, hook: object) -> torch.Tensor:
+        moved = z.clone()
+        push = torch.linspace(1.0, 2.0, z.shape[-1], dtype=z.dtype, device=z.device)
+        moved[:, :, head] += push * (1 + z.abs().max())
+        return moved
+
+    return not torch.equal(bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", edit)]), logits)

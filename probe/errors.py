@@ -1,0 +1,28 @@
+"""Everything a user can be told to mend: one sentence each, saying what was done, got, expected, and the next step.
+
+The command line prints the sentence and exits with the class's `exit_code`; nothing else in the library catches these.
+"""
+
+
+class ProbeError(Exception):
+    """A failure that the user can act on; its message is one complete sentence."""
+
+    exit_code = 2
+
+
+class InputError(ProbeError):
+    """A text, word, span, sentence file, option or output folder cannot be used as given."""
+
+
+class ModelError(ProbeError):
+    """A model cannot be found, or what was found must not be trusted."""
+
+
+class UnsupportedModel(ModelError):
+    """The architecture is not one whose numbers are certified."""
+
+
+class CrossCheckError(ProbeError):
+    """The hooked model and the from-scratch computation disagree beyond the tolerance."""
+
+    exit_code = 1

@@ -1,0 +1,196 @@
+"""One door for every model: an embedded name, a hub name, a folder or an existing TransformerBridge -> Model.
+
+Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager attention, no
+remote code, safetensors only, and a self-check of the hooks on one short text before anybody sees the model.
+What a folder must hold is decided in `checkpoints`, what TransformerLens must do in `bridges`, what is fetched in `hub`.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from probe.bridges import boot, check_hooks, first_line, quiet, read_bridge
+from probe.checkpoints import Config, read_config, read_json, read_weights, refuse, sha256_of, weight_files
+from probe.errors import InputError
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import PreTrainedTokenizerFast
+
+    from probe.trace import Trace
+
+__all__ = ["EMBEDDED", "Config", "Model", "Origin", "load"]
+
+EMBEDDED = ("tiny-senses",)
+EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
+DTYPES = (torch.float32, torch.float64)
+SHORT_TEXT = "The mole dug under the river bank."
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model came from and the sha256 of its weights; `location` is never an absolute path of this machine."""
+
+    kind: Literal["embedded", "hub", "folder", "bridge"]
+    location: str
+    revision: str | None
+    sha256: str
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that passed every check of loading: the hooked bridge, and the raw tensors the same numbers come from.
+
+    `weights` maps Hugging Face names without "transformer." ("wte.weight", "h.0.attn.c_attn.weight") to tensors in
+    `dtype` on `device`; "lm_head.weight" is there only when the unembedding is not tied to "wte.weight".
+    """
+
+    name: str
+    bridge: "TransformerBridge"
+    tokenizer: "PreTrainedTokenizerFast"
+    config: Config
+    weights: Mapping[str, torch.Tensor]
+    origin: Origin
+    device: torch.device
+    dtype: torch.dtype
+
+    def __repr__(self) -> str:
+        c = self.config
+        return f"<Model {self.name}: {c.n_layers} layers x {c.n_heads} heads, d_model {c.d_model}, {self.origin.kind}>"
+
+    def trace(self, text: str, **options: Any) -> "Trace":
+        """Everything that happens to `text` in this model; the options are those of `probe.trace`."""
+        from probe.trace import trace
+
+        return trace(self, text, **options)
+
+
+def load(
+    source: "str | os.PathLike[str] | TransformerBridge",
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    prepend_bos: bool = True,
+) -> Model:
+    """A checked Model from an embedded name, a hub name, a folder, or an existing TransformerBridge.
+
+    An embedded name comes first, then an existing folder or anything that looks like a path ("./gpt2", "~/gpt2",
+    "a/b/c"), then a hub name ("gpt2", "owner/name"). A bridge keeps its own device and dtype and must be in raw mode.
+    Raises ModelError or UnsupportedModel with one sentence that names the file and the next step.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return _checked(_from_bridge(source, prepend_bos))
+    if dtype not in DTYPES:
+        raise InputError(f"Cannot load {source} in {dtype}: the certificate holds for torch.float32 and torch.float64.")
+    where = _device(device)
+    folder, origin = _find(source)
+    return _checked(_from_folder(folder, origin, device=where, dtype=dtype, prepend_bos=prepend_bos))
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"Cannot use the device {device!r} here; use 'cpu', which always works.") from error
+    return found
+
+
+def _find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
+    """The folder behind a name or path, and its origin without the sha256, which is known after the checks."""
+    text = os.fspath(source)
+    if text in EMBEDDED:
+        return EMBEDDED_FOLDER / text, Origin("embedded", text, None, "")
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return folder, Origin("folder", folder.resolve().name, None, "")
+    if isinstance(source, os.PathLike) or _looks_like_a_path(text):
+        what = "it is a file" if folder.exists() else "there is no such folder"
+        step = f"give the folder that holds config.json, the tokenizer and the safetensors, or a name ({EMBEDDED[0]})"
+        raise refuse(text, what, step)
+    from probe.hub import fetch
+
+    folder, revision = fetch(text)
+    return folder, Origin("hub", text, revision, "")
+
+
+def _looks_like_a_path(text: str) -> bool:
+    return (
+        text.startswith((".", "~", "/", os.sep)) or text.endswith(("/", os.sep)) or text.count("/") > 1 or "\\" in text
+    )
+
+
+def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool) -> Model:
+    config = read_config(folder, prepend_bos=prepend_bos)
+    weights = read_weights(folder, config, dtype=dtype, device=device)
+    with quiet():
+        tokenizer = _read_tokenizer(folder, config)
+        bridge = boot(folder, tokenizer, device=device, dtype=dtype)
+    known = Origin(origin.kind, origin.location, origin.revision, sha256_of(weight_files(folder)))
+    return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
+
+
+def _read_tokenizer(folder: Path, config: Config) -> "PreTrainedTokenizerFast":
+    """The fast tokenizer of `folder`, refused where transformers would quietly make up an empty one."""
+    from transformers import AutoTokenizer
+
+    if (folder / "tokenizer.json").is_file():
+        read_json(folder / "tokenizer.json")
+    elif not ((folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()):
+        step = "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
+        raise refuse(folder, "its tokenizer is missing", step)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise refuse(
+            folder, f"its tokenizer cannot be read ({first_line(error)})", "save the tokenizer again"
+        ) from error
+    return check_tokenizer(tokenizer, config, where=folder)
+
+
+def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTrainedTokenizerFast":
+    """The tokenizer itself, once it gives character offsets, fits the embedding, and has a BOS if one is asked for."""
+    from transformers import PreTrainedTokenizerFast
+
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise refuse(where, "its tokenizer is not a fast one and gives no character offsets", "add tokenizer.json")
+    if len(tokenizer) > config.d_vocab:
+        problem = f"its tokenizer has {len(tokenizer)} tokens and the model embeds only {config.d_vocab}"
+        raise refuse(where, problem, "use the tokenizer that belongs to these weights")
+    if not tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]:
+        raise refuse(where, "its tokenizer turns a plain sentence into nothing", "save the tokenizer again")
+    if config.prepend_bos and tokenizer.bos_token_id is None:
+        raise refuse(where, "its tokenizer has no BOS token to prepend", "pass prepend_bos=False")
+    return tokenizer
+
+
+def _from_bridge(bridge: Any, prepend_bos: bool) -> Model:
+    config, weights = read_bridge(bridge, prepend_bos=prepend_bos)
+    dtype, device = weights["wte.weight"].dtype, weights["wte.weight"].device
+    if dtype not in DTYPES:
+        raise refuse("the bridge", f"it runs in {dtype}", "boot it again with dtype=torch.float32")
+    if bridge.tokenizer is None:
+        raise refuse("the bridge", "it has no tokenizer", "boot it again with tokenizer=...")
+    tokenizer = check_tokenizer(bridge.tokenizer, config, where="the bridge")
+    name = Path(str(bridge.cfg.model_name)).name
+    origin = Origin("bridge", name, None, _sha256_of_tensors(weights))
+    return Model(name, bridge, tokenizer, config, weights, origin, device, dtype)
+
+
+def _sha256_of_tensors(weights: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _checked(model: Model) -> Model:
+    ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
+    check_hooks(model.bridge, ids, model.config, where=model.origin.location)
+    return model

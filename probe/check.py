@@ -1,0 +1,156 @@
+"""The certificate: the hooked model against the same numbers computed from the raw weights, row by row.
+
+One side is TransformerLens's hooks on the running model. The other is `probe.replay`, a whole forward in float64 from the
+token ids and the safetensors file; nothing of the hooked side enters it, so an error anywhere shows in the first row that
+it touches and in everything after. Errors are relative to the scale (largest absolute value) of the tensor they are in:
+at most 1e-5 for a float32 model, 1e-12 for a float64 one. The logits are held against plain Hugging Face as well.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from probe import attention, replay
+from probe.errors import CrossCheckError
+from probe.models import Model
+from probe.trace import Trace, trace
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed the verdant forest")
+QUANTITIES = {
+    "resid_pre": "E",
+    "x": "LN1(E)",
+    "q": "x W_Q + b_Q",
+    "k": "x W_K + b_K",
+    "v": "x W_V + b_V",
+    "scores": "Q Kᵀ / √d_head, masked",
+    "pattern": "softmax(scores)",
+    "z": "A V",
+    "delta_e": "z W_O, every head",
+    "attn_out": "Σ ΔE + b_O",
+    "resid_mid": "E + Σ ΔE + b_O",
+    "mlp_out": "MLP(LN2(E′))",
+    "resid_post": "E′ + MLP",
+}
+MASKED = -1e30
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: `error` = largest |hooked - scratch| / `scale`, over all texts; `layer` None is the whole model."""
+
+    layer: int | None
+    quantity: str
+    formula: str
+    error: float
+    scale: float
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.tolerance  # False for NaN, too
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """All rows of a check, in the order of the computation."""
+
+    model_name: str
+    dtype: str
+    texts: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(row.ok for row in self.rows)
+
+    @property
+    def worst(self) -> Row:
+        """The row nearest to, or furthest beyond, its tolerance."""
+        return max(self.rows, key=lambda row: row.error if row.error == row.error else float("inf"))
+
+    def require(self) -> "Certificate":
+        """Itself when every row holds; otherwise raises CrossCheckError naming the first row that fell short."""
+        for row in self.rows:
+            if not row.ok:
+                where = "the whole model" if row.layer is None else f"layer {row.layer}"
+                raise CrossCheckError(
+                    f"Checking {self.model_name} against the from-scratch math: {row.quantity} of {where} is off by "
+                    f"{row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from numbers "
+                    "that disagree: run `probe check` on this model to see every row."
+                )
+        return self
+
+
+def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
+    """Compare the hooked model with the from-scratch forward on every text; the worst error per layer and quantity counts.
+
+    Raises InputError for a text the model cannot take. Does not raise for a failing row: see `Certificate.require`.
+    """
+    weights = replay.read_weights(model, torch.float64)
+    plain = _plain_hugging_face(model)
+    runs = [_compare(trace(model, text), weights, plain, TOLERANCE[model.dtype]) for text in texts]
+    rows = tuple(max(same, key=_badness) for same in zip(*runs, strict=True))
+    return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
+
+
+def _compare(hooked: Trace, weights: replay.Weights, plain: torch.nn.Module, tolerance: float) -> list[Row]:
+    ids = torch.tensor(hooked.tokens.ids, device=weights.wte.device)
+    rows = []
+    with torch.inference_mode():
+        for layer, scratch in enumerate(replay.run(weights, ids)):
+            block = weights.blocks[layer]
+            scratch["delta_e"] = attention.write(scratch["z"], block.w_o)
+            for name in ("attn_out", "resid_mid"):  # in the lesson's form, a sum over heads
+                base = 0 if name == "attn_out" else scratch["resid_pre"]
+                scratch[name] = base + scratch["delta_e"].sum(-3) + block.b_o
+            for name, formula in QUANTITIES.items():
+                seen = _hooked(hooked, name, layer)
+                error, scale = _difference(seen, scratch[name].cpu())
+                rows.append(Row(layer, name, formula, error, scale, tolerance))
+        scratch_logits = replay.unembed(weights, scratch["resid_post"]).cpu()
+        plain_logits = plain(ids[None].to(next(plain.parameters()).device)).logits[0].cpu()
+    for name, formula, reference in (
+        ("logits", "LN_f(E) W_Uᵀ", scratch_logits),
+        ("logits, Hugging Face", "hooked against the plain model", plain_logits),
+    ):
+        rows.append(Row(None, name, formula, *_difference(hooked.logits, reference), tolerance))
+    return rows
+
+
+def _hooked(hooked: Trace, name: str, layer: int) -> Tensor:
+    if name == "delta_e":
+        return attention.write(hooked.z[layer], hooked.weights.blocks[layer].w_o.cpu())
+    return getattr(hooked, name)[layer]
+
+
+def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
+    """The largest error relative to the scale, and the scale; entries that both sides mask are left out of both."""
+    seen, expected = seen.double(), expected.double()
+    masked = expected < MASKED
+    if not torch.equal(seen < MASKED, masked):
+        return float("inf"), 1.0
+    seen, expected = seen.masked_fill(masked, 0), expected.masked_fill(masked, 0)
+    scale = expected.abs().max().item()
+    gap = (seen - expected).abs().max().item()
+    return (gap / scale if scale else (float("inf") if gap else 0.0)), scale
+
+
+def _badness(row: Row) -> float:
+    return row.error if row.error == row.error else float("inf")
+
+
+def _plain_hugging_face(model: Model) -> torch.nn.Module:
+    """A fresh Hugging Face model with no hooks, filled from the same raw weights."""
+    config = model.bridge.original_model.config
+    with torch.device("meta"):
+        plain = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    state = {
+        name if name.startswith("lm_head") else f"transformer.{name}": tensor for name, tensor in model.weights.items()
+    }
+    state.setdefault("lm_head.weight", model.weights["wte.weight"])
+    plain.load_state_dict(state, strict=False, assign=True)
+    return plain.eval()

@@ -1,0 +1,187 @@
+"""A whole GPT-2 forward from raw weights, built on `probe.attention`; it can resume from a layer at one position.
+
+Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight from the safetensors file.
+In float64 it is the oracle of `probe.check`; in float32 it is the engine of `probe.patching`.
+
+Why resuming at one position is exact: in a causal model a change at position t touches only t and later positions, so a
+variant of a run can be carried through the remaining layers as a single vector against the keys and values of the
+unchanged prefix.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from probe import attention
+from probe.models import Model
+
+
+@dataclass(frozen=True)
+class Block:
+    """The weights of one transformer block, per head where heads exist.
+
+    `w_q w_k w_v: head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o: head d_head d_model`, `b_o: d_model`,
+    `w_in: d_model d_mlp`, `w_out: d_mlp d_model`, the rest one number per coordinate.
+    """
+
+    ln1_gain: Tensor
+    ln1_bias: Tensor
+    w_q: Tensor
+    w_k: Tensor
+    w_v: Tensor
+    b_q: Tensor
+    b_k: Tensor
+    b_v: Tensor
+    w_o: Tensor
+    b_o: Tensor
+    ln2_gain: Tensor
+    ln2_bias: Tensor
+    w_in: Tensor
+    b_in: Tensor
+    w_out: Tensor
+    b_out: Tensor
+
+    def to(self, dtype: torch.dtype) -> "Block":
+        return Block(**{field.name: getattr(self, field.name).to(dtype) for field in fields(self)})
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Every weight of a GPT-2: `wte: d_vocab d_model`, `wpe: pos d_model`, the blocks, the final norm, `unembed: d_vocab d_model`."""
+
+    wte: Tensor
+    wpe: Tensor
+    blocks: tuple[Block, ...]
+    ln_f_gain: Tensor
+    ln_f_bias: Tensor
+    unembed: Tensor
+    epsilon: float
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """How many layers, heads, d_model, d_head."""
+        heads, d_model, d_head = self.blocks[0].w_q.shape
+        return len(self.blocks), heads, d_model, d_head
+
+    def to(self, dtype: torch.dtype) -> "Weights":
+        return Weights(
+            self.wte.to(dtype),
+            self.wpe.to(dtype),
+            tuple(block.to(dtype) for block in self.blocks),
+            self.ln_f_gain.to(dtype),
+            self.ln_f_bias.to(dtype),
+            self.unembed.to(dtype),
+            self.epsilon,
+        )
+
+
+def read_weights(model: Model, dtype: torch.dtype | None = None) -> Weights:
+    """The raw tensors of `model` arranged per block and head; views of the model's own, converted only if `dtype` asks."""
+    raw, config = model.weights, model.config
+    weights = Weights(
+        wte=raw["wte.weight"],
+        wpe=raw["wpe.weight"],
+        blocks=tuple(_read_block(raw, f"h.{layer}.", config.n_heads) for layer in range(config.n_layers)),
+        ln_f_gain=raw["ln_f.weight"],
+        ln_f_bias=raw["ln_f.bias"],
+        unembed=raw.get("lm_head.weight", raw["wte.weight"]),
+        epsilon=config.epsilon,
+    )
+    return weights if dtype is None or dtype == weights.wte.dtype else weights.to(dtype)
+
+
+def _read_block(raw: Mapping[str, Tensor], prefix: str, n_heads: int) -> Block:
+    w_q, w_k, w_v = raw[prefix + "attn.c_attn.weight"].chunk(3, dim=1)
+    b_q, b_k, b_v = raw[prefix + "attn.c_attn.bias"].chunk(3, dim=0)
+    w_o = raw[prefix + "attn.c_proj.weight"]
+
+    def by_head(weight: Tensor) -> Tensor:  # d_model (head d_head) -> head d_model d_head
+        return weight.unflatten(1, (n_heads, -1)).transpose(0, 1)
+
+    return Block(
+        ln1_gain=raw[prefix + "ln_1.weight"],
+        ln1_bias=raw[prefix + "ln_1.bias"],
+        w_q=by_head(w_q),
+        w_k=by_head(w_k),
+        w_v=by_head(w_v),
+        b_q=b_q.unflatten(0, (n_heads, -1)),
+        b_k=b_k.unflatten(0, (n_heads, -1)),
+        b_v=b_v.unflatten(0, (n_heads, -1)),
+        w_o=w_o.unflatten(0, (n_heads, -1)),  # (head d_head) d_model -> head d_head d_model
+        b_o=raw[prefix + "attn.c_proj.bias"],
+        ln2_gain=raw[prefix + "ln_2.weight"],
+        ln2_bias=raw[prefix + "ln_2.bias"],
+        w_in=raw[prefix + "mlp.c_fc.weight"],
+        b_in=raw[prefix + "mlp.c_fc.bias"],
+        w_out=raw[prefix + "mlp.c_proj.weight"],
+        b_out=raw[prefix + "mlp.c_proj.bias"],
+    )
+
+
+def embed(weights: Weights, ids: Tensor) -> Tensor:
+    """E before the first block: token vector + position vector. `... pos -> ... pos d_model`"""
+    return weights.wte[ids] + weights.wpe[: ids.shape[-1]]
+
+
+def attend(block: Block, resid_pre: Tensor, epsilon: float) -> dict[str, Tensor]:
+    """The attention half of a block, every step by name, up to z. `... pos d_model -> ...`, shapes as in `probe.trace.Trace`."""
+    x = attention.layer_norm(resid_pre, block.ln1_gain, block.ln1_bias, epsilon)
+    q = attention.project(x, block.w_q, block.b_q)
+    k = attention.project(x, block.w_k, block.b_k)
+    v = attention.project(x, block.w_v, block.b_v)
+    scores = attention.mask(attention.scores(q, k))
+    pattern = attention.softmax(scores)
+    return {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": pattern, "z": attention.mix(pattern, v)}
+
+
+def merge_heads(block: Block, z: Tensor) -> Tensor:
+    """attn_out = Concat(z) W_O + b_O, which equals Σ_h ΔE_h + b_O. `... head pos d_head -> ... pos d_model`"""
+    return z.transpose(-3, -2).flatten(-2) @ block.w_o.flatten(0, 1) + block.b_o
+
+
+def mlp(block: Block, resid_mid: Tensor, epsilon: float) -> Tensor:
+    """The block's second half: W_out gelu(W_in LN2(E′) + b_in) + b_out. `... pos d_model -> ... pos d_model`"""
+    x = attention.layer_norm(resid_mid, block.ln2_gain, block.ln2_bias, epsilon)
+    return attention.gelu_new(x @ block.w_in + block.b_in) @ block.w_out + block.b_out
+
+
+def run(weights: Weights, ids: Tensor) -> Iterator[dict[str, Tensor]]:
+    """One dictionary of named tensors per layer, in order, so that a whole run never has to be held at once.
+
+    `ids: ... pos`. Names: resid_pre x q k v scores pattern z attn_out resid_mid mlp_out resid_post.
+    """
+    resid = embed(weights, ids)
+    for block in weights.blocks:
+        step = {"resid_pre": resid} | attend(block, resid, weights.epsilon)
+        step["attn_out"] = merge_heads(block, step["z"])
+        step["resid_mid"] = resid + step["attn_out"]
+        step["mlp_out"] = mlp(block, step["resid_mid"], weights.epsilon)
+        step["resid_post"] = resid = step["resid_mid"] + step["mlp_out"]
+        yield step
+
+
+def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
+    """Logits over the vocabulary: LN_f(E) W_Uᵀ. `... d_model -> ... d_vocab`"""
+    normed = attention.layer_norm(resid_post, weights.ln_f_gain, weights.ln_f_bias, weights.epsilon)
+    return normed @ weights.unembed.T
+
+
+def resume_block(block: Block, resid_pre: Tensor, prefix_k: Tensor, prefix_v: Tensor, epsilon: float) -> Tensor:
+    """One block for many variants of the last position, all against the same unchanged prefix.
+
+    `resid_pre: batch variant d_model` (the last position of each variant), `prefix_k prefix_v: batch head key_pos d_head`
+    (the positions before it) -> resid_post: batch variant d_model. Each variant attends to the prefix and to itself.
+    """
+    x = attention.layer_norm(resid_pre, block.ln1_gain, block.ln1_bias, epsilon)
+    q, k, v = (
+        (x @ w.transpose(0, 1).flatten(1) + b.flatten()).unflatten(-1, b.shape).transpose(-3, -2)
+        for w, b in ((block.w_q, block.b_q), (block.w_k, block.b_k), (block.w_v, block.b_v))
+    )  # batch head variant d_head
+    to_prefix = attention.scores(q, prefix_k)
+    to_itself = attention.scores(q.unsqueeze(-2), k.unsqueeze(-2)).squeeze(-1)
+    pattern = attention.softmax(torch.cat([to_prefix, to_itself], dim=-1))
+    z = attention.mix(pattern[..., :-1], prefix_v) + pattern[..., -1:] * v
+    resid_mid = resid_pre + merge_heads(block, z)
+    return resid_mid + mlp(block, resid_mid, epsilon)

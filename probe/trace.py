@@ -1,0 +1,209 @@
+"""What a hooked model really computed: everything about one text (`Trace`), or only the target positions of many (`TargetStates`).
+
+Read through TransformerLens's bridge in raw mode (Hugging Face's own numbers). ΔE is never stored whole: one head at one
+position is z W_O, by source token A[t, j] V[j] W_O, both computed on demand from the hooked z, pattern and V.
+Sentences are batched by equal length, so nothing is ever padded and no attention mask can be wrong.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from html import escape
+
+import torch
+from torch import Tensor
+
+from probe import attention
+from probe.models import Model
+from probe.replay import Weights, read_weights
+from probe.tokens import Tokens, batch_by_length, in_order, tokenize
+
+HOOKS = {
+    "resid_pre": "hook_resid_pre",
+    "x": "ln1.hook_out",
+    "q": "attn.hook_q",
+    "k": "attn.hook_k",
+    "v": "attn.hook_v",
+    "scores": "attn.hook_attn_scores",
+    "pattern": "attn.hook_pattern",
+    "z": "attn.hook_z",
+    "attn_out": "hook_attn_out",
+    "resid_mid": "hook_resid_mid",
+    "mlp_out": "hook_mlp_out",
+    "resid_post": "hook_resid_post",
+}
+HEAD_VECTORS = ("q", "k", "v", "z")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One text through one model: every tensor of attention at every layer, on the CPU, without a batch axis.
+
+    `q k v z: layer head pos d_head` · `scores pattern: layer head query_pos key_pos` (scores scaled and masked) ·
+    `x resid_pre resid_mid resid_post attn_out mlp_out: layer pos d_model` · `logits: pos d_vocab`.
+    """
+
+    tokens: Tokens
+    model_name: str
+    weights: Weights
+    x: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scores: Tensor
+    pattern: Tensor
+    z: Tensor
+    resid_pre: Tensor
+    attn_out: Tensor
+    resid_mid: Tensor
+    mlp_out: Tensor
+    resid_post: Tensor
+    logits: Tensor
+
+    def __post_init__(self) -> None:
+        layers, heads, d_model, d_head = self.weights.shape
+        n = len(self.tokens)
+        expected = dict.fromkeys(HEAD_VECTORS, (layers, heads, n, d_head))
+        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, n))
+        for name in HOOKS:
+            wanted, got = expected.get(name, (layers, n, d_model)), tuple(getattr(self, name).shape)
+            if got != wanted:
+                raise ValueError(f"trace of {n} tokens: {name} has shape {got}, expected {wanted}")
+
+    def delta_e(self, layer: int, head: int, at: int) -> Tensor:
+        """ΔE of one head at position `at`, without b_O: z W_O. `-> d_model`"""
+        return attention.write(self.z[layer, head, at], self.weights.blocks[layer].w_o[head].cpu())
+
+    def delta_e_by_source(self, layer: int, head: int, at: int) -> Tensor:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
+        w_o = self.weights.blocks[layer].w_o[head].cpu()
+        return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+
+    def _repr_html_(self) -> str:
+        layers, heads, d_model, d_head = self.weights.shape
+        hues = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
+        chip = '<span style="background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block">{}</span>'
+        chips = "".join(chip.format(hues[pos % 4], escape(label)) for pos, label in enumerate(self.tokens.labels))
+        shapes = {
+            "q k v z": f"{layers} layer × {heads} head × {len(self.tokens)} pos × {d_head} d_head",
+            "scores pattern": f"{layers} layer × {heads} head × {len(self.tokens)} query_pos × {len(self.tokens)} key_pos",
+            "x resid_pre attn_out resid_mid mlp_out resid_post": f"{layers} layer × {len(self.tokens)} pos × {d_model} d_model",
+        }
+        rows = "".join(f"<tr><td><code>{names}</code></td><td>{shape}</td></tr>" for names, shape in shapes.items())
+        return f"<div><p><b>Trace</b> of {len(self.tokens)} tokens through {escape(self.model_name)}</p><p>{chips}</p><table>{rows}</table></div>"
+
+
+@dataclass(frozen=True, eq=False)
+class TargetStates:
+    """Many texts, only their target positions, on the CPU, in the order given.
+
+    `token_embedding position_embedding: sentence d_model` · `resid: sentence depth d_model`, depth 0 entering the first
+    block and depth d leaving block d - 1 · `mlp_out: sentence layer d_model` · `q k v z: sentence layer head d_head` ·
+    `pattern: sentence layer head key_pos`, the target's row, zero beyond the target · `ids target: sentence`.
+    """
+
+    ids: Tensor
+    target: Tensor
+    token_embedding: Tensor
+    position_embedding: Tensor
+    resid: Tensor
+    mlp_out: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    z: Tensor
+    pattern: Tensor
+
+    def __post_init__(self) -> None:
+        n = len(self.ids)
+        for field in fields(self):
+            if len(getattr(self, field.name)) != n:
+                raise ValueError(f"states of {n} sentences: {field.name} has {len(getattr(self, field.name))} rows")
+        if self.resid.shape[1] != self.mlp_out.shape[1] + 1:
+            raise ValueError(
+                f"states: {self.resid.shape[1]} depths for {self.mlp_out.shape[1]} layers, expected one more"
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def trace(model: Model, text: str) -> Trace:
+    """Run `text` through the hooked model once and keep everything. Raises InputError for an empty or over-long text."""
+    tokens = tokenize(model, text)
+    kept: dict[str, list[Tensor]] = {name: [] for name in HOOKS}
+
+    def keep(name: str, tensor: Tensor) -> None:
+        kept[name].append(_heads_first(name, tensor)[0].detach().cpu().clone())
+
+    logits = run_hooked(model, [tokens.ids], keep)
+    return Trace(
+        tokens=tokens,
+        model_name=model.name,
+        weights=read_weights(model),
+        logits=logits[0].detach().cpu(),
+        **{name: torch.stack(layers) for name, layers in kept.items()},
+    )
+
+
+def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[int]) -> TargetStates:
+    """Read many tokenised sentences, each at its own target position, in batches of equal length.
+
+    Only tokens up to the target are run: in a causal model no later token can change what is read there.
+    """
+    batches = batch_by_length([target + 1 for target in targets])
+    width = max(targets) + 1
+    parts: list[dict[str, Tensor]] = []
+    for batch in batches:
+        rows = [sentences[index].ids[: targets[index] + 1] for index in batch]
+        parts.append(_read_last(model, rows, width))
+    order = in_order(batches)
+    return TargetStates(**{name: torch.cat([part[name] for part in parts])[order] for name in parts[0]})
+
+
+def run_hooked(model: Model, rows: Sequence[Sequence[int]], keep: Callable[[str, Tensor], None]) -> Tensor:
+    """Run equally long id rows through the bridge; `keep(name, tensor)` sees each hook of HOOKS at every layer, in order.
+
+    Returns the logits, `batch pos d_vocab`. The hooks are removed again whatever happens.
+    """
+
+    def hook(name: str, tensor: Tensor, hook: object) -> None:
+        keep(name, tensor)
+
+    hooks = [
+        (f"blocks.{layer}.{point}", partial(hook, name))
+        for layer in range(model.config.n_layers)
+        for name, point in HOOKS.items()
+    ]
+    ids = torch.tensor(rows, device=model.device)
+    with torch.inference_mode():
+        return model.bridge.run_with_hooks(ids, fwd_hooks=hooks)
+
+
+def _read_last(model: Model, rows: list[tuple[int, ...]], width: int) -> dict[str, Tensor]:
+    kept: dict[str, list[Tensor]] = defaultdict(list)
+
+    def keep(name: str, tensor: Tensor) -> None:
+        last = _heads_first(name, tensor).select(-2, -1)
+        if name in HEAD_VECTORS or name in ("resid_pre", "resid_post", "mlp_out"):
+            kept[name].append(last.detach().cpu().clone())
+        elif name == "pattern":
+            kept[name].append(torch.nn.functional.pad(last.detach().cpu(), (0, width - last.shape[-1])))
+
+    run_hooked(model, rows, keep)
+    stacked = {name: torch.stack(kept[name], dim=1) for name in (*HEAD_VECTORS, "pattern", "mlp_out")}
+    ids = torch.tensor([row[-1] for row in rows])
+    target = torch.full((len(rows),), len(rows[0]) - 1)
+    weights = read_weights(model)
+    return stacked | {
+        "ids": ids,
+        "target": target,
+        "token_embedding": weights.wte[ids.to(weights.wte.device)].cpu(),
+        "position_embedding": weights.wpe[target.to(weights.wpe.device)].cpu(),
+        "resid": torch.stack([*kept["resid_pre"], kept["resid_post"][-1]], dim=1),
+    }
+
+
+def _heads_first(name: str, tensor: Tensor) -> Tensor:
+    return tensor.transpose(1, 2) if name in HEAD_VECTORS else tensor  # batch pos head d_head -> batch head pos d_head

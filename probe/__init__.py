@@ -1,0 +1,96 @@
+"""Which heads of a transformer resolve an ambiguous word, by looking at which cue, and how do we know?
+
+The public names stand in pipeline order. Each is imported when it is first asked for, so that `import probe` loads
+neither torch nor pandas.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probe.check import certify
+    from probe.errors import CrossCheckError, InputError, ModelError, ProbeError, UnsupportedModel
+    from probe.lexicon import entry, expand, read_sentences, showcase, words
+    from probe.models import Model, available, load
+    from probe.report import write_report
+    from probe.study import Study, study
+    from probe.tokens import tokenize
+    from probe.trace import TargetStates, Trace, target_states, trace
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "load": "models",
+    "available": "models",
+    "Model": "models",
+    "tokenize": "tokens",
+    "trace": "trace",
+    "Trace": "trace",
+    "target_states": "trace",
+    "TargetStates": "trace",
+    "certify": "check",
+    "words": "lexicon",
+    "entry": "lexicon",
+    "expand": "lexicon",
+    "showcase": "lexicon",
+    "read_sentences": "lexicon",
+    "study": "study",
+    "Study": "study",
+    "write_report": "report",
+    "ProbeError": "errors",
+    "InputError": "errors",
+    "ModelError": "errors",
+    "UnsupportedModel": "errors",
+    "CrossCheckError": "errors",
+}
+
+__all__ = [
+    "load",
+    "available",
+    "Model",
+    "tokenize",
+    "trace",
+    "Trace",
+    "target_states",
+    "TargetStates",
+    "certify",
+    "words",
+    "entry",
+    "expand",
+    "showcase",
+    "read_sentences",
+    "study",
+    "Study",
+    "write_report",
+    "ProbeError",
+    "InputError",
+    "ModelError",
+    "UnsupportedModel",
+    "CrossCheckError",
+]
+
+
+class _Package(ModuleType):
+    """Keeps `probe.trace` and `probe.study` the functions, also after the modules of the same name were imported.
+
+    The import system would overwrite both with the submodule; `from probe.trace import ...` does not need that.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'probe' has no attribute {name!r}; its public names are {', '.join(__all__)}")
+    return getattr(import_module(f"probe.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,28 @@
+# `make report` and `make test` each do everything from a fresh checkout; both are quick when nothing has changed.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+WORKERS ?= 2
+
+.PHONY: report test check clean
+
+report: $(READY)
+	$(BIN)/probe report --out reports
+
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -q
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The stamp is written last, so an interrupted install is done again.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "probe needs Python 3.11 or newer: make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -90,7 +90,7 @@ def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
 
     Raises InputError for a text the model cannot take. Does not raise for a failing row: see `Certificate.require`.
     """
-    weights = replay.read_weights(model, torch.float64)
+    weights = replay.read_weights(model)
     plain = _plain_hugging_face(model)
     runs = [_compare(trace(model, text), weights, plain, TOLERANCE[model.dtype]) for text in texts]
     rows = tuple(max(same, key=_badness) for same in zip(*runs, strict=True))
@@ -101,12 +101,7 @@ def _compare(hooked: Trace, weights: replay.Weights, plain: torch.nn.Module, tol
     ids = torch.tensor(hooked.tokens.ids, device=weights.wte.device)
     rows = []
     with torch.inference_mode():
-        for layer, scratch in enumerate(replay.run(weights, ids)):
-            block = weights.blocks[layer]
-            scratch["delta_e"] = attention.write(scratch["z"], block.w_o)
-            for name in ("attn_out", "resid_mid"):  # in the lesson's form, a sum over heads
-                base = 0 if name == "attn_out" else scratch["resid_pre"]
-                scratch[name] = base + scratch["delta_e"].sum(-3) + block.b_o
+        for layer, scratch in enumerate(replay.run(weights, ids, torch.float64)):
             for name, formula in QUANTITIES.items():
                 seen = _hooked(hooked, name, layer)
                 error, scale = _difference(seen, scratch[name].cpu())

@@ -65,22 +65,11 @@ class Weights:
         heads, d_model, d_head = self.blocks[0].w_q.shape
         return len(self.blocks), heads, d_model, d_head
 
-    def to(self, dtype: torch.dtype) -> "Weights":
-        return Weights(
-            self.wte.to(dtype),
-            self.wpe.to(dtype),
-            tuple(block.to(dtype) for block in self.blocks),
-            self.ln_f_gain.to(dtype),
-            self.ln_f_bias.to(dtype),
-            self.unembed.to(dtype),
-            self.epsilon,
-        )
 
-
-def read_weights(model: Model, dtype: torch.dtype | None = None) -> Weights:
-    """The raw tensors of `model` arranged per block and head; views of the model's own, converted only if `dtype` asks."""
+def read_weights(model: Model) -> Weights:
+    """The raw tensors of `model` arranged per block and head, as views of the model's own."""
     raw, config = model.weights, model.config
-    weights = Weights(
+    return Weights(
         wte=raw["wte.weight"],
         wpe=raw["wpe.weight"],
         blocks=tuple(_read_block(raw, f"h.{layer}.", config.n_heads) for layer in range(config.n_layers)),
@@ -89,7 +78,6 @@ def read_weights(model: Model, dtype: torch.dtype | None = None) -> Weights:
         unembed=raw.get("lm_head.weight", raw["wte.weight"]),
         epsilon=config.epsilon,
     )
-    return weights if dtype is None or dtype == weights.wte.dtype else weights.to(dtype)
 
 
 def _read_block(raw: Mapping[str, Tensor], prefix: str, n_heads: int) -> Block:
@@ -120,9 +108,9 @@ def _read_block(raw: Mapping[str, Tensor], prefix: str, n_heads: int) -> Block:
     )
 
 
-def embed(weights: Weights, ids: Tensor) -> Tensor:
+def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """E before the first block: token vector + position vector. `... pos -> ... pos d_model`"""
-    return weights.wte[ids] + weights.wpe[: ids.shape[-1]]
+    return weights.wte[ids].to(dtype) + weights.wpe[: ids.shape[-1]].to(dtype)
 
 
 def attend(block: Block, resid_pre: Tensor, epsilon: float) -> dict[str, Tensor]:
@@ -147,15 +135,18 @@ def mlp(block: Block, resid_mid: Tensor, epsilon: float) -> Tensor:
     return attention.gelu_new(x @ block.w_in + block.b_in) @ block.w_out + block.b_out
 
 
-def run(weights: Weights, ids: Tensor) -> Iterator[dict[str, Tensor]]:
-    """One dictionary of named tensors per layer, in order, so that a whole run never has to be held at once.
+def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
+    """One dictionary of named tensors per layer, in order, so that neither a whole run nor a converted model is ever held.
 
-    `ids: ... pos`. Names: resid_pre x q k v scores pattern z attn_out resid_mid mlp_out resid_post.
+    `ids: ... pos`. Names: resid_pre x q k v scores pattern z delta_e attn_out resid_mid mlp_out resid_post, with attn_out in
+    the form Σ_h ΔE_h + b_O.
     """
-    resid = embed(weights, ids)
+    resid = embed(weights, ids, dtype)
     for block in weights.blocks:
+        block = block.to(dtype)
         step = {"resid_pre": resid} | attend(block, resid, weights.epsilon)
-        step["attn_out"] = merge_heads(block, step["z"])
+        step["delta_e"] = attention.write(step["z"], block.w_o)
+        step["attn_out"] = step["delta_e"].sum(-3) + block.b_o
         step["resid_mid"] = resid + step["attn_out"]
         step["mlp_out"] = mlp(block, step["resid_mid"], weights.epsilon)
         step["resid_post"] = resid = step["resid_mid"] + step["mlp_out"]
@@ -164,8 +155,8 @@ def run(weights: Weights, ids: Tensor) -> Iterator[dict[str, Tensor]]:
 
 def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
     """Logits over the vocabulary: LN_f(E) W_Uᵀ. `... d_model -> ... d_vocab`"""
-    normed = attention.layer_norm(resid_post, weights.ln_f_gain, weights.ln_f_bias, weights.epsilon)
-    return normed @ weights.unembed.T
+    gain, bias, unembed = (w.to(resid_post.dtype) for w in (weights.ln_f_gain, weights.ln_f_bias, weights.unembed))
+    return attention.layer_norm(resid_post, gain, bias, weights.epsilon) @ unembed.T
 
 
 def resume_block(block: Block, resid_pre: Tensor, prefix_k: Tensor, prefix_v: Tensor, epsilon: float) -> Tensor:

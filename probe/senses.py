@@ -115,3 +115,37 @@ def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:
         [fit[[r for r, label in enumerate(labels) if label == sense]].double().mean(0) for sense in senses]
     )
     return [senses[index] for index in torch.cdist(new.double(), means).argmin(-1).tolist()]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the sentences of one sense stand at one depth: mean coordinate, 10 % and 90 % quantiles, and the depth's AUROC."""
+
+    depth: int
+    sense: str
+    coordinate: float
+    low: float
+    high: float
+    auroc: float
+
+
+def profile(
+    stages: Sequence[Tensor], axis: Axis, fit: Sequence[Sequence[int]], report: Sequence[Sequence[int]]
+) -> list[Place]:
+    """How the senses part with depth: <resid - midpoint, u> / gap along the frozen axis, around each depth's own fit midpoint.
+
+    `stages`: `sentence d_model` for the token embedding alone (depth -1), then depths 0, 1, ... · `fit`, `report`: rows of
+    sense_a and of sense_b. `auroc` is along an axis fitted at that depth. Identical vectors give exactly 0 and exactly 0.5.
+    """
+    names = (axis.sense_a, axis.sense_b)
+    places = []
+    for depth, stage in enumerate(stages, start=-1):
+        resid = (stage - stage[:1]).double()
+        here = fit_axis(resid[list(fit[0])], resid[list(fit[1])], names, depth)
+        new = [resid[list(rows)] for rows in report]
+        auroc = float(statistics.auroc(*((part @ here.u).numpy() for part in new)))
+        for sense, part in zip(names, new, strict=True):
+            values = axis.effect(part - here.midpoint).numpy()
+            low, high = np.quantile(values, [0.1, 0.9])
+            places.append(Place(depth, sense, float(values.mean()), float(low), float(high), auroc))
+    return places

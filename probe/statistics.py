@@ -48,7 +48,7 @@ def split(sentences: Sequence[Sentence], *, seed: int) -> Split:
     else:
         rng = np.random.default_rng(seed)
         by_frame = _halves([sentence.frame for sentence in sentences], rng)
-        by_cue = _halves(_linked_cues(sentences), rng)
+        by_cue = _halves(linked_cues(sentences), rng)
         if by_frame is None and by_cue is None:
             by_unit = _halves([sentence.pair or index for index, sentence in enumerate(sentences)], rng, sentences)
             result = Split(tuple(by_unit or ()), "by sentence (no frames or cue spans were given)")
@@ -78,8 +78,8 @@ def _halves(
     return [side[group] for group in groups]
 
 
-def _linked_cues(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """A group per cue word; cue words that share a pair are one group, so that no pair is torn apart."""
+def linked_cues(sentences: Sequence[Sentence]) -> list[Hashable]:
+    """A group per cue word; cue words that share a pair are one group, so that no pair is torn apart. None: no cue given."""
     if any(sentence.cue_start is None for sentence in sentences):
         return [None] * len(sentences)
     cues = [sentence.text[sentence.cue_start : sentence.cue_end].casefold() for sentence in sentences]

@@ -1,0 +1,170 @@
+"""From swaps to effects: which sentence gives to which, and what a head's swap amounts to in fractions of the sense gap.
+
+A pair is a sentence of sense A and one of sense B. Aligned pairs share frame, length and target position, so only the cue
+differs; where a file gives none, donors are drawn from the other sense at random and the page says so. Beside every
+opposite-sense swap stands a same-sense one (another cue, same frame): "any disturbance matters" must be seen to be subtracted.
+
+    R_dn = Σ [M(B with A's z) - M(B)] / Σ G      denoising, B made to look like A
+    R_ns = Σ [M(A) - M(A with B's z)] / Σ G      noising
+    E    = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
+
+Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probe import patching, statistics
+from probe.ledger import head_contributions
+from probe.lexicon import Sentence
+from probe.replay import Weights
+from probe.senses import Axis
+from probe.statistics import Array
+
+ALIGNED = "aligned pairs"
+DRAWN = "donors drawn at random"
+MIN_PAIRS = 4
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Row numbers of the paired sentences of one pair of senses, their same-sense donors, and their bootstrap groups."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    same_a: tuple[int, ...]
+    same_b: tuple[int, ...]
+    groups: tuple[str, ...]
+    design: str
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """What swapping each head does, pair by pair, in fractions of the fitted sense gap. `pair layer head`, gaps `pair`.
+
+    `denoise noise`: the numerators of R_dn and R_ns · `same_sense`: the same with a same-sense donor, both members averaged ·
+    `direct`: what the head itself writes along the axis, everything downstream frozen · `gap`: G of each pair.
+    """
+
+    gap: Array
+    denoise: Array
+    noise: Array
+    same_sense: Array
+    direct: Array
+
+    def ratio(self, name: str) -> Array:
+        """Σ name / Σ G. `-> layer head`"""
+        return np.asarray(getattr(self, name).sum(0) / self.gap.sum())
+
+    @property
+    def swap(self) -> Array:
+        """E = (R_dn + R_ns) / 2. `-> layer head`"""
+        return (self.ratio("denoise") + self.ratio("noise")) / 2
+
+    def draws(self, weights: Array) -> tuple[Array, Array]:
+        """E, and E beyond the same-sense donor, in every bootstrap draw. `draws pair -> draws layer head, twice`"""
+        swap = statistics.bootstrap_ratio((self.denoise + self.noise) / 2, self.gap, weights)
+        return swap, swap - statistics.bootstrap_ratio(self.same_sense, self.gap, weights)
+
+
+def make_pairs(
+    sentences: Sequence[Sentence], rows: Sequence[int], senses: tuple[str, str], *, most: int, seed: int
+) -> Pairs:
+    """Pair the given rows of the two senses: by their `pair` where it is given often enough, otherwise at random.
+
+    At most `most` pairs are kept, drawn with the seed. `rows` index `sentences`; so do the rows of the result.
+    """
+    rng = np.random.default_rng(seed)
+    of_sense = [[row for row in rows if sentences[row].sense == sense] for sense in senses]
+    partner = {sentences[row].pair: row for row in of_sense[1] if sentences[row].pair is not None}
+    found = [(row, partner[sentences[row].pair]) for row in of_sense[0] if sentences[row].pair in partner]
+    design = ALIGNED if len(found) >= MIN_PAIRS else DRAWN
+    if design == DRAWN:
+        count = min(most, *map(len, of_sense))
+        found = list(zip(*(rng.permutation(members)[:count].tolist() for members in of_sense), strict=True))
+    chosen = sorted(rng.permutation(len(found))[:most].tolist())
+    kept = [found[index] for index in chosen]
+    a, b = zip(*kept, strict=True)
+    same = [
+        [_same_sense_donor(sentences, row, members, rng) for row in side]
+        for side, members in ((a, of_sense[0]), (b, of_sense[1]))
+    ]
+    groups = tuple(_group(sentences[row], row) for row in a)
+    return Pairs(a, b, tuple(same[0]), tuple(same[1]), groups, design)
+
+
+def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence[int], rng: np.random.Generator) -> int:
+    """Another sentence of the same sense: of the same frame and distance if there is one, else of the same frame, else any."""
+    mine = sentences[row]
+    others = [other for other in members if other != row]
+    same_frame = [other for other in others if mine.frame is not None and sentences[other].frame == mine.frame]
+    closest = [other for other in same_frame if sentences[other].distance == mine.distance]
+    return int(rng.choice(closest or same_frame or others))
+
+
+def _group(sentence: Sentence, row: int) -> str:
+    """The unit of resampling: a frame in one of its distance versions, or the sentence itself where there are no frames."""
+    return f"row {row}" if sentence.frame is None else f"{sentence.frame} at {sentence.distance}"
+
+
+def measure(
+    weights: Weights, ids: Sequence[Sequence[int]], resid: Tensor, z: Tensor, studies: Sequence[tuple[Axis, Pairs]]
+) -> list[Effects]:
+    """Swap every head in every pair, both ways and with same-sense donors, for all sense pairs of a word at once.
+
+    `ids`: token ids up to the target, row by row · `resid: row d_model` at the read-out depth · `z: row layer head d_head`.
+    A swap that two sense pairs share is run once.
+    """
+    depth = studies[0][0].depth
+    swaps = list(dict.fromkeys(swap for _, pairs in studies for swap in _swaps(pairs)))
+    directions = torch.stack([axis.u / axis.gap for axis, _ in studies])
+    recipients = [ids[recipient] for recipient, _ in swaps]
+    moved = patching.swap_heads(weights, recipients, z[[donor for _, donor in swaps], :depth], directions)
+    number = {swap: index for index, swap in enumerate(swaps)}
+    results = []
+    for which, (axis, pairs) in enumerate(studies):
+        change = moved[..., which].double().numpy()
+
+        def effect(recipients: Sequence[int], donors: Sequence[int], change: Array = change) -> Array:
+            return change[[number[swap] for swap in zip(recipients, donors, strict=True)]]
+
+        same = (effect(pairs.b, pairs.same_b) - effect(pairs.a, pairs.same_a)) / 2
+        coordinate = axis.coordinate(resid).numpy()
+        along = head_contributions(weights, z[:, :depth], axis).numpy()
+        results.append(
+            Effects(
+                gap=coordinate[list(pairs.a)] - coordinate[list(pairs.b)],
+                denoise=_all_layers(effect(pairs.b, pairs.a), weights),
+                noise=_all_layers(-effect(pairs.a, pairs.b), weights),
+                same_sense=_all_layers(same, weights),
+                direct=_all_layers(along[list(pairs.a)] - along[list(pairs.b)], weights),
+            )
+        )
+    return results
+
+
+def _swaps(pairs: Pairs) -> list[tuple[int, int]]:
+    """(recipient, donor) of every swap that one pair of senses needs."""
+    both = [*zip(pairs.b, pairs.a, strict=True), *zip(pairs.a, pairs.b, strict=True)]
+    return both + [*zip(pairs.a, pairs.same_a, strict=True), *zip(pairs.b, pairs.same_b, strict=True)]
+
+
+def _all_layers(values: Array, weights: Weights) -> Array:
+    """Heads above the read-out write after it, so their effect on it is zero by construction. `pair layer head`"""
+    missing = len(weights.blocks) - values.shape[1]
+    return np.pad(values, ((0, 0), (0, missing), (0, 0)))
+
+
+def rank_intervals(net: Array) -> tuple[Array, Array]:
+    """95 % interval of each head's rank (1 = largest) over bootstrap draws. `draws layer head -> (layer head), (layer head)`"""
+    flat = net.reshape(len(net), -1)
+    ranks = (-flat).argsort(1, kind="stable").argsort(1, kind="stable") + 1
+    low, high = np.quantile(ranks, [0.025, 0.975], axis=0, method="closest_observation")
+    return low.reshape(net.shape[1:]), high.reshape(net.shape[1:])

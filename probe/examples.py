@@ -1,0 +1,151 @@
+"""Single sentences to look at: what the leading heads read and write on them, and the lesson's own sentences.
+
+`readings`: for the leading heads of each word, the attention of the word over real report sentences and ΔE by source token on
+the sense axis. `showcase`: the sentences that every introduction uses, with the sense the model has at the word, or, where the
+cue comes later, the measured difference that the later words make there (none, in a causal model).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from probe import lexicon, senses, tables
+from probe.experiment import PairResult, WordResult
+from probe.lexicon import Showcase
+from probe.models import Model
+from probe.senses import Axis
+from probe.tokens import positions_of_span, tokenize
+from probe.trace import Trace, target_states, trace
+
+LEADERS = 3
+PER_SENSE = 2
+
+
+def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, *, seed: int) -> pd.DataFrame:
+    """One row per word, leading head, example sentence and token: `attention` from the word (0 to 1) and `contribution`.
+
+    `contribution` is <ΔE[t←j], u> / gap, what came from that token along the sense axis named in the row (fraction of the gap).
+    """
+    parts = []
+    for result in results:
+        leaders = word_heads[word_heads["word"] == result.material.word].nsmallest(LEADERS, "rank")
+        for row in _example_rows(result, seed) if len(leaders) else []:
+            shown = trace(model, result.material.sentences[row].text)
+            parts += [
+                _reading(result, row, shown, int(head["layer"]), int(head["head"])) for _, head in leaders.iterrows()
+            ]
+    columns = ["word", "sense", "sentence", "text", "sense_a", "sense_b", "layer", "head", "pos", "piece", "label"]
+    columns += ["attention", "contribution", "role"]
+    return tables.rounded(pd.concat(parts, ignore_index=True)) if parts else pd.DataFrame(columns=columns)
+
+
+def _example_rows(result: WordResult, seed: int) -> list[int]:
+    """Report sentences to show: for each sense PER_SENSE of them, of different cue distances where there are any."""
+    chosen = []
+    for sense in dict.fromkeys(result.material.labels):
+        rows = [result.rows[index] for index in result.part("report", sense)]
+        rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
+        distances = [result.material.sentences[row].distance for row in rows]
+        fresh = [row for place, row in enumerate(rows) if distances[place] not in distances[:place]]
+        chosen += sorted((fresh + rows)[:PER_SENSE] if len(fresh) < PER_SENSE else fresh[:PER_SENSE])
+    return list(dict.fromkeys(chosen))
+
+
+def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) -> pd.DataFrame:
+    material, sentence = result.material, result.material.sentences[row]
+    pair = _clearest(result, sentence.sense)
+    target = material.targets[row]
+    contribution = pair.axis.effect(shown.delta_e_by_source(layer, head, target)).tolist()
+    constant = {
+        "word": sentence.word,
+        "sense": sentence.sense,
+        "sentence": row,
+        "text": sentence.text,
+        "sense_a": pair.axis.sense_a,
+        "sense_b": pair.axis.sense_b,
+        "layer": layer,
+        "head": head,
+    }
+    cue = material.cues[row] or range(0)
+    return pd.DataFrame(
+        [
+            constant
+            | {"pos": pos, "piece": piece, "label": label}
+            | {"attention": shown.pattern[layer, head, target, pos].item(), "contribution": contribution[pos]}
+            | {"role": "word" if pos in material.words[row] else "cue" if pos in cue else "context"}
+            for pos, (piece, label) in enumerate(zip(shown.tokens.pieces, shown.tokens.labels, strict=True))
+        ]
+    )
+
+
+def _clearest(result: WordResult, sense: str) -> PairResult:
+    """The pair of senses with this one whose gap is widest in pooled standard deviations."""
+    mine = [pair for pair in result.pairs if sense in (pair.axis.sense_a, pair.axis.sense_b)]
+    return min(mine, key=lambda pair: (not pair.passed, pair.gate_p, -pair.effects.gap.mean()))
+
+
+def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
+    """The lesson's sentences of the words studied.
+
+    `reads_as` is the sense whose mean (fit part, at the read-out) is nearest, only where the cue comes before the word.
+    `difference` is the largest change of any head's ΔE at the word when everything after the word is removed, relative to
+    the largest ΔE: zero up to rounding in a causal model.
+    """
+    by_word = {result.material.word: result for result in results}
+    rows = [_show(model, by_word[item.word], item) for item in lexicon.showcase() if item.word in by_word]
+    return tables.rounded(pd.DataFrame(rows, columns=_SHOWCASE))
+
+
+_SHOWCASE = [
+    "text",
+    "word",
+    "sense",
+    "start",
+    "end",
+    "cue",
+    "cue_start",
+    "cue_end",
+    "cue_after",
+    "note",
+    "reads_as",
+    "coordinate",
+]
+_SHOWCASE += ["sense_a", "sense_b", "difference"]
+
+
+def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
+    tokens = tokenize(model, item.text)
+    target = positions_of_span(tokens, item.start, item.end)[-1]
+    whole = trace(model, item.text)
+    resid = whole.resid_post[result.depth - 1, target]
+    fit = result.part("fit")
+    labels = [result.material.labels[result.rows[index]] for index in fit]
+    reads_as = senses.nearest_sense(result.states.resid[fit, result.depth], labels, resid[None])[0]
+    axis = _axis_between(result, item.sense, reads_as)
+    seen = {
+        name: getattr(item, name) for name in ("text", "word", "sense", "start", "end", "cue", "cue_start", "cue_end")
+    }
+    seen |= {"cue_after": item.cue_after, "note": item.note}
+    if item.cue_after and model.config.causal:
+        seen |= {"reads_as": None, "coordinate": np.nan, "sense_a": None, "sense_b": None}
+    else:
+        coordinate = axis.coordinate(resid.double()).item()
+        seen |= {"reads_as": reads_as, "coordinate": coordinate, "sense_a": axis.sense_a, "sense_b": axis.sense_b}
+    return seen | {"difference": later_words_matter(model, whole, target)}
+
+
+def _axis_between(result: WordResult, sense: str, other: str) -> Axis:
+    """The axis of two senses; of the sense and any other where both are the same or the sense is not in the study."""
+    axes = [pair.axis for pair in result.pairs]
+    both = [axis for axis in axes if {sense, other} == {axis.sense_a, axis.sense_b}]
+    return (both or [axis for axis in axes if other in (axis.sense_a, axis.sense_b)])[0]
+
+
+def later_words_matter(model: Model, whole: Trace, target: int) -> float:
+    """The largest change of any head's ΔE at `target` when every later token is removed, relative to the largest ΔE."""
+    w_o = torch.stack([block.w_o for block in whole.weights.blocks]).cpu()  # layer head d_head d_model
+    cut = target_states(model, [whole.tokens], [target]).z[0]
+    full, alone = ((z.unsqueeze(-2) @ w_o).squeeze(-2) for z in (whole.z[:, :, target], cut))
+    return ((full - alone).abs().max() / full.abs().max()).item()

@@ -1,0 +1,111 @@
+"""The measurements on one word: fit on one part of its sentences, measure on the other.
+
+Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
+measure on the report part only: the held-out separation of every head's write and the exact swap of every head at the word.
+Before anything is ranked the gap itself must be there (sign-flip over frames, p < .01).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from probe import effects, senses, statistics
+from probe.effects import Effects, Pairs
+from probe.material import Material
+from probe.models import Model
+from probe.replay import read_weights
+from probe.senses import Axis
+from probe.statistics import Array, Split
+from probe.trace import TargetStates, target_states
+
+GATE = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class PairResult:
+    """Everything measured for one pair of senses. Arrays `layer head` unless said; `separation_a/b: sentence layer head`."""
+
+    axis: Axis
+    pairs: Pairs
+    effects: Effects
+    gate_p: float
+    auroc: Array
+    hedges_g: Array
+    swap_draws: Array
+    net_draws: Array
+
+    @property
+    def passed(self) -> bool:
+        return self.gate_p < GATE
+
+
+@dataclass(frozen=True, eq=False)
+class WordResult:
+    """One word: its material and split, the states of the rows used, the read-out depth, a result per pair of senses."""
+
+    material: Material
+    split: Split
+    states: TargetStates
+    rows: tuple[int, ...]
+    depth: int
+    separation: Array
+    pairs: tuple[PairResult, ...]
+
+    def part(self, name: str, sense: str | None = None) -> list[int]:
+        """Positions in `states` of the rows of a part, of one sense where given."""
+        return [
+            index
+            for index, row in enumerate(self.rows)
+            if self.split.parts[row] == name and sense in (None, self.material.labels[row])
+        ]
+
+
+def study_word(model: Model, material: Material, *, seed: int, max_pairs: int) -> WordResult:
+    """Fit on the fit part, measure on the report part; see the module's docstring."""
+    split = statistics.split(material.sentences, seed=seed)
+    rows = sorted(split.rows("fit") + split.rows("report"))
+    states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
+    depth, separation = _choose_depth(material, split, rows, states, seed)
+    bare = WordResult(material, split, states, tuple(rows), depth, separation, ())
+    return replace(bare, pairs=tuple(_study_pairs(model, bare, seed=seed, max_pairs=max_pairs)))
+
+
+def _choose_depth(
+    material: Material, split: Split, rows: Sequence[int], states: TargetStates, seed: int
+) -> tuple[int, Array]:
+    """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part."""
+    fit = [index for index, row in enumerate(rows) if split.parts[row] == "fit"]
+    cues = statistics.linked_cues([material.sentences[rows[index]] for index in fit])
+    groups = [index if cue is None else cue for index, cue in zip(fit, cues, strict=True)]
+    labels = [material.labels[rows[index]] for index in fit]
+    separation = senses.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
+    return int(np.argmax(separation[1:])) + 1, separation
+
+
+def _study_pairs(model: Model, word: WordResult, *, seed: int, max_pairs: int) -> list[PairResult]:
+    weights, states, depth = read_weights(model), word.states, word.depth
+    labels = [word.material.labels[row] for row in word.rows]
+    sentences = [word.material.sentences[row] for row in word.rows]
+    resid = states.resid[:, depth]
+    studies = []
+    for pair in senses.sense_pairs(labels):
+        axis = senses.fit_axis(*(resid[word.part("fit", sense)] for sense in pair), pair, depth)
+        studies.append((axis, effects.make_pairs(sentences, word.part("report"), pair, most=max_pairs, seed=seed)))
+    ids = [word.material.tokens[row].ids[: word.material.targets[row] + 1] for row in word.rows]
+    writes = senses.write_coordinates(states.z, weights)
+    results = []
+    for (axis, pairs), effect in zip(studies, effects.measure(weights, ids, resid, states.z, studies), strict=True):
+        a, b = (own_scores(word, writes, axis, sense) for sense in (axis.sense_a, axis.sense_b))
+        draws = effect.draws(statistics.bootstrap_weights(pairs.groups, seed=seed))
+        p = statistics.sign_flip_p(effect.gap, pairs.groups, seed=seed)
+        results.append(PairResult(axis, pairs, effect, p, statistics.auroc(a, b), statistics.hedges_g(a, b), *draws))
+    return results
+
+
+def own_scores(word: WordResult, writes: torch.Tensor, axis: Axis, sense: str) -> Array:
+    """Report sentences of one sense scored along every head's own direction, fitted on fit. `-> sentence layer head`"""
+    fit_a, fit_b = (writes[:, :, word.part("fit", name)] for name in (axis.sense_a, axis.sense_b))
+    scores = senses.own_direction_scores(fit_a, fit_b, writes[:, :, word.part("report", sense)])
+    return np.asarray(scores.permute(2, 0, 1).numpy())

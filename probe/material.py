@@ -1,0 +1,101 @@
+"""The sentences of one word made ready: tokenised, placed, and rid of what the model cannot be asked.
+
+What a causal model cannot know is refused rather than ranked: a sentence whose cue follows the word, and sentences of
+different senses that are identical up to the word, are left out with the reason. Nothing is left out silently.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from probe import lexicon
+from probe.errors import InputError
+from probe.lexicon import Corpus, LeftOut, Sentence
+from probe.models import Model
+from probe.tokens import Tokens, find_word, is_one_token, positions_of_span, tokenize
+
+
+@dataclass(frozen=True)
+class Material:
+    """The usable sentences of one word, tokenised: the target is the last token of the word, the cue may be unknown."""
+
+    word: str
+    sentences: tuple[Sentence, ...]
+    tokens: tuple[Tokens, ...]
+    words: tuple[range, ...]
+    cues: tuple[range | None, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        return tuple(positions[-1] for positions in self.words)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(sentence.sense for sentence in self.sentences)
+
+    def keep(self, rows: Sequence[int], left_out: Sequence[LeftOut]) -> "Material":
+        """The same word with only these rows, and the reasons of the others added."""
+        picked = {
+            name: tuple(getattr(self, name)[row] for row in rows) for name in ("sentences", "tokens", "words", "cues")
+        }
+        return replace(self, **picked, left_out=self.left_out + tuple(left_out))
+
+
+def prepare(model: Model, corpus: Corpus, word: str) -> Material:
+    """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot be asked about."""
+    corpus = (
+        lexicon.keep_one_token_cues(corpus, lambda piece: is_one_token(model, piece)) if corpus.is_lexicon else corpus
+    )
+    tokens = tuple(tokenize(model, sentence.text) for sentence in corpus.sentences)
+    words, cues = [], []
+    for sentence, cut in zip(corpus.sentences, tokens, strict=True):
+        _require_word_in_span(sentence)
+        words.append(positions_of_span(cut, sentence.start, sentence.end))
+        has_cue = sentence.cue_start is not None and sentence.cue_end is not None
+        cues.append(positions_of_span(cut, sentence.cue_start, sentence.cue_end) if has_cue else None)
+    material = Material(word, corpus.sentences, tokens, tuple(words), tuple(cues), corpus.left_out)
+    material = _without_late_cues(material) if model.config.causal else material
+    _require_two_senses(material)
+    return material
+
+
+def _without_late_cues(material: Material) -> Material:
+    senses_of: dict[tuple[int, ...], set[str]] = {}
+    prefixes = [cut.ids[: target + 1] for cut, target in zip(material.tokens, material.targets, strict=True)]
+    for prefix, sense in zip(prefixes, material.labels, strict=True):
+        senses_of.setdefault(prefix, set()).add(sense)
+    late = "the cue comes after the word, where a causal model cannot have read it yet"
+    same = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+    rows, left_out = [], []
+    for row, (sentence, cue, target) in enumerate(
+        zip(material.sentences, material.cues, material.targets, strict=True)
+    ):
+        reason = late if cue is not None and cue[0] > target else same if len(senses_of[prefixes[row]]) > 1 else None
+        rows += [row] if reason is None else []
+        left_out += [] if reason is None else [LeftOut(sentence.text, reason)]
+    return material.keep(rows, left_out)
+
+
+def _require_word_in_span(sentence: Sentence) -> None:
+    covered = sentence.text[sentence.start : sentence.end]
+    if sentence.word.casefold() in covered.casefold():
+        return
+    find_word(sentence.text, sentence.word)
+    raise InputError(
+        f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} are {covered!r}, expected them to "
+        f"cover {sentence.word!r}; correct start and end."
+    )
+
+
+def _require_two_senses(material: Material) -> None:
+    found = list(dict.fromkeys(material.labels))
+    if len(found) < 2:
+        lost = (
+            f" ({len(material.left_out)} sentences were left out: {material.left_out[-1].reason})"
+            if material.left_out
+            else ""
+        )
+        raise InputError(
+            f"Comparing the senses of {material.word!r}: got {f'only {found[0]!r}' if found else 'no usable sentence'}{lost}, "
+            "expected sentences of at least two senses; give sentences of another sense, with the cue before the word."
+        )

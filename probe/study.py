@@ -1,0 +1,97 @@
+"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
+
+The front door: it chooses the words, certifies the model before anything else, measures word by word (`probe.experiment`)
+and collects one tidy frame per question (`probe.tables`, `probe.examples`). It stands to the right of `tables` because a
+Study is what the user holds: frames, never tensors.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from probe import examples, lexicon, tables
+from probe.check import Certificate, certify
+from probe.errors import InputError
+from probe.experiment import study_word
+from probe.lexicon import Corpus
+from probe.material import prepare
+from probe.models import Model
+
+WORDS = ("bank", "mole", "apple")
+MAX_PAIRS = 64
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The result: a name, how it was made, and one tidy frame per question. Columns are described in `probe.tables.COLUMNS`."""
+
+    model_name: str
+    options: dict[str, object]
+    certificate: Certificate
+    frames: dict[str, pd.DataFrame]
+    data_sha256: str
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        try:
+            return self.__dict__["frames"][name]
+        except KeyError:
+            raise AttributeError(
+                f"a study has no {name!r}; its frames are {', '.join(self.__dict__.get('frames', {}))}"
+            ) from None
+
+    def _repr_html_(self) -> str:
+        return tables.summary_html(self.model_name, self.frames)
+
+
+def study(
+    model: Model,
+    words: Sequence[str] | str | None = None,
+    *,
+    corpus: Corpus | None = None,
+    seed: int = 0,
+    max_pairs: int = MAX_PAIRS,
+    progress: Progress | None = None,
+) -> Study:
+    """Which heads move each word's meaning from its cue into the word, on the lexicon's sentences or on a corpus of your own.
+
+    `words` defaults to bank, mole and apple, or to every word of `corpus`. Raises InputError for an unknown word, too few
+    sentences or senses, and CrossCheckError when the certificate fails: no number is reported from a model that disagrees.
+    """
+    report = progress or (lambda stage, share: None)
+    chosen = _choose_words(words, corpus)
+    materials = [prepare(model, _sentences_of(word, corpus), word) for word in chosen]
+    report("certificate", 0.0)
+    certificate = certify(model, [material.sentences[0].text for material in materials]).require()
+    results = []
+    for index, material in enumerate(materials):
+        report(material.word, index / len(materials))
+        results.append(study_word(model, material, seed=seed, max_pairs=max_pairs))
+    report("examples", 0.95)
+    frames = tables.frames(model, results, certificate)
+    frames |= {"readings": examples.readings(model, results, frames["word_heads"], seed=seed)}
+    frames |= {"showcase": examples.showcase(model, results)}
+    options = {"words": list(chosen), "seed": seed, "max_pairs": max_pairs}
+    sources = corpus.sha256 if corpus else lexicon.sha256(chosen)
+    return Study(model.name, options, certificate, frames, sources)
+
+
+def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
+    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences)) if corpus else lexicon.words()
+    chosen = (words,) if isinstance(words, str) else tuple(dict.fromkeys(words or (known if corpus else WORDS)))
+    for word in chosen:
+        if word not in known:
+            step = (
+                "give one of these" if corpus else "give one of these, or a file of your own sentences with --sentences"
+            )
+            raise InputError(
+                f"Looking for sentences with {word!r}: there are none; known words are {', '.join(known)}; {step}."
+            )
+    return chosen
+
+
+def _sentences_of(word: str, corpus: Corpus | None) -> Corpus:
+    if corpus is None:
+        return lexicon.expand(word)
+    return replace(corpus, sentences=tuple(sentence for sentence in corpus.sentences if sentence.word == word))

@@ -1,0 +1,279 @@
+"""The border between tensors and tables: results in, tidy pandas frames out. To its right there is no torch.
+
+One frame per question, one row per observation, column names and their meaning and unit in COLUMNS. Numbers that were not
+measured are missing (NaN), never zero. Numbers are rounded to DIGITS significant digits, far below their uncertainty, so
+that the same command writes the same bytes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+
+from probe import effects, ledger, senses, statistics
+from probe.check import Certificate
+from probe.experiment import PairResult, WordResult
+from probe.models import Model
+from probe.replay import read_weights
+from probe.statistics import Array
+
+DIGITS = 6
+KEYS = ("word", "sense_a", "sense_b")
+COLUMNS = {
+    "word": "the ambiguous word",
+    "sense_a": "first sense of the pair; positive on the sense axis",
+    "sense_b": "second sense of the pair; negative on the sense axis",
+    "layer": "block, counted from 0",
+    "head": "attention head, counted from 0",
+    "auroc": "held-out separation of the head's write ΔE along its own direction (0.5 chance, 1 perfect)",
+    "hedges_g": "the same separation in pooled standard deviations",
+    "direct": "D, what the head itself writes along the sense axis (fraction of the sense gap)",
+    "denoise": "R_dn, B given A's head output (fraction of the gap restored)",
+    "noise": "R_ns, A given B's head output (fraction of the gap lost)",
+    "swap": "E = (R_dn + R_ns) / 2, the swap effect (fraction of the sense gap)",
+    "swap_low": "lower end of the 95 % bootstrap interval of swap",
+    "swap_high": "upper end of the 95 % bootstrap interval of swap",
+    "same_sense": "effect of a donor of the same sense, to be subtracted from swap (fraction of the gap)",
+    "self_repair": "swap - direct (fraction of the gap)",
+    "attention_cue": "mean attention of the head from the word to its cue (0 to 1)",
+    "attention_previous": "mean attention of the head from the word to the token before it (0 to 1)",
+    "rank": "place by swap - same_sense, 1 is largest; missing where the gap is not there",
+    "rank_low": "best place within the 95 % bootstrap interval",
+    "rank_high": "worst place within the 95 % bootstrap interval",
+    "net": "swap - same_sense (fraction of the sense gap)",
+    "net_low": "lower end of the 95 % bootstrap interval of net",
+    "net_high": "upper end of the 95 % bootstrap interval of net",
+    "depth": "number of blocks passed; -1 is the token embedding alone, 0 adds the position",
+    "coordinate": "mean sense coordinate (+0.5 the first sense's mean, -0.5 the second's)",
+    "share": "part of the sense gap at the read-out that this component wrote; shares sum to 1",
+}
+
+
+def frames(model: Model, results: Sequence[WordResult], certificate: Certificate) -> dict[str, pd.DataFrame]:
+    """Every frame that is made from the measurements alone, rounded."""
+    made = {
+        "words": words(results),
+        "heads": heads(results),
+        "word_heads": word_heads(results),
+        "depth": depth_profile(results),
+        "shares": shares(model, results),
+        "sentences": sentences(results),
+        "left_out": left_out(results),
+        "certificate": certificate_rows(certificate),
+    }
+    return {name: rounded(frame) for name, frame in made.items()}
+
+
+def rounded(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with floats at DIGITS significant digits."""
+    return frame.apply(lambda column: _significant(column) if column.dtype.kind == "f" else column)
+
+
+def _significant(column: pd.Series) -> pd.Series:
+    values = column.to_numpy(dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        magnitude = np.where(values == 0, 0, np.floor(np.log10(np.abs(values))))
+        scale = 10.0 ** (DIGITS - 1 - np.nan_to_num(magnitude, posinf=0, neginf=0))
+    return pd.Series(np.round(values * scale) / scale, index=column.index)
+
+
+def words(results: Sequence[WordResult]) -> pd.DataFrame:
+    """One row per word and pair of senses: how much material, where it was read, whether the gap is there."""
+    rows = []
+    for result, pair in _pairs(results):
+        low, high = _interval_of_mean(pair)
+        a, b = (result.part("report", sense) for sense in _senses(pair))
+        resid = result.states.resid[:, result.depth]
+        auroc = statistics.auroc(*(pair.axis.coordinate(resid[part]).numpy() for part in (a, b)))
+        rows.append(
+            _key(result, pair)
+            | {
+                "sentences_fit": sum(len(result.part("fit", sense)) for sense in _senses(pair)),
+                "sentences_report": len(a) + len(b),
+                "pairs": len(pair.pairs),
+                "pair_design": pair.pairs.design,
+                "split_design": result.split.design,
+                "tokens_of_word": max(len(result.material.words[row]) for row in result.rows),
+                "depth": result.depth,
+                "auroc": float(auroc),
+                "gap": float(pair.effects.gap.mean()),
+                "gap_low": low,
+                "gap_high": high,
+                "gap_p": pair.gate_p,
+                "negative_gaps": int((pair.effects.gap <= 0).sum()),
+                "ranked": pair.passed,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _interval_of_mean(pair: PairResult) -> tuple[float, float]:
+    weights = statistics.bootstrap_weights(pair.pairs.groups, seed=0)
+    low, high = statistics.interval(weights @ pair.effects.gap / weights.sum(1))
+    return float(low), float(high)
+
+
+def heads(results: Sequence[WordResult]) -> pd.DataFrame:
+    """The heads table: one row per word, pair of senses, layer and head."""
+    return pd.concat([_heads_of_pair(result, pair) for result, pair in _pairs(results)], ignore_index=True)
+
+
+def _heads_of_pair(result: WordResult, pair: PairResult) -> pd.DataFrame:
+    effect, net = pair.effects, pair.effects.swap - pair.effects.ratio("same_sense")
+    low, high = statistics.interval(pair.swap_draws)
+    rank_low, rank_high = effects.rank_intervals(pair.net_draws)
+    causal = {
+        "direct": effect.ratio("direct"),
+        "denoise": effect.ratio("denoise"),
+        "noise": effect.ratio("noise"),
+        "swap": effect.swap,
+        "swap_low": low,
+        "swap_high": high,
+        "same_sense": effect.ratio("same_sense"),
+        "self_repair": effect.swap - effect.ratio("direct"),
+    }
+    ranks = {"rank": _ranks(net), "rank_low": rank_low, "rank_high": rank_high}
+    cue, previous = _attention(result, pair)
+    blank = np.full(net.shape, np.nan)
+    arrays = {"auroc": pair.auroc, "hedges_g": pair.hedges_g}
+    arrays |= {name: values if pair.passed else blank for name, values in causal.items()}
+    arrays |= {"attention_cue": cue, "attention_previous": previous}
+    frame = _by_head(arrays | {name: values if pair.passed else blank for name, values in ranks.items()})
+    frame = frame.astype(dict.fromkeys(ranks, "Int64"))
+    return _with_key(frame, _key(result, pair))
+
+
+def word_heads(results: Sequence[WordResult]) -> pd.DataFrame:
+    """One row per word, layer and head: the mean over the word's pairs of senses whose gap is there."""
+    parts = []
+    for result in results:
+        passed = [pair for pair in result.pairs if pair.passed]
+        if not passed:
+            continue
+        net = np.mean([pair.net_draws for pair in passed], axis=0)
+        swap = np.mean([pair.effects.swap for pair in passed], axis=0)
+        same = np.mean([pair.effects.ratio("same_sense") for pair in passed], axis=0)
+        low, high = statistics.interval(np.mean([pair.swap_draws for pair in passed], axis=0))
+        net_low, net_high = statistics.interval(net)
+        rank_low, rank_high = effects.rank_intervals(net)
+        attention = [_attention(result, pair) for pair in passed]
+        arrays = {
+            "auroc": np.mean([pair.auroc for pair in passed], axis=0),
+            "direct": np.mean([pair.effects.ratio("direct") for pair in passed], axis=0),
+            "swap": swap,
+            "swap_low": low,
+            "swap_high": high,
+            "same_sense": same,
+            "net": swap - same,
+            "net_low": net_low,
+            "net_high": net_high,
+            "attention_cue": np.mean([cue for cue, _ in attention], axis=0),
+            "attention_previous": np.mean([previous for _, previous in attention], axis=0),
+            "rank": _ranks(swap - same),
+            "rank_low": rank_low,
+            "rank_high": rank_high,
+        }
+        parts.append(_with_key(_by_head(arrays), {"word": result.material.word}))
+    columns = ["word", "layer", "head", "swap", "same_sense", "net", "rank"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def _ranks(net: Array) -> Array:
+    order = (-net.ravel()).argsort(kind="stable")
+    return np.asarray(order.argsort().reshape(net.shape) + 1)
+
+
+def _attention(result: WordResult, pair: PairResult) -> tuple[Array, Array]:
+    """Mean attention from the word to its cue (NaN without cue spans) and to the token before it, over the pairs' sentences."""
+    to_cue, to_previous = [], []
+    for index in sorted({*pair.pairs.a, *pair.pairs.b}):
+        row, target = result.states.pattern[index].numpy(), int(result.states.target[index])
+        cue = result.material.cues[result.rows[index]]
+        to_cue += [] if cue is None else [row[..., cue.start : cue.stop].sum(-1)]
+        to_previous += [row[..., target - 1]] if target else []
+    shape = result.states.pattern.shape[1:3]
+    return tuple(np.mean(rows, axis=0) if rows else np.full(shape, np.nan) for rows in (to_cue, to_previous))  # type: ignore[return-value]
+
+
+def depth_profile(results: Sequence[WordResult]) -> pd.DataFrame:
+    """How far apart the senses are at every depth, on the report part; see `probe.senses.profile`."""
+    rows = []
+    for result, pair in _pairs(results):
+        stages = [result.states.token_embedding, *result.states.resid.unbind(1)]
+        parts = [[result.part(part, sense) for sense in _senses(pair)] for part in statistics.PARTS]
+        for place in senses.profile(stages, pair.axis, *parts):
+            rows.append(_key(result, pair) | {"label": depth_label(place.depth)} | asdict(place))
+    return pd.DataFrame(rows)
+
+
+def depth_label(depth: int) -> str:
+    return {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
+
+
+def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
+    """S of every component: its part of the difference of the sense means at the read-out; each pair's shares sum to 1."""
+    rows = []
+    for result, pair in _pairs(results):
+        a, b = (result.part("report", sense) for sense in _senses(pair))
+        found = ledger.shares(read_weights(model), result.states, pair.axis, a, b)
+        rows += [_key(result, pair) | asdict(share) for share in found]
+    return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
+
+
+def sentences(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Every usable sentence, the part it was used in, and where its word was read."""
+    rows = []
+    for result in results:
+        material = result.material
+        for row, sentence in enumerate(material.sentences):
+            positions = material.words[row]
+            place = {
+                "position": positions[-1],
+                "tokens_of_word": len(positions),
+                "part": result.split.parts[row] or "neither",
+            }
+            rows.append({**{name: getattr(sentence, name) for name in _SENTENCE}, **place})
+    return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
+
+
+_SENTENCE = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end", "distance")
+
+
+def left_out(results: Sequence[WordResult]) -> pd.DataFrame:
+    """What was given and not used, row by row with the reason."""
+    rows = [
+        {"word": result.material.word, "where": item.where, "reason": item.reason}
+        for result in results
+        for item in result.material.left_out
+    ]
+    return pd.DataFrame(rows, columns=["word", "where", "reason"])
+
+
+def certificate_rows(certificate: Certificate) -> pd.DataFrame:
+    """The certificate as a frame; layer is missing for rows about the whole model."""
+    columns = ["layer", "quantity", "formula", "error", "scale", "tolerance", "ok"]
+    rows = [[getattr(row, name) for name in columns] for row in certificate.rows]
+    return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
+
+
+def _pairs(results: Sequence[WordResult]) -> Iterable[tuple[WordResult, PairResult]]:
+    return ((result, pair) for result in results for pair in result.pairs)
+
+
+def _senses(pair: PairResult) -> tuple[str, str]:
+    return pair.axis.sense_a, pair.axis.sense_b
+
+
+def _key(result: WordResult, pair: PairResult) -> dict[str, object]:
+    return dict(zip(KEYS, (result.material.word, *_senses(pair)), strict=True))
+
+
+def _with_key(frame: pd.DataFrame, key: dict[str, object]) -> pd.DataFrame:
+    return pd.concat([pd.DataFrame({name: [value] * len(frame) for name, value in key.items()}), frame], axis=1)
+
+
+def _by_head(arrays: dict[str, Array]) -> pd.DataFrame:
+    layers, heads = next(iter(arrays.values())).shape
+    layer, head = np.divmod(np.arange(layers * heads), heads)
+    return pd.DataFrame({"layer": layer, "head": head} | {name: values.ravel() for name, values in arrays.items()})

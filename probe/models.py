@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from probe.bridges import boot, check_hooks, first_line, quiet, read_bridge
-from probe.checkpoints import Config, read_config, read_json, read_weights, refuse, sha256_of, weight_files
-from probe.errors import InputError
+from probe.checkpoints import has_tokenizer, has_weights, read_weights, sha256_of, weight_files
+from probe.config import Config, read_config, read_json, refuse
+from probe.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from probe.trace import Trace
 
-__all__ = ["EMBEDDED", "Config", "Model", "Origin", "load"]
+__all__ = ["EMBEDDED", "Available", "Config", "Model", "Origin", "available", "load"]
 
 EMBEDDED = ("tiny-senses",)
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
@@ -40,6 +41,16 @@ class Origin:
     location: str
     revision: str | None
     sha256: str
+
+
+@dataclass(frozen=True)
+class Available:
+    """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what it is."""
+
+    name: str
+    kind: Literal["embedded", "hub", "folder"]
+    where: str
+    what: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +150,14 @@ def _read_tokenizer(folder: Path, config: Config) -> "PreTrainedTokenizerFast":
     """The fast tokenizer of `folder`, refused where transformers would quietly make up an empty one."""
     from transformers import AutoTokenizer
 
-    if (folder / "tokenizer.json").is_file():
-        read_json(folder / "tokenizer.json")
-    elif not ((folder / "vocab.json").is_file() and (folder / "merges.txt").is_file()):
+    if not has_tokenizer(folder):
         step = "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
         raise refuse(folder, "its tokenizer is missing", step)
+    if (folder / "tokenizer.json").is_file():
+        read_json(folder / "tokenizer.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # broad, because tokenizers raises Exception itself for a broken file
         raise refuse(
             folder, f"its tokenizer cannot be read ({first_line(error)})", "save the tokenizer again"
         ) from error
@@ -159,8 +170,9 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
 
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise refuse(where, "its tokenizer is not a fast one and gives no character offsets", "add tokenizer.json")
-    if len(tokenizer) > config.d_vocab:
-        problem = f"its tokenizer has {len(tokenizer)} tokens and the model embeds only {config.d_vocab}"
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest >= config.d_vocab:
+        problem = f"its tokenizer has a token {largest} and the model embeds only {config.d_vocab} tokens"
         raise refuse(where, problem, "use the tokenizer that belongs to these weights")
     if not tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]:
         raise refuse(where, "its tokenizer turns a plain sentence into nothing", "save the tokenizer again")
@@ -194,3 +206,26 @@ def _checked(model: Model) -> Model:
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
     check_hooks(model.bridge, ids, model.config, where=model.origin.location)
     return model
+
+
+def available() -> tuple[Available, ...]:
+    """What `load` takes here: the embedded models, the GPT-2s in the local hub cache, any other hub GPT-2, any folder."""
+    from probe.hub import cached_models
+
+    shipped = [Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED]
+    cached = [Available(name, "hub", "in the local cache", _what(folder)) for name, folder in cached_models()]
+    anything = (
+        Available("gpt2, gpt2-medium, owner/name", "hub", "downloaded at first use, then cached", "any GPT-2 of a hub"),
+        Available("path/to/folder", "folder", "this machine", "config.json, tokenizer and safetensors of a GPT-2"),
+    )
+    return (*(row for row in (*shipped, *cached) if row.what), *anything)
+
+
+def _what(folder: Path) -> str:
+    """The size of the model in `folder` in a few words, or nothing when loading would refuse it at a glance."""
+    try:
+        config = read_config(folder, prepend_bos=True)
+    except ModelError:
+        return ""
+    size = f"GPT-2, {config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}"
+    return size if has_tokenizer(folder) and has_weights(folder) else ""

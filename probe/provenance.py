@@ -1,0 +1,107 @@
+"""What a result came from, keys made of content, and files that are whole or absent.
+
+Times of day live only in the manifest, so that the same command with the same seed writes the same bytes elsewhere.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.errors import InputError
+
+if TYPE_CHECKING:
+    from probe.models import Model
+
+PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "scipy", "scikit-learn", "pandas", "altair")
+KEY_LENGTH = 16
+
+
+def manifest(model: "Model", *, seed: int, command: Sequence[str], data_sha256: str, **more: object) -> dict[str, Any]:
+    """Everything needed to make a result again: model and weights, versions, seed, command, data; `more` is added.
+
+    The only record that holds a time of day (UTC). Raises TypeError when something in `more` has no JSON form.
+    """
+    origin = model.origin
+    made = {
+        "model": model.name,
+        "origin": {"kind": origin.kind, "location": origin.location, "revision": origin.revision},
+        "weights_sha256": origin.sha256,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "prepend_bos": model.config.prepend_bos,
+        "seed": seed,
+        "command": list(command),
+        "data_sha256": data_sha256,
+        "versions": versions(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    } | more
+    json.dumps(made)
+    return made
+
+
+def versions() -> dict[str, str]:
+    """The version of Python, of probe, and of every package that the numbers or the pictures depend on."""
+    import probe
+
+    found = {"python": platform.python_version(), "probe": probe.__version__}
+    return found | {name: version(name) for name in PACKAGES}
+
+
+def content_key(*parts: str | bytes | float | bool | None | Sequence[Any] | Mapping[str, Any]) -> str:
+    """A short key of content: the first 16 hex digits of the sha256 of the parts, the same in every run.
+
+    Parts are written as JSON with their lengths, so that ("ab", "c") and ("a", "bc") differ. Raises TypeError for a
+    part that has no JSON form.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = b"b" + part if isinstance(part, bytes) else b"j" + json.dumps(part, sort_keys=True).encode()
+        digest.update(len(raw).to_bytes(8, "big") + raw)
+    return digest.hexdigest()[:KEY_LENGTH]
+
+
+def sha256_of_bytes(content: bytes) -> str:
+    """The sha256 of `content` in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """Writes `content` under a temporary name beside `path`, then renames: a reader sees the old file or the new one.
+
+    Makes missing folders. Text is UTF-8 with its line ends as they are. Raises InputError when it cannot be written.
+    """
+    target = Path(path)
+    raw = content.encode() if isinstance(content, str) else content
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write_and_rename(target, raw)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(
+            f"Cannot write {target}: {reason.lower()}; choose a folder that can be written with --out."
+        ) from error
+    return target
+
+
+def _write_and_rename(target: Path, raw: bytes) -> None:
+    """The temporary name cannot be guessed and must be new, and the file gets the rights that any new file gets."""
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(raw)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

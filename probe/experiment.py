@@ -91,7 +91,8 @@ def _study_pairs(model: Model, word: WordResult, *, seed: int, max_pairs: int) -
     resid = states.resid[:, depth]
     studies = []
     for pair in senses.sense_pairs(labels):
-        axis = senses.fit_axis(*(resid[word.part("fit", sense)] for sense in pair), pair, depth)
+        fit_a, fit_b = (resid[word.part("fit", sense)] for sense in pair)
+        axis = senses.fit_axis(fit_a, fit_b, pair, depth)
         studies.append((axis, effects.make_pairs(sentences, word.part("report"), pair, most=max_pairs, seed=seed)))
     ids = [word.material.tokens[row].ids[: word.material.targets[row] + 1] for row in word.rows]
     writes = senses.write_coordinates(states.z, weights)

@@ -5,13 +5,12 @@ different senses that are identical up to the word, are left out with the reason
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from probe import lexicon
 from probe.errors import InputError
 from probe.lexicon import Corpus, LeftOut, Sentence
 from probe.models import Model
-from probe.tokens import Tokens, find_word, is_one_token, positions_of_span, tokenize
+from probe.tokens import Tokens, find_word, positions_of_span, tokenize
 
 
 @dataclass(frozen=True)
@@ -35,17 +34,18 @@ class Material:
 
     def keep(self, rows: Sequence[int], left_out: Sequence[LeftOut]) -> "Material":
         """The same word with only these rows, and the reasons of the others added."""
-        picked = {
-            name: tuple(getattr(self, name)[row] for row in rows) for name in ("sentences", "tokens", "words", "cues")
-        }
-        return replace(self, **picked, left_out=self.left_out + tuple(left_out))
+        return Material(
+            self.word,
+            tuple(self.sentences[row] for row in rows),
+            tuple(self.tokens[row] for row in rows),
+            tuple(self.words[row] for row in rows),
+            tuple(self.cues[row] for row in rows),
+            self.left_out + tuple(left_out),
+        )
 
 
 def prepare(model: Model, corpus: Corpus, word: str) -> Material:
     """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot be asked about."""
-    corpus = (
-        lexicon.keep_one_token_cues(corpus, lambda piece: is_one_token(model, piece)) if corpus.is_lexicon else corpus
-    )
     tokens = tuple(tokenize(model, sentence.text) for sentence in corpus.sentences)
     words, cues = [], []
     for sentence, cut in zip(corpus.sentences, tokens, strict=True):

@@ -16,7 +16,9 @@ from probe.errors import InputError
 from probe.experiment import study_word
 from probe.lexicon import Corpus
 from probe.material import prepare
-from probe.models import Model
+from probe.models import Model, Origin
+from probe.provenance import content_key
+from probe.tokens import is_one_token
 
 WORDS = ("bank", "mole", "apple")
 MAX_PAIRS = 64
@@ -28,6 +30,7 @@ class Study:
     """The result: a name, how it was made, and one tidy frame per question. Columns are described in `probe.tables.COLUMNS`."""
 
     model_name: str
+    origin: Origin
     options: dict[str, object]
     certificate: Certificate
     frames: dict[str, pd.DataFrame]
@@ -61,37 +64,39 @@ def study(
     """
     report = progress or (lambda stage, share: None)
     chosen = _choose_words(words, corpus)
-    materials = [prepare(model, _sentences_of(word, corpus), word) for word in chosen]
-    report("certificate", 0.0)
+    corpora = {word: _sentences_of(word, corpus, model) for word in chosen}
+    materials = [prepare(model, given, word) for word, given in corpora.items()]
+    report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
     results = []
     for index, material in enumerate(materials):
-        report(material.word, index / len(materials))
+        report(material.word, 0.1 + 0.8 * index / len(materials))
         results.append(study_word(model, material, seed=seed, max_pairs=max_pairs))
-    report("examples", 0.95)
-    frames = tables.frames(model, results, certificate)
-    frames |= {"readings": examples.readings(model, results, frames["word_heads"], seed=seed)}
-    frames |= {"showcase": examples.showcase(model, results)}
+    report("examples", 0.9)
+    frames = tables.frames(model, results, certificate, corpus.left_out if corpus else ())
+    frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
+    frames["showcase"] = examples.showcase(model, results)
     options = {"words": list(chosen), "seed": seed, "max_pairs": max_pairs}
-    sources = corpus.sha256 if corpus else lexicon.sha256(chosen)
-    return Study(model.name, options, certificate, frames, sources)
+    options["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
+    data = content_key(*([corpus.sha256] if corpus else [given.sha256 for given in corpora.values()]))
+    return Study(model.name, model.origin, options, certificate, frames, data)
 
 
 def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
+    """The words to study, each of which has sentences; InputError names the known ones otherwise."""
     known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences)) if corpus else lexicon.words()
     chosen = (words,) if isinstance(words, str) else tuple(dict.fromkeys(words or (known if corpus else WORDS)))
     for word in chosen:
         if word not in known:
-            step = (
-                "give one of these" if corpus else "give one of these, or a file of your own sentences with --sentences"
-            )
-            raise InputError(
-                f"Looking for sentences with {word!r}: there are none; known words are {', '.join(known)}; {step}."
-            )
+            step = "give one of these" if corpus else "give one of these, or your own sentences with --sentences"
+            listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+            raise InputError(f"Looking for sentences with {word!r}: there are none; known words are {listed}; {step}.")
     return chosen
 
 
-def _sentences_of(word: str, corpus: Corpus | None) -> Corpus:
+def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
+    """The lexicon's sentences whose cue is one token of the model, or the given corpus's of this word."""
     if corpus is None:
-        return lexicon.expand(word)
-    return replace(corpus, sentences=tuple(sentence for sentence in corpus.sentences if sentence.word == word))
+        return lexicon.keep_one_token_cues(lexicon.expand(word), lambda piece: is_one_token(model, piece))
+    chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
+    return replace(corpus, sentences=chosen, left_out=())

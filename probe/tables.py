@@ -7,6 +7,7 @@ that the same command writes the same bytes.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from html import escape
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import pandas as pd
 from probe import effects, ledger, senses, statistics
 from probe.check import Certificate
 from probe.experiment import PairResult, WordResult
+from probe.lexicon import LeftOut
 from probe.models import Model
 from probe.replay import read_weights
 from probe.statistics import Array
@@ -50,7 +52,9 @@ COLUMNS = {
 }
 
 
-def frames(model: Model, results: Sequence[WordResult], certificate: Certificate) -> dict[str, pd.DataFrame]:
+def frames(
+    model: Model, results: Sequence[WordResult], certificate: Certificate, unread: Sequence[LeftOut] = ()
+) -> dict[str, pd.DataFrame]:
     """Every frame that is made from the measurements alone, rounded."""
     made = {
         "words": words(results),
@@ -59,7 +63,7 @@ def frames(model: Model, results: Sequence[WordResult], certificate: Certificate
         "depth": depth_profile(results),
         "shares": shares(model, results),
         "sentences": sentences(results),
-        "left_out": left_out(results),
+        "left_out": left_out(results, unread),
         "certificate": certificate_rows(certificate),
     }
     return {name: rounded(frame) for name, frame in made.items()}
@@ -240,13 +244,15 @@ def sentences(results: Sequence[WordResult]) -> pd.DataFrame:
 _SENTENCE = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end", "distance")
 
 
-def left_out(results: Sequence[WordResult]) -> pd.DataFrame:
-    """What was given and not used, row by row with the reason."""
-    rows = [
-        {"word": result.material.word, "where": item.where, "reason": item.reason}
-        for result in results
-        for item in result.material.left_out
-    ]
+def left_out(results: Sequence[WordResult], unread: Sequence[LeftOut]) -> pd.DataFrame:
+    """What was given and not used, with the reason; `unread` was left out while reading the file, before any word was known."""
+    rows = [{"word": None, "where": item.where, "reason": item.reason} for item in unread]
+    for result in results:
+        word = result.material.word
+        rows += [{"word": word, "where": item.where, "reason": item.reason} for item in result.material.left_out]
+        crossing = "its frame is on one side of the split and its cue on the other"
+        for sentence, part in zip(result.material.sentences, result.split.parts, strict=True):
+            rows += [{"word": word, "where": sentence.text, "reason": crossing}] if part is None else []
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 
 
@@ -277,3 +283,14 @@ def _by_head(arrays: dict[str, Array]) -> pd.DataFrame:
     layers, heads = next(iter(arrays.values())).shape
     layer, head = np.divmod(np.arange(layers * heads), heads)
     return pd.DataFrame({"layer": layer, "head": head} | {name: values.ravel() for name, values in arrays.items()})
+
+
+def summary_html(model_name: str, made: dict[str, pd.DataFrame]) -> str:
+    """What a notebook shows of a study: the words with their gap, and the leading heads of each."""
+    leaders = made["word_heads"].query("rank <= 3").sort_values(["word", "rank"])
+    columns = ["word", "layer", "head", "net", "net_low", "net_high", "attention_cue", "rank_low", "rank_high"]
+    gaps = made["words"][["word", "sense_a", "sense_b", "depth", "gap", "gap_p", "ranked"]]
+    tables = [
+        frame.to_html(index=False, float_format="{:.2f}".format) for frame in (gaps, leaders.reindex(columns=columns))
+    ]
+    return f"<div><p><b>Study</b> of {escape(model_name)}</p>{''.join(tables)}<p>frames: {', '.join(made)}</p></div>"

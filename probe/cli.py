@@ -1,0 +1,172 @@
+"""The command line: parse, call one library function, write. Heavy imports wait inside the commands, so `--help` is instant.
+
+Results go to standard output, progress (on a terminal only) and errors to standard error. Exit 0; 1 when a check fell short;
+2 for bad input or a model that cannot be trusted, in one sentence; 130 when interrupted.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from probe.errors import ProbeError
+
+if TYPE_CHECKING:
+    from probe.check import Certificate
+
+DEFAULT_MODEL = "tiny-senses"
+
+app = typer.Typer(
+    name="probe",
+    help="Which attention heads move the meaning of an ambiguous word, from which cue, at which depth, and how we know.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ModelOption = Annotated[str, typer.Option("--model", help="An embedded name, a hub name or a folder.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.command()
+def report(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="Words to study; bank, mole and apple by default.")
+    ] = None,
+    model: ModelOption = DEFAULT_MODEL,
+    sentences: Annotated[
+        Path | None, typer.Option(help="Your own sentences: JSONL, CSV, TSV, Parquet or a CoarseWSD-20 word folder.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
+    seed: Annotated[int, typer.Option(help="Decides splits, pairs, donors and bootstrap draws.")] = 0,
+) -> None:
+    """Which heads move the words' meaning: a page, its tables and a manifest."""
+    from probe.report import check_folder, write_report
+
+    check_folder(out)
+    corpus = None
+    if sentences is not None:
+        from probe.lexicon import read_sentences
+
+        corpus = read_sentences(sentences)
+    with _progress() as progress:
+        progress("loading the model", 0.0)
+        from probe.models import load
+        from probe.study import study
+
+        result = study(load(model), words, corpus=corpus, seed=seed, progress=progress)
+        progress("writing", 0.98)
+        pages = write_report(result, out, command=_command(words, model, sentences, seed))
+    typer.echo(pages)
+
+
+@app.command()
+def check(
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to run; two short ones by default.")
+    ] = None,
+    model: ModelOption = DEFAULT_MODEL,
+    as_json: JsonOption = False,
+) -> None:
+    """The certificate: the hooked model against the same numbers from the raw weights; exit 1 when a row falls short."""
+    from probe.check import DEFAULT_TEXTS, certify
+    from probe.models import load
+
+    certificate = certify(load(model), texts or DEFAULT_TEXTS)
+    if as_json:
+        rows = [vars(row) | {"ok": row.ok} for row in certificate.rows]
+        typer.echo(
+            json.dumps(
+                {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok, "rows": rows}
+            )
+        )
+    else:
+        _print_certificate(certificate)
+    certificate.require()
+
+
+@app.command()
+def models(as_json: JsonOption = False) -> None:
+    """What can be loaded, and what is already on this machine."""
+    from probe.hub import available
+
+    rows = available()
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    _print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    typer.echo(
+        "Any GPT-2 on the hub can be loaded by its name (gpt2, distilgpt2, owner/name), and any GPT-2 folder by its path."
+    )
+
+
+def main() -> None:
+    """The `probe` program: every failure a user can mend is one sentence on standard error."""
+    try:
+        app(prog_name="probe")
+    except ProbeError as error:
+        typer.echo(f"probe: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("probe: interrupted; finished files are kept, unfinished ones were not written.", err=True)
+        sys.exit(130)
+
+
+def _command(words: list[str] | None, model: str, sentences: Path | None, seed: int) -> str:
+    """The command that makes the same page again, without this machine's folders."""
+    parts = ["probe", "report", *(words or []), "--model", Path(model).name]
+    parts += ["--sentences", sentences.name] if sentences else []
+    return shlex.join([*parts, "--seed", str(seed)])
+
+
+def _print_certificate(certificate: "Certificate") -> None:
+    header = ["layer", "quantity", "formula", "error", "scale", "tolerance", ""]
+    rows = [
+        [
+            "all" if row.layer is None else str(row.layer),
+            row.quantity,
+            row.formula,
+            f"{row.error:.1e}",
+            f"{row.scale:.2g}",
+            f"{row.tolerance:.0e}",
+            "ok" if row.ok else "FELL SHORT",
+        ]
+        for row in certificate.rows
+    ]
+    _print_table(header, rows)
+    worst = certificate.worst
+    typer.echo(
+        f"{certificate.model_name} ({certificate.dtype}): {sum(row.ok for row in certificate.rows)} of {len(certificate.rows)} rows hold; "
+        f"the largest difference is {worst.error:.1e} of its scale ({worst.quantity})."
+    )
+
+
+def _print_table(header: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None]]:
+    """A bar on standard error when it is a terminal, nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda stage, share: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda stage, share: bar.update(task, description=stage, completed=share)

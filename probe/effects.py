@@ -23,7 +23,7 @@ from probe.ledger import head_contributions
 from probe.lexicon import Sentence
 from probe.replay import Weights
 from probe.senses import Axis
-from probe.statistics import Array
+from probe.statistics import Array, cue_units
 
 ALIGNED = "aligned pairs"
 DRAWN = "donors drawn at random"
@@ -32,17 +32,23 @@ MIN_PAIRS = 4
 
 @dataclass(frozen=True)
 class Pairs:
-    """Row numbers of the paired sentences of one pair of senses, their same-sense donors, and their bootstrap groups."""
+    """Row numbers of the paired sentences of one pair of senses, their same-sense donors, frames and cues."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
     same_a: tuple[int, ...]
     same_b: tuple[int, ...]
-    groups: tuple[str, ...]
+    frames: tuple[str, ...]
+    cues: tuple[str, ...]
     design: str
 
     def __len__(self) -> int:
         return len(self.a)
+
+    def bootstrap(self, *, seed: int) -> Array:
+        """How often each pair counts in each draw, frames and cue words resampled. `-> draws pair`"""
+        crossed = (self.frames, self.cues) if self.frames != self.cues else (self.frames,)
+        return statistics.bootstrap_weights(crossed, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +102,9 @@ def make_pairs(
         [_same_sense_donor(sentences, row, members, rng) for row in side]
         for side, members in ((a, of_sense[0]), (b, of_sense[1]))
     ]
-    groups = tuple(_group(sentences[row], row) for row in a)
-    return Pairs(a, b, tuple(same[0]), tuple(same[1]), groups, design)
+    frames = tuple(sentences[row].frame or f"row {index}" for index, row in enumerate(a))
+    cues = tuple(f"row {cue}" if isinstance(cue, int) else str(cue) for cue in cue_units([sentences[row] for row in a]))
+    return Pairs(a, b, tuple(same[0]), tuple(same[1]), frames, cues, design)
 
 
 def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence[int], rng: np.random.Generator) -> int:
@@ -107,11 +114,6 @@ def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence
     same_frame = [other for other in others if mine.frame is not None and sentences[other].frame == mine.frame]
     closest = [other for other in same_frame if sentences[other].distance == mine.distance]
     return int(rng.choice(closest or same_frame or others))
-
-
-def _group(sentence: Sentence, row: int) -> str:
-    """The unit of resampling: a frame in one of its distance versions, or the sentence itself where there are no frames."""
-    return f"row {row}" if sentence.frame is None else f"{sentence.frame} at {sentence.distance}"
 
 
 def measure(

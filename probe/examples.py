@@ -30,7 +30,7 @@ def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFra
     """
     parts = []
     for result in results:
-        leaders = word_heads[word_heads["word"] == result.material.word].nsmallest(LEADERS, "rank")
+        leaders = word_heads[word_heads["word"] == result.material.word].sort_values("rank").head(LEADERS)
         for row in _example_rows(result, seed) if len(leaders) else []:
             shown = trace(model, result.material.sentences[row].text)
             parts += [

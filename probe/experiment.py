@@ -2,7 +2,7 @@
 
 Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
 measure on the report part only: the held-out separation of every head's write and the exact swap of every head at the word.
-Before anything is ranked the gap itself must be there (sign-flip over frames, p < .01).
+Before anything is ranked the gap itself must be there (`statistics.gap_p`, p < .01).
 """
 
 from collections.abc import Sequence
@@ -77,8 +77,7 @@ def _choose_depth(
 ) -> tuple[int, Array]:
     """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part."""
     fit = [index for index, row in enumerate(rows) if split.parts[row] == "fit"]
-    cues = statistics.linked_cues([material.sentences[rows[index]] for index in fit])
-    groups = [index if cue is None else cue for index, cue in zip(fit, cues, strict=True)]
+    groups = statistics.cue_units([material.sentences[rows[index]] for index in fit])
     labels = [material.labels[rows[index]] for index in fit]
     separation = senses.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
     return int(np.argmax(separation[1:])) + 1, separation
@@ -99,10 +98,22 @@ def _study_pairs(model: Model, word: WordResult, *, seed: int, max_pairs: int) -
     results = []
     for (axis, pairs), effect in zip(studies, effects.measure(weights, ids, resid, states.z, studies), strict=True):
         a, b = (own_scores(word, writes, axis, sense) for sense in (axis.sense_a, axis.sense_b))
-        draws = effect.draws(statistics.bootstrap_weights(pairs.groups, seed=seed))
-        p = statistics.sign_flip_p(effect.gap, pairs.groups, seed=seed)
+        draws = effect.draws(pairs.bootstrap(seed=seed))
+        p = _gap_p(word, axis, seed=seed)
         results.append(PairResult(axis, pairs, effect, p, statistics.auroc(a, b), statistics.hedges_g(a, b), *draws))
     return results
+
+
+def _gap_p(word: WordResult, axis: Axis, *, seed: int) -> float:
+    """The gate of one pair of senses, over the cue words (or the sentences where no cues are known)."""
+    resid, is_a, units = [], [], []
+    for part in statistics.PARTS:
+        rows = word.part(part, axis.sense_a) + word.part(part, axis.sense_b)
+        sentences = [word.material.sentences[word.rows[row]] for row in rows]
+        resid.append(word.states.resid[rows, word.depth].double().numpy())
+        is_a.append([sentence.sense == axis.sense_a for sentence in sentences])
+        units.append(statistics.cue_units(sentences))
+    return statistics.gap_p(*resid, (is_a[0], is_a[1]), (units[0], units[1]), seed=seed)
 
 
 def own_scores(word: WordResult, writes: torch.Tensor, axis: Axis, sense: str) -> Array:

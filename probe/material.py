@@ -6,6 +6,7 @@ different senses that are identical up to the word, are left out with the reason
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from probe.errors import InputError
 from probe.lexicon import Corpus, LeftOut, Sentence
@@ -24,11 +25,11 @@ class Material:
     cues: tuple[range | None, ...]
     left_out: tuple[LeftOut, ...]
 
-    @property
+    @cached_property
     def targets(self) -> tuple[int, ...]:
         return tuple(positions[-1] for positions in self.words)
 
-    @property
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         return tuple(sentence.sense for sentence in self.sentences)
 

@@ -4,7 +4,8 @@ All functions take and return numpy arrays; the first axis is sentences (or pair
 carried along. Every random choice comes from an explicit seed.
 
 Sources: Hanley & McNeil 1982 (AUROC as a rank statistic); Hedges 1981 (g); Efron & Tibshirani 1993 (bootstrap);
-Winkler et al. 2014 (sign flips within groups).
+Owen 2007 (bootstrap of
+crossed factors); Winkler et al. 2014 (sign flips of exchangeable groups).
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,6 +23,7 @@ PARTS = ("fit", "report")
 GIVEN_PARTS = {"fit": "fit", "train": "fit", "report": "report", "test": "report"}
 MIN_PER_SENSE = 4
 DRAWS = 2000
+PERMUTATIONS = 4999
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ def linked_cues(sentences: Sequence[Sentence]) -> list[Hashable]:
     return [find(cue) for cue in cues]
 
 
+def cue_units(sentences: Sequence[Sentence]) -> list[Hashable]:
+    """What may be exchanged as a whole: the linked cue words, or each sentence by itself where no cues are known."""
+    return [row if cue is None else cue for row, cue in enumerate(linked_cues(sentences))]
+
+
 def _require_enough(sentences: Sequence[Sentence], split: Split) -> None:
     for sense in sorted({sentence.sense for sentence in sentences}):
         for part in PARTS:
@@ -133,23 +140,30 @@ def auroc(a: Array, b: Array) -> Array:
 
 
 def hedges_g(a: Array, b: Array) -> Array:
-    """Mean difference in pooled standard deviations, corrected for small samples. 0 where nothing varies. `n ..., m ... -> ...`"""
+    """Mean difference in pooled standard deviations, corrected for small samples; infinite where only the means differ. `n ..., m ... -> ...`"""
     n, m = len(a), len(b)
     pooled = ((n - 1) * a.var(0, ddof=1) + (m - 1) * b.var(0, ddof=1)) / (n + m - 2)
     difference = a.mean(0) - b.mean(0)
-    raw = np.divide(difference, np.sqrt(pooled), out=np.zeros_like(difference), where=pooled > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        raw = np.where(difference == 0, 0.0, difference / np.sqrt(pooled))
     return np.asarray(raw * (1 - 3 / (4 * (n + m) - 9)))
 
 
-def bootstrap_weights(groups: Sequence[Hashable], *, seed: int, draws: int = DRAWS) -> Array:
-    """How often each row is drawn when groups, then rows within each drawn group, are resampled. `-> draws n`"""
+def bootstrap_weights(crossed: Sequence[Sequence[Hashable]], *, seed: int, draws: int = DRAWS) -> Array:
+    """How often each row is drawn when every crossed factor (frames, cue words) is resampled on its own. `-> draws n`
+
+    `crossed` holds one label per row for each factor; a row's weight is the product of its labels' counts. Resampling cells
+    of frame and cue as if they were independent would make intervals far too narrow, because every frame reuses the same cues.
+    Source: Owen 2007, the pigeonhole bootstrap.
+    """
     rng = np.random.default_rng(seed)
-    members = [[row for row, group in enumerate(groups) if group == name] for name in dict.fromkeys(groups)]
-    weights = np.zeros((draws, len(groups)))
-    for draw in range(draws):
-        for chosen in rng.integers(len(members), size=len(members)):
-            rows = members[chosen]
-            np.add.at(weights[draw], rng.choice(rows, size=len(rows)), 1)
+    weights = np.ones((draws, len(crossed[0])))
+    for labels in crossed:
+        names = {name: index for index, name in enumerate(dict.fromkeys(labels))}
+        counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+        weights *= counts[:, [names[label] for label in labels]]
+    empty = weights.sum(1) == 0
+    weights[empty] = 1.0  # a draw in which no frame met its cues says nothing: it counts as the data themselves
     return weights
 
 
@@ -167,11 +181,43 @@ def interval(draws: Array, level: float = 0.95) -> tuple[Array, Array]:
     return low, high
 
 
-def sign_flip_p(values: Array, groups: Sequence[Hashable], *, seed: int, draws: int = 4999) -> float:
-    """One-sided p that the mean of `values` is above 0, flipping the sign of whole groups. `n -> (1 + hits) / (1 + draws)`"""
-    names = list(dict.fromkeys(groups))
-    sums = np.array(
-        [sum(value for value, group in zip(values, groups, strict=True) if group == name) for name in names]
+def gap_p(
+    fit: Array,
+    report: Array,
+    senses: tuple[Sequence[bool], Sequence[bool]],
+    units: tuple[Sequence[Hashable], ...],
+    *,
+    seed: int,
+) -> float:
+    """One-sided p that the report part's gap along the axis fitted on the fit part is above chance.
+
+    `fit report: n d_model` · `senses`: for each part, whether a row is of sense A · `units`: for each part, what is exchangeable
+    as a whole, a cue word (with its partner, if cues come in pairs). The gap is <D_report, D_fit> / |D_fit|², D a difference of
+    sense means. Sense labels are reassigned to units in both parts and the axis fitted again: units that hold both senses are
+    flipped, units of one sense are shuffled. Flipping frames instead would test whether these few cue words differ, which any
+    model's do, and not whether the senses do. `-> (1 + hits) / (1 + PERMUTATIONS)`
+    """
+    rng = np.random.default_rng(seed)
+    fitted, found = (
+        _differences(rows, is_a, unit, rng) for rows, is_a, unit in zip((fit, report), senses, units, strict=True)
     )
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, len(sums)))
-    return float((1 + np.count_nonzero(signs @ sums >= sums.sum() * (1 - 1e-12))) / (1 + draws))
+    scale = (fitted * fitted).sum(1)
+    gaps = np.divide((found * fitted).sum(1), scale, out=np.zeros(len(scale)), where=scale > 0)
+    hits = np.count_nonzero(gaps[1:] >= gaps[0] - 1e-9 * abs(gaps[0]))
+    return float((1 + hits) / (1 + PERMUTATIONS))
+
+
+def _differences(rows: Array, is_a: Sequence[bool], units: Sequence[Hashable], rng: np.random.Generator) -> Array:
+    """The difference of sense means as observed (first) and under PERMUTATIONS reassignments. `n d -> 1 + PERMUTATIONS, d`"""
+    of_a = np.asarray(is_a)
+    member = np.array([[unit == name for unit in units] for name in dict.fromkeys(units)], dtype=float)  # unit n
+    count_a, count_b = member @ of_a, member @ ~of_a
+    if (count_a > 0).all() and (count_b > 0).all():
+        mean_a, mean_b = (member * of_a) @ rows / count_a[:, None], (member * ~of_a) @ rows / count_b[:, None]
+        signs = np.vstack([np.ones(len(member)), rng.choice([-1.0, 1.0], size=(PERMUTATIONS, len(member)))])
+        return np.asarray(signs * (count_a + count_b) / len(rows) @ (mean_a - mean_b))
+    label = count_a > count_b
+    labels = np.vstack([label, rng.permuted(np.tile(label, (PERMUTATIONS, 1)), axis=1)])
+    row_is_a = labels @ member  # 1 + PERMUTATIONS, n
+    size_a = row_is_a.sum(1, keepdims=True)
+    return np.asarray(row_is_a @ rows / size_a - (1 - row_is_a) @ rows / (len(rows) - size_a))

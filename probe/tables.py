@@ -113,7 +113,7 @@ def words(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def _interval_of_mean(pair: PairResult) -> tuple[float, float]:
-    weights = statistics.bootstrap_weights(pair.pairs.groups, seed=0)
+    weights = pair.pairs.bootstrap(seed=0)
     low, high = statistics.interval(weights @ pair.effects.gap / weights.sum(1))
     return float(low), float(high)
 

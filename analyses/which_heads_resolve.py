@@ -1,0 +1,100 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Which heads move the meaning of *bank*, *mole* and *apple*?
+#
+# Expect one or two heads that carry most of the meaning from the cue into the word, within the first layers, and many that
+# carry none. About a minute with the embedded model, a few with GPT-2.
+# `PROBE_MODEL` names another model, `PROBE_OUT` the folder to write into.
+
+# %%
+import os
+from pathlib import Path
+
+import probe
+from probe import charts
+
+model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
+out = Path(os.environ.get("PROBE_OUT", "reports"))
+model
+
+# %% [markdown]
+# ## First: are the numbers real?
+#
+# Every quantity that the hooks report is computed again from the raw weights, in double precision. `require` stops here if
+# any of them disagrees.
+
+# %%
+certificate = probe.certify(model).require()
+certificate.worst
+
+# %% [markdown]
+# ## One sentence, everything
+#
+# A trace holds every tensor of attention. `delta_e` is what one head adds to the word's vector, `delta_e_by_source` the same
+# taken apart by the token it came from: the parts sum to the whole.
+
+# %%
+trace = model.trace("The river near the old bank")
+trace
+
+# %%
+at = len(trace.tokens) - 1
+parts = trace.delta_e_by_source(layer=0, head=0, at=at)
+(parts.sum(0) - trace.delta_e(layer=0, head=0, at=at)).abs().max()
+
+# %% [markdown]
+# ## The study
+#
+# The sentences of each word are split by frame and by cue word. Directions and the read-out depth are fitted on one part,
+# everything below is measured on the other. Each head's output at the word is then swapped with that of a sentence of the
+# other sense, and the change of the word's sense coordinate is read.
+
+# %%
+study = probe.study(model, ["bank", "mole", "apple"], seed=0)
+study
+
+# %% [markdown]
+# Is there a gap between the senses at all? Only then is anything ranked.
+
+# %%
+study.words[["word", "sense_a", "sense_b", "sentences_report", "pairs", "depth", "gap", "gap_low", "gap_high", "gap_p"]]
+
+# %% [markdown]
+# ## How the senses part with depth
+#
+# The token embedding is the same vector in every sentence, so the difference starts at exactly zero.
+
+# %%
+charts.depth_profile(study.depth.query("word == 'bank'"))
+
+# %% [markdown]
+# ## The map: what swapping each head does
+#
+# `net` is the swap effect minus what a donor of the *same* sense does, as a fraction of the gap between the senses.
+
+# %%
+charts.head_map(study.word_heads)
+
+# %%
+leaders = study.word_heads.query("rank <= 3").sort_values(["word", "rank"])
+leaders[["word", "layer", "head", "net", "net_low", "net_high", "direct", "attention_cue", "attention_previous"]]
+
+# %% [markdown]
+# ## The page
+#
+# The same study as one file that needs no network, with its tables beside it.
+
+# %%
+page = probe.write_report(study, out, command="analyses/which_heads_resolve.py")
+page

@@ -208,9 +208,9 @@ def _split_rows(folder: Path, split: str, senses: Mapping[str, str]) -> list[Row
         )
     rows = []
     for number, (line, label) in enumerate(zip(data, gold, strict=True), 1):
-        sense = senses.get(label.strip())
+        sense = senses.get(label)
         if sense is None:
-            flaw = f"the class is {label.strip()!r}, expected one of {', '.join(senses)}"
+            flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
             rows.append(Row(f"{split}.gold.txt line {number}", flaw=flaw))
         else:
             given = {"word": folder.resolve().name, "sense": sense, "split": split}

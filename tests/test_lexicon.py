@@ -1,0 +1,266 @@
+"""The lexicon keeps its promises: pairs aligned by construction, frames that say nothing about the sense, spans that fit."""
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from probe import lexicon
+from probe.errors import InputError
+
+GPT2 = Path(__file__).parents[2] / "shared" / "data" / "gpt2-tokenizer" / "tokenizer.json"
+LESSON_WORDS = {
+    "bank": {"river", "money"},
+    "mole": {"animal", "unit", "skin", "spy"},
+    "apple": {"fruit", "company"},
+}
+OTHER_WORDS = {"seal", "spring", "crane", "bat", "pitcher", "bark", "organ", "trunk", "match"}
+ENTRIES = [lexicon.entry(word) for word in lexicon.words()]
+ALL_CUES = {cue for entry in ENTRIES for sense in entry.senses for cue in sense.cues}
+SENTENCES = [sentence for entry in ENTRIES for sentence in lexicon.expand(entry.word).sentences]
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Tokenizer:
+    if not GPT2.exists():
+        pytest.skip(f"the tokenizer of GPT-2 is not at {GPT2}")
+    return Tokenizer.from_file(str(GPT2))
+
+
+def frame_words(text: str) -> list[str]:
+    return re.findall(r"[a-z']+", text.replace("{cue}", "").replace("{word}", "").lower())
+
+
+def versions() -> list[tuple[str, str, int, str]]:
+    return [
+        (entry.word, frame.name, distance, text)
+        for entry in ENTRIES
+        for frame in entry.frames
+        for distance, text in frame.versions.items()
+    ]
+
+
+def test_the_words_and_senses_asked_for_are_there() -> None:
+    assert set(lexicon.words()) >= OTHER_WORDS | set(LESSON_WORDS)
+    assert len(lexicon.words()) == 16
+    for word, senses in LESSON_WORDS.items():
+        assert {sense.name for sense in lexicon.entry(word).senses} == senses
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lexicon.words())
+def test_a_word_has_cues_frames_and_continuations_enough(entry: lexicon.Entry) -> None:
+    assert len(entry.frames) == len({frame.name for frame in entry.frames}) == 9
+    assert all(list(frame.versions) == [1, 2, 3, 4] for frame in entry.frames)
+    for sense in entry.senses:
+        assert len(set(sense.cues)) == 12
+        assert len(set(sense.continuations)) >= 4
+        assert all(re.fullmatch(r" [a-z]+", continuation) for continuation in sense.continuations)
+        assert all(re.fullmatch(r"[a-z]+", cue) for cue in sense.cues)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lexicon.words())
+def test_no_cue_or_continuation_belongs_to_two_senses(entry: lexicon.Entry) -> None:
+    owner: dict[str, str] = {}
+    for sense in entry.senses:
+        for text in (*sense.cues, *(continuation.strip() for continuation in sense.continuations)):
+            assert owner.setdefault(text, sense.name) == sense.name
+            assert text not in lexicon.words()
+        assert not set(sense.cues) & {continuation.strip() for continuation in sense.continuations}
+
+
+def test_some_cues_are_shared_by_two_words() -> None:
+    users = defaultdict(set)
+    for entry in ENTRIES:
+        for sense in entry.senses:
+            for cue in sense.cues:
+                users[cue].add(entry.word)
+    assert {"bark", "palm", "trunk"} <= users["tree"]
+    assert sum(len(words) > 1 for words in users.values()) >= 20
+
+
+def test_frames_hold_no_cue_no_other_word_of_the_lexicon_and_no_continuation_of_their_own() -> None:
+    for word, name, distance, text in versions():
+        own = {continuation.strip() for sense in lexicon.entry(word).senses for continuation in sense.continuations}
+        forms = {form for known in lexicon.words() for form in (known, f"{known}s")}
+        assert not set(frame_words(text)) & (forms | ALL_CUES | own), (word, name, distance)
+
+
+def test_frames_are_sentences_of_6_to_16_words_with_no_article_that_depends_on_the_cue() -> None:
+    for word, name, distance, text in versions():
+        assert 6 <= len(text.split()) <= 16, (word, name, distance)
+        assert re.fullmatch(r"[A-Z].*[.?]", text), (word, name, distance)
+        assert not re.search(r"\ban? \{", text), (word, name, distance)
+    assert len({(word, text) for word, _, _, text in versions()}) == 16 * 9 * 4
+
+
+def test_the_vocabulary_of_the_frames_is_small() -> None:
+    assert len({form for *_, text in versions() for form in frame_words(text)}) <= 350
+
+
+def test_every_span_covers_the_word_and_a_cue_of_its_sense() -> None:
+    cues = {(entry.word, sense.name): sense.cues for entry in ENTRIES for sense in entry.senses}
+    for sentence in SENTENCES:
+        assert sentence.text[sentence.start : sentence.end] == sentence.word
+        assert sentence.cue_start is not None and sentence.cue_end is not None and sentence.cue_end < sentence.start
+        assert sentence.text[sentence.cue_start : sentence.cue_end] in cues[sentence.word, sentence.sense]
+
+
+def test_every_sense_has_at_least_60_sentences_and_none_twice() -> None:
+    for entry in ENTRIES:
+        sentences = lexicon.expand(entry.word).sentences
+        assert len({sentence.text for sentence in sentences}) == len(sentences) == 9 * 4 * 12 * len(entry.senses)
+        for sense in entry.senses:
+            assert sum(sentence.sense == sense.name for sentence in sentences) >= 60
+
+
+def test_a_pair_has_every_sense_once_and_differs_in_the_cue_alone() -> None:
+    for entry in ENTRIES:
+        members = defaultdict(list)
+        for sentence in lexicon.expand(entry.word).sentences:
+            members[sentence.pair].append(sentence)
+        for name, pair in members.items():
+            assert [member.sense for member in pair] == [sense.name for sense in entry.senses]
+            word, frame, distance, place = str(name).split("/")
+            assert {(member.word, member.frame, str(member.distance)) for member in pair} == {(word, frame, distance)}
+            without_cue = {member.text[: member.cue_start] + member.text[member.cue_end :] for member in pair}
+            assert len(without_cue) == 1
+            found = [member.text[member.cue_start : member.cue_end] for member in pair]
+            assert found == [sense.cues[int(place)] for sense in entry.senses]
+
+
+def test_words_cues_and_continuations_are_single_tokens_of_gpt2(gpt2: Tokenizer) -> None:
+    for entry in ENTRIES:
+        cues = [f" {cue}" for sense in entry.senses for cue in sense.cues]
+        for text in (f" {entry.word}", *cues, *(text for sense in entry.senses for text in sense.continuations)):
+            assert len(gpt2.encode(text).ids) == 1, text
+
+
+def test_tokens_from_cue_to_word_are_the_distance_and_pairs_are_aligned(gpt2: Tokenizer) -> None:
+    shapes = defaultdict(set)
+    for sentence, encoded in zip(SENTENCES, gpt2.encode_batch([item.text for item in SENTENCES]), strict=True):
+        ends = [end for _, end in encoded.offsets]
+        target, cue = ends.index(sentence.end), ends.index(sentence.cue_end)
+        assert sentence.distance == target - cue or (sentence.distance == 4 and 4 <= target - cue <= 6), sentence
+        # One token each between cue and word: a word, or a comma.
+        between = sentence.text[sentence.cue_end : sentence.start]
+        assert len(re.findall(r"[A-Za-z]+|,", between)) == target - cue - 1, sentence
+        shapes[sentence.pair].add((len(ends), target))
+    assert all(len(shape) == 1 for shape in shapes.values())
+
+
+def test_the_place_of_the_word_varies_between_frames(gpt2: Tokenizer) -> None:
+    for entry in ENTRIES:
+        texts = [
+            text.replace("{cue}", entry.senses[0].cues[0]) for frame in entry.frames for text in frame.versions.values()
+        ]
+        starts = [gpt2.encode(text.partition(" {word}")[0]) for text in texts]
+        assert len({len(start.ids) for start in starts}) >= 6
+
+
+def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pandas() -> None:
+    code = "import sys, probe.lexicon as found; print(found.__file__); print({'torch', 'pandas'} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert Path(shown[0]).name == "lexicon.py"
+    assert shown[1] == "set()"
+
+
+def test_an_unknown_word_is_one_sentence() -> None:
+    with pytest.raises(InputError) as error:
+        lexicon.entry("../lexicon/bank")
+    assert str(error.value) == (
+        "Looking up '../lexicon/bank' in the lexicon: it is not there, the lexicon has apple, bank, bark, bat, crane, match, mole, "
+        "mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk; give one of these, or a file of your own sentences."
+    )
+    with pytest.raises(InputError, match="Looking up 'showcase' in the lexicon: it is not there"):
+        lexicon.expand("showcase")
+
+
+def test_a_frame_without_a_place_for_the_cue_before_the_word_is_refused() -> None:
+    with pytest.raises(InputError) as error:
+        lexicon.Frame("walk", {1: "The {word} {cue} is far."})
+    assert str(error.value) == (
+        "Reading frame 'walk' at distance 1: got 'The {word} {cue} is far.', expected {cue} once and then {word} once; "
+        "correct the frame."
+    )
+
+
+@pytest.mark.parametrize(
+    ("cues", "got"),
+    [
+        ([("river",)], "[1] cues, 1 of them"),
+        ([("river", "mud"), ("loan",)], "[2, 1] cues, 3 of them"),
+        ([("river",), ("river",)], "[1, 1] cues, 1 of them"),
+    ],
+)
+def test_an_entry_that_cannot_be_paired_is_refused(cues: list[tuple[str, ...]], got: str) -> None:
+    senses = tuple(lexicon.Sense(str(index), "", found, ()) for index, found in enumerate(cues))
+    with pytest.raises(InputError) as error:
+        lexicon.Entry("bank", senses, ())
+    assert str(error.value) == (
+        f"Reading the lexicon's word 'bank': got senses with {got} different, expected two or more senses with equally many "
+        "cues and none in common; correct its file."
+    )
+
+
+def test_sentences_with_a_longer_cue_are_left_out_and_counted() -> None:
+    corpus = lexicon.expand("bank")
+    asked = set()
+
+    def is_one_token(text: str) -> bool:
+        asked.add(text)
+        return text != " river"
+
+    kept = lexicon.keep_one_token_cues(corpus, is_one_token)
+    assert asked == {f" {cue}" for sense in lexicon.entry("bank").senses for cue in sense.cues}
+    assert len(kept.left_out) == 9 * 4
+    assert len(kept.sentences) == len(corpus.sentences) - 9 * 4
+    assert {item.reason for item in kept.left_out} == {"the cue 'river' is more than one token here"}
+    assert kept.left_out[0].where == "bank/looks/1/0 (river)"
+    assert kept.is_lexicon and kept.sha256 == corpus.sha256
+    again = lexicon.keep_one_token_cues(kept, lambda text: text != " loan")
+    assert again.left_out[: 9 * 4] == kept.left_out and len(again.left_out) == 2 * 9 * 4
+
+
+def test_sentences_without_a_known_cue_are_kept() -> None:
+    sentence = lexicon.Sentence("bank", "river", "The bank was steep.", 4, 8)
+    corpus = lexicon.Corpus((sentence,), (), "mine.jsonl", "0")
+    assert lexicon.keep_one_token_cues(corpus, lambda text: False) == corpus
+    assert not corpus.is_lexicon
+
+
+def test_the_identity_of_the_lexicon_is_that_of_its_files() -> None:
+    assert lexicon.sha256(["bank"]) == lexicon.expand("bank").sha256 != lexicon.expand("mole").sha256
+    assert lexicon.sha256(["bank", "mole"]) != lexicon.sha256(["mole", "bank"])
+
+
+# By reading: whether what tells the sense stands after the word.
+SHOWCASE = [
+    ("Make a deposit at the bank", "bank", "bank", "money", False),
+    ("The river bank", "bank", "bank", "river", False),
+    ("American shrew mole", "mole", "mole", "animal", False),
+    ("One mole of carbon dioxide", "mole", "mole", "unit", True),
+    ("Take a biopsy of the mole", "mole", "mole", "skin", False),
+    ("Apple unveiled a new smartphone model at their latest product launch event", "apple", "Apple", "company", True),
+    ("Please buy an apple and an orange from the grocery store", "apple", "apple", "fruit", True),
+    ("I enjoy eating apples", "apple", "apples", "fruit", False),
+    ("I enjoy eating apples, and I also love using Apple products", "apple", "apples", "fruit", False),
+    ("I enjoy eating apples, and I also love using Apple products", "apple", "Apple", "company", False),
+]
+
+
+def test_the_showcase_has_its_sentences_with_the_word_as_it_stands_and_the_order_of_word_and_cue() -> None:
+    shown = lexicon.showcase()
+    assert [(row.text, row.word, row.text[row.start : row.end], row.sense, row.cue_after) for row in shown] == SHOWCASE
+    for row in shown:
+        assert row.cue == row.text[row.cue_start : row.cue_end]
+        assert row.cue_after == (row.text.index(str(row.cue)) > row.start)
+        assert row.sense in {sense.name for sense in lexicon.entry(row.word).senses}
+        assert row.note.endswith(".")
+
+
+def test_no_showcase_sentence_is_one_of_the_lexicon() -> None:
+    assert not {row.text.casefold() for row in lexicon.showcase()} & {item.text.casefold() for item in SENTENCES}

@@ -5,6 +5,7 @@ Two decisions bind everything downstream: the beginning-of-sequence token is pre
 `config.prepend_bos` says so (position 0, with an empty span), and a word of several tokens is read at its last token.
 """
 
+import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +47,8 @@ def tokenize(model: Model, text: str) -> Tokens:
     if not text.strip():
         raise InputError("Reading the text: got an empty text, expected at least one word; give a sentence.")
     bos = model.config.prepend_bos
-    encoded = model.tokenizer(_encodable(text), add_special_tokens=False, return_offsets_mapping=True)
+    # verbose would add a warning of its own about the length, beside the one sentence raised below
+    encoded = model.tokenizer(_encodable(text), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids = (model.tokenizer.bos_token_id,) * bos + tuple(encoded["input_ids"])
     if len(ids) > model.config.n_ctx:
         raise InputError(
@@ -81,7 +83,7 @@ def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
 def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
     """The token positions that cover the characters [start, end); the last one is where the word is read.
 
-    Raises InputError when the span is empty, outside the text, or covered by no token.
+    Raises InputError when the span is empty, outside the text, or white space only.
     """
     if not 0 <= start < end <= len(tokens.text):
         raise InputError(
@@ -89,7 +91,7 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
             f"{len(tokens.text)} characters; correct start and end."
         )
     touched = [pos for pos, (low, high) in enumerate(tokens.spans) if low < end and high > start]
-    if not touched:
+    if not touched or not tokens.text[start:end].strip():
         raise InputError(
             f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}: got only white space, expected a word; "
             "correct start and end."
@@ -141,7 +143,12 @@ def _without_leading_space(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_whole(text: str, start: int, end: int) -> bool:
-    return not (text[start - 1 : start].isalnum() or text[end : end + 1].isalnum())
+    return not any(_continues_a_word(neighbour) for neighbour in (text[start - 1 : start], text[end : end + 1]))
+
+
+def _continues_a_word(character: str) -> bool:
+    """Letters, digits, and marks that combine with the letter before them: the e of a decomposed "café" is not whole."""
+    return character.isalnum() or (character != "" and unicodedata.category(character).startswith("M"))
 
 
 def _shorten(text: str, width: int = 60) -> str:

@@ -1,0 +1,266 @@
+"""Characters to tokens and back: spans that cover, words that are found, texts that are refused whole."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from checkpoints import END, SENTENCES, make_checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from probe.errors import InputError
+from probe.models import load
+from probe.tokens import (
+    BATCH_TOKENS,
+    Tokens,
+    batch_by_length,
+    find_word,
+    in_order,
+    is_one_token,
+    positions_of_span,
+    tokenize,
+)
+
+GPT2_TOKENIZER = Path(__file__).parents[2] / "shared" / "data" / "gpt2-tokenizer"
+AWKWARD = ("🏦", "👩‍🚀", "שלום", "مرحبا", "cafe\u0301", "नमस्ते", "ﬁ", "ß", "</script>", '"', "a\u0300\u0301", "0x1F")
+WORDS = st.one_of(
+    st.sampled_from((*AWKWARD, "bank", "mole", "the", "antidisestablishmentarianism")),
+    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6).filter(str.strip),
+)
+quick = settings(max_examples=120, deadline=None, derandomize=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = make_checkpoint(
+        tmp_path_factory.mktemp("tokens") / "wide", n_layer=1, n_head=2, n_embd=8, n_inner=12, n_positions=512
+    )
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def readers(model):
+    """Gives the small byte-level model, and the same with GPT-2's own tokenizer where that is at hand."""
+    if not GPT2_TOKENIZER.is_dir():
+        return lambda: (model,)
+    both = model, replace(model, tokenizer=AutoTokenizer.from_pretrained(GPT2_TOKENIZER))
+    return lambda: both
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_tokens_are_the_tokenizers_own(model, bos):
+    chosen = replace(model, config=replace(model.config, prepend_bos=bos))
+    text = SENTENCES[0]
+    tokens = tokenize(chosen, text)
+    assert tokens.ids[bos:] == tuple(model.tokenizer.encode(text, add_special_tokens=False))
+    assert tokens.bos is bos
+    assert "".join(tokens.pieces[bos:]) == text
+    if bos:
+        assert (tokens.ids[0], tokens.pieces[0], tokens.spans[0]) == (model.tokenizer.bos_token_id, END, (0, 0))
+
+
+def test_spans_leave_out_the_leading_space(model):
+    text = "The mole  dug\nunder."
+    tokens = tokenize(model, text)
+    for (start, end), piece in zip(tokens.spans[1:], tokens.pieces[1:], strict=True):
+        assert text[start:end] == (piece.lstrip() or piece)
+
+
+def test_labels_are_unique_and_readable(model):
+    tokens = tokenize(model, "bank bank  bank")
+    assert len(set(tokens.labels)) == len(tokens)
+    assert tokens.labels[0] == f"0·{END}"
+    assert tokens.labels.count(f"{len(tokens) - 1}·bank") == 1
+    assert any(label.endswith("·' '") for label in tokens.labels)  # a token of white space is still visible
+
+
+def test_tokens_of_unequal_length_are_refused():
+    with pytest.raises(ValueError, match="2 ids, 1 pieces and 2 spans"):
+        Tokens("a b", (1, 2), ("a",), ((0, 1), (2, 3)), False)
+
+
+@quick
+@given(words=st.lists(WORDS, min_size=1, max_size=6), gap=st.sampled_from((" ", "  ", "\n", "\t ")), data=st.data())
+def test_every_word_is_covered_by_its_tokens_and_by_no_others(readers, words, gap, data):
+    text = gap.join(words)
+    which = data.draw(st.integers(0, len(words) - 1))
+    start = sum(len(word) + len(gap) for word in words[:which])
+    end = start + len(words[which])
+    for model in readers():
+        tokens = tokenize(model, text)
+        positions = positions_of_span(tokens, start, end)
+        spans = [tokens.spans[pos] for pos in positions]
+        assert all(low < end and high > start for low, high in spans)
+        covered = {index for low, high in spans for index in range(low, high)}
+        assert {index for index in range(start, end) if not text[index].isspace()} <= covered
+        outside = [span for pos, span in enumerate(tokens.spans) if pos not in positions]
+        assert all(high <= start or low >= end for low, high in outside)
+        assert not tokens.bos or positions[0] > 0
+
+
+@quick
+@given(text=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=24), data=st.data())
+def test_any_characters_have_tokens_unless_they_are_blank(readers, text, data):
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    for model in readers():
+        if not text.strip():
+            with pytest.raises(InputError, match="got an empty text"):
+                tokenize(model, text)
+            continue
+        tokens = tokenize(model, text)
+        if text[start:end].strip():
+            positions = positions_of_span(tokens, start, end)
+            assert all(tokens.spans[pos][0] < end and tokens.spans[pos][1] > start for pos in positions)
+        else:
+            with pytest.raises(InputError, match="got only white space"):
+                positions_of_span(tokens, start, end)
+
+
+def test_a_word_of_several_tokens_is_read_at_its_last(model):
+    text = "The antidisestablishment bank"
+    tokens = tokenize(model, text)
+    positions = positions_of_span(tokens, *find_word(text, "antidisestablishment"))
+    assert len(positions) > 1
+    assert "".join(tokens.pieces[pos] for pos in positions).strip() == "antidisestablishment"
+    assert tokens.spans[positions[-1]][1] == text.index(" bank")
+
+
+def test_an_emoji_of_several_tokens_is_one_range(model):
+    tokens = tokenize(model, "a 🏦 b")
+    positions = positions_of_span(tokens, 2, 3)
+    assert len(positions) == 4  # four bytes, none of them merged in a vocabulary that never saw it
+    assert {tokens.spans[pos] for pos in positions} == {(2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "occurrence", "expected"),
+    [
+        ("The bank by the bank", "bank", 1, (4, 8)),
+        ("The bank by the bank", "bank", 2, (16, 20)),
+        ("Embankments and a bank", "bank", 1, (18, 22)),  # a whole word before a part of one
+        ("Bankers only", "bank", 1, (0, 4)),  # a part where there is no whole word
+        ("BANK, bank; Bank", "bank", 3, (12, 16)),
+        ("the bank's owner", "bank", 1, (4, 8)),
+        ("cafe\u0301 cafe", "cafe", 1, (6, 10)),  # the first e carries an accent of its own
+        ("שלום על הבנק bank", "bank", 1, (13, 17)),
+        ("🏦bank🏦 bank", "bank", 2, (7, 11)),
+        ("İstanbul bank İstanbul", "İstanbul", 2, (14, 22)),  # İ folds to two letters: spans must not shift
+        ("Straße und STRASSE", "STRASSE", 1, (11, 18)),
+        ("ice cream bank", "ice cream", 1, (0, 9)),
+    ],
+)
+def test_the_nth_occurrence_of_a_word(text, word, occurrence, expected):
+    assert find_word(text, word, occurrence) == expected
+
+
+@quick
+@given(words=st.lists(st.sampled_from(("bank", "the", "river", "banks", *AWKWARD)), min_size=1, max_size=9))
+def test_occurrences_come_in_order_and_end_in_an_error(words):
+    text = " ".join([*words, "bank"])
+    expected, start = [], 0
+    for word in (*words, "bank"):
+        expected += [(start, start + 4)] if word == "bank" else []
+        start += len(word) + 1
+    assert [find_word(text, "bank", n + 1) for n in range(len(expected))] == expected
+    with pytest.raises(InputError, match=f"found it {len(expected)} times"):
+        find_word(text, "bank", len(expected) + 1)
+
+
+def sentence_of(error):
+    return str(error.value)
+
+
+def test_an_absent_word_is_said_in_one_sentence():
+    with pytest.raises(InputError) as error:
+        find_word("The mole dug.", "bank")
+    assert sentence_of(error) == (
+        "Looking for 'bank' (occurrence 1) in 'The mole dug.': found it 0 times; give a word that stands in the text."
+    )
+
+
+@pytest.mark.parametrize("occurrence", [0, -1, 2])
+def test_an_occurrence_that_is_not_there(occurrence):
+    with pytest.raises(InputError, match="found it 1 times"):
+        find_word("The bank.", "bank", occurrence)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t\u3000"])
+def test_an_empty_text_is_refused(model, text):
+    with pytest.raises(InputError) as error:
+        tokenize(model, text)
+    assert sentence_of(error) == (
+        "Reading the text: got an empty text, expected at least one word; give a sentence."
+    )
+
+
+def test_half_a_surrogate_pair_is_refused(model):
+    with pytest.raises(InputError) as error:
+        tokenize(model, "the \ud83c bank")
+    assert sentence_of(error) == (
+        "Reading the text: got half of a surrogate pair at character 4, expected text that can be written as UTF-8; "
+        "repair the file's encoding."
+    )
+
+
+def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, capfd):
+    model.tokenizer.model_max_length, before = model.config.n_ctx, model.tokenizer.model_max_length
+    length = model.config.n_ctx - 1
+    fits = " ".join(["("] * length)
+    assert len(tokenize(model, fits[: 2 * (length // 2)])) <= model.config.n_ctx
+    with pytest.raises(InputError) as error:
+        tokenize(model, "(" * (length + 1))
+    model.tokenizer.model_max_length = before
+    assert sentence_of(error) == (
+        f"Reading the text '{'(' * 59}…': got 513 tokens, expected at most 512, the context window of wide; "
+        "shorten the text or split it."
+    )
+    assert capfd.readouterr().err == ""
+
+
+def test_a_text_that_just_fits_is_read_whole(model):
+    assert len(tokenize(model, "(" * (model.config.n_ctx - 1))) == model.config.n_ctx
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 3), (3, 3), (4, 2), (0, 99)])
+def test_a_span_outside_the_text_is_refused(model, start, end):
+    with pytest.raises(InputError) as error:
+        positions_of_span(tokenize(model, "The bank"), start, end)
+    assert sentence_of(error) == (
+        f"Placing characters {start} to {end} in 'The bank': expected a span inside its 8 characters; "
+        "correct start and end."
+    )
+
+
+@pytest.mark.parametrize("text", ["The bank", "The  bank"])
+def test_a_blank_span_is_refused_whether_or_not_a_token_covers_it(model, text):
+    with pytest.raises(InputError) as error:
+        positions_of_span(tokenize(model, text), 3, 4)
+    assert sentence_of(error) == (
+        f"Placing characters 3 to 4 in {text!r}: got only white space, expected a word; correct start and end."
+    )
+
+
+def test_one_token_means_with_its_leading_space(model):
+    assert is_one_token(model, " bank")
+    assert not is_one_token(model, " antidisestablishment")
+
+
+@quick
+@given(lengths=st.lists(st.integers(1, 40), max_size=60), most=st.integers(1, 20))
+def test_batches_hold_every_row_once_and_only_equal_lengths(lengths, most):
+    batches = batch_by_length(lengths, most_rows=most)
+    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len({lengths[row] for row in batch}) == 1
+        assert len(batch) <= most
+        assert len(batch) == 1 or len(batch) * lengths[batch[0]] <= BATCH_TOKENS
+
+
+@quick
+@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=40), most=st.integers(1, 7))
+def test_in_order_restores_the_order_given(lengths, most):
+    batches = batch_by_length(lengths, most_rows=most)
+    laid = [row for batch in batches for row in batch]
+    assert [laid[place] for place in in_order(batches)] == list(range(len(lengths)))

@@ -9,10 +9,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from probe.errors import ProbeError
 
@@ -24,7 +26,6 @@ DEFAULT_MODEL = "tiny-senses"
 app = typer.Typer(
     name="probe",
     help="Which attention heads move the meaning of an ambiguous word, from which cue, at which depth, and how we know.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -44,7 +45,7 @@ def report(
         Path | None, typer.Option(help="Your own sentences: JSONL, CSV, TSV, Parquet or a CoarseWSD-20 word folder.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
-    seed: Annotated[int, typer.Option(help="Decides splits, pairs, donors and bootstrap draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides splits, pairs, donors and bootstrap draws.")] = 0,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
     from probe.report import check_folder, write_report
@@ -80,7 +81,7 @@ def check(
 
     certificate = certify(load(model), texts or DEFAULT_TEXTS)
     if as_json:
-        rows = [vars(row) | {"ok": row.ok} for row in certificate.rows]
+        rows = [asdict(row) | {"ok": row.ok} for row in certificate.rows]
         typer.echo(
             json.dumps(
                 {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok, "rows": rows}
@@ -94,26 +95,29 @@ def check(
 @app.command()
 def models(as_json: JsonOption = False) -> None:
     """What can be loaded, and what is already on this machine."""
-    from probe.hub import available
+    from probe.models import available
 
-    rows = available()
+    rows = [asdict(row) for row in available()]
     if as_json:
         typer.echo(json.dumps(rows))
         return
     _print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
     typer.echo(
-        "Any GPT-2 on the hub can be loaded by its name (gpt2, distilgpt2, owner/name), and any GPT-2 folder by its path."
+        "Any GPT-2 on the hub loads by its name (gpt2, distilgpt2, owner/name), and any GPT-2 folder by its path."
     )
 
 
 def main() -> None:
     """The `probe` program: every failure a user can mend is one sentence on standard error."""
     try:
-        app(prog_name="probe")
+        sys.exit(app(prog_name="probe", standalone_mode=False))
     except ProbeError as error:
         typer.echo(f"probe: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except TyperException as error:
+        typer.echo(f"probe: {error.format_message().rstrip('.')} (see `probe --help`).", err=True)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("probe: interrupted; finished files are kept, unfinished ones were not written.", err=True)
         sys.exit(130)
 

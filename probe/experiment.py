@@ -106,14 +106,14 @@ def _study_pairs(model: Model, word: WordResult, *, seed: int, max_pairs: int) -
 
 def _gap_p(word: WordResult, axis: Axis, *, seed: int) -> float:
     """The gate of one pair of senses, over the cue words (or the sentences where no cues are known)."""
-    resid, is_a, units = [], [], []
+    samples = []
     for part in statistics.PARTS:
         rows = word.part(part, axis.sense_a) + word.part(part, axis.sense_b)
         sentences = [word.material.sentences[word.rows[row]] for row in rows]
-        resid.append(word.states.resid[rows, word.depth].double().numpy())
-        is_a.append([sentence.sense == axis.sense_a for sentence in sentences])
-        units.append(statistics.cue_units(sentences))
-    return statistics.gap_p(*resid, (is_a[0], is_a[1]), (units[0], units[1]), seed=seed)
+        resid = word.states.resid[rows, word.depth].double().numpy()
+        is_a = [sentence.sense == axis.sense_a for sentence in sentences]
+        samples.append(statistics.Sample(resid, is_a, statistics.cue_units(sentences)))
+    return statistics.gap_p(samples[0], samples[1], seed=seed)
 
 
 def own_scores(word: WordResult, writes: torch.Tensor, axis: Axis, sense: str) -> Array:

@@ -48,12 +48,15 @@ class Material:
 def prepare(model: Model, corpus: Corpus, word: str) -> Material:
     """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot be asked about."""
     tokens = tuple(tokenize(model, sentence.text) for sentence in corpus.sentences)
-    words, cues = [], []
+    words: list[range] = []
+    cues: list[range | None] = []
     for sentence, cut in zip(corpus.sentences, tokens, strict=True):
         _require_word_in_span(sentence)
         words.append(positions_of_span(cut, sentence.start, sentence.end))
-        has_cue = sentence.cue_start is not None and sentence.cue_end is not None
-        cues.append(positions_of_span(cut, sentence.cue_start, sentence.cue_end) if has_cue else None)
+        if sentence.cue_start is None or sentence.cue_end is None:
+            cues.append(None)
+        else:
+            cues.append(positions_of_span(cut, sentence.cue_start, sentence.cue_end))
     material = Material(word, corpus.sentences, tokens, tuple(words), tuple(cues), corpus.left_out)
     material = _without_late_cues(material) if model.config.causal else material
     _require_two_senses(material)

@@ -181,35 +181,34 @@ def interval(draws: Array, level: float = 0.95) -> tuple[Array, Array]:
     return low, high
 
 
-def gap_p(
-    fit: Array,
-    report: Array,
-    senses: tuple[Sequence[bool], Sequence[bool]],
-    units: tuple[Sequence[Hashable], ...],
-    *,
-    seed: int,
-) -> float:
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Vectors with their sense: `rows: n d_model`, whether each is of sense A, and its unit, which is exchanged as a whole."""
+
+    rows: Array
+    is_a: Sequence[bool]
+    units: Sequence[Hashable]
+
+
+def gap_p(fit: Sample, report: Sample, *, seed: int) -> float:
     """One-sided p that the report part's gap along the axis fitted on the fit part is above chance.
 
-    `fit report: n d_model` · `senses`: for each part, whether a row is of sense A · `units`: for each part, what is exchangeable
-    as a whole, a cue word (with its partner, if cues come in pairs). The gap is <D_report, D_fit> / |D_fit|², D a difference of
-    sense means. Sense labels are reassigned to units in both parts and the axis fitted again: units that hold both senses are
-    flipped, units of one sense are shuffled. Flipping frames instead would test whether these few cue words differ, which any
-    model's do, and not whether the senses do. `-> (1 + hits) / (1 + PERMUTATIONS)`
+    The gap is <D_report, D_fit> / |D_fit|², D a difference of sense means. Sense labels are reassigned to units (a cue word,
+    with its partner if cues come in pairs) in both parts and the axis is fitted again: units that hold both senses are flipped,
+    units of one sense are shuffled. Flipping frames instead would test whether these few cue words differ, which any model's
+    do, and not whether the senses do. `-> (1 + hits) / (1 + PERMUTATIONS)`
     """
     rng = np.random.default_rng(seed)
-    fitted, found = (
-        _differences(rows, is_a, unit, rng) for rows, is_a, unit in zip((fit, report), senses, units, strict=True)
-    )
+    fitted, found = _differences(fit, rng), _differences(report, rng)
     scale = (fitted * fitted).sum(1)
     gaps = np.divide((found * fitted).sum(1), scale, out=np.zeros(len(scale)), where=scale > 0)
     hits = np.count_nonzero(gaps[1:] >= gaps[0] - 1e-9 * abs(gaps[0]))
     return float((1 + hits) / (1 + PERMUTATIONS))
 
 
-def _differences(rows: Array, is_a: Sequence[bool], units: Sequence[Hashable], rng: np.random.Generator) -> Array:
+def _differences(sample: Sample, rng: np.random.Generator) -> Array:
     """The difference of sense means as observed (first) and under PERMUTATIONS reassignments. `n d -> 1 + PERMUTATIONS, d`"""
-    of_a = np.asarray(is_a)
+    rows, units, of_a = sample.rows, sample.units, np.asarray(sample.is_a)
     member = np.array([[unit == name for unit in units] for name in dict.fromkeys(units)], dtype=float)  # unit n
     count_a, count_b = member @ of_a, member @ ~of_a
     if (count_a > 0).all() and (count_b > 0).all():

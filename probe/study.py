@@ -17,7 +17,6 @@ from probe.experiment import study_word
 from probe.lexicon import Corpus
 from probe.material import prepare
 from probe.models import Model, Origin
-from probe.provenance import content_key
 from probe.tokens import is_one_token
 
 WORDS = ("bank", "mole", "apple")
@@ -78,7 +77,7 @@ def study(
     frames["showcase"] = examples.showcase(model, results)
     options = {"words": list(chosen), "seed": seed, "max_pairs": max_pairs}
     options["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
-    data = content_key(*([corpus.sha256] if corpus else [given.sha256 for given in corpora.values()]))
+    data = corpus.sha256 if corpus else lexicon.sha256(chosen)
     return Study(model.name, model.origin, options, certificate, frames, data)
 
 

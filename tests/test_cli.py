@@ -1,0 +1,176 @@
+"""The command line as a user meets it: exit codes, one sentence for every mistake, nothing written, nothing lost."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoints import change_tensors, make_checkpoint
+
+from probe.cli import main
+
+GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_checkpoint(tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Runs `probe ARGS` in this process, in an empty folder; returns exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["probe", *map(str, args)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def rows(path, *changes):
+    path.write_text("\n".join(json.dumps(GOOD | change) for change in changes), encoding="utf-8")
+    return path
+
+
+def assert_one_sentence(result, *parts):
+    code, out, err = result
+    assert code == 2, err
+    assert out == ""
+    assert err.startswith("probe: ") and err.count("\n") == 1 and err.rstrip().endswith("."), err
+    for part in parts:
+        assert part in err, err
+
+
+def test_check_prints_every_row_and_a_summary(run, folder):
+    code, out, err = run("check", "--model", folder)
+    assert code == 0 and err == ""
+    assert out.count(" ok") == 2 * 13 + 2
+    assert "28 of 28 rows hold" in out
+
+
+def test_check_as_json_has_the_same_rows(run, folder):
+    code, out, _ = run("check", "The mole dug a tunnel.", "--model", folder, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["ok"] and len(found["rows"]) == 28
+    assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(found["rows"][0])
+
+
+def test_check_exits_1_and_names_the_row_when_one_falls_short(run, folder, monkeypatch):
+    from probe import attention
+
+    monkeypatch.setattr(attention, "softmax", lambda scores: scores.softmax(-2).nan_to_num())
+    code, out, err = run("check", "--model", folder)
+    assert code == 1
+    assert "FELL SHORT" in out
+    assert "pattern of layer 0 is off by" in err and err.count("\n") == 1
+
+
+def test_a_report_stops_with_exit_1_when_the_numbers_disagree(run, folder, tmp_path, monkeypatch):
+    from probe import attention
+
+    scores = attention.scores
+    monkeypatch.setattr(attention, "scores", lambda q, k: scores(q, k) * 1.01)
+    code, _, err = run("report", "bank", "--model", folder, "--out", tmp_path / "out")
+    assert code == 1
+    assert "scores of layer 0 is off by" in err
+    assert not list((tmp_path / "out").glob("*.html"))
+
+
+def test_models_lists_the_embedded_one(run):
+    code, out, _ = run("models")
+    assert code == 0 and "tiny-senses" in out
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (["wug"], ["'wug'", "known words are", "bank"]),
+        (["bank", "--seed", "-1"], ["seed", "-1"]),
+        (["bank", "--sentences", "nowhere.jsonl"], ["nowhere.jsonl"]),
+        (["bank", "--model", "./nowhere"], ["./nowhere", "no such folder"]),
+    ],
+)
+def test_bad_arguments_end_in_one_sentence(run, arguments, parts):
+    assert_one_sentence(run("report", *arguments), *parts)
+
+
+@pytest.mark.parametrize(
+    "changes, parts",
+    [
+        ([{"text": "The river was wide", "start": 4, "end": 9}] * 8, ["'bank'", "The river was wide"]),
+        ([{"start": 4, "end": 9}], ["'river'", "expected them to cover 'bank'"]),
+        ([{"start": 90, "end": 99}], ["sentences.jsonl", "line 1"]),
+        ([{"text": " "}], ["sentences.jsonl", "line 1"]),
+        ([{"text": f"The river bank {n}"} for n in range(8)], ["only 'river'", "at least two senses"]),
+        (
+            [{"text": f"The river bank {n}", "sense": sense} for n, sense in enumerate(["river", "river", "money"])],
+            ["expected at least 4", "give more sentences of that sense"],
+        ),
+        ([{"text": "The river bank " + "and so on " * 60}, {"sense": "money"}], ["context window", "shorten the text"]),
+    ],
+)
+def test_bad_sentences_end_in_one_sentence(run, tmp_path, folder, changes, parts):
+    file = rows(tmp_path / "sentences.jsonl", *changes)
+    before = file.read_bytes()
+    result = run("report", "--sentences", file, "--model", folder, "--out", tmp_path / "out")
+    assert_one_sentence(result, *parts)
+    assert not list((tmp_path / "out").glob("*"))
+    assert file.read_bytes() == before
+
+
+def test_an_empty_text_is_refused(run, folder):
+    assert_one_sentence(run("check", "  ", "--model", folder), "empty text")
+
+
+def test_a_text_beyond_the_context_window_is_refused(run, folder):
+    assert_one_sentence(run("check", "bank " * 60, "--model", folder), "context window")
+
+
+def test_a_broken_model_folder_is_refused(run, tmp_path, folder):
+    import torch
+
+    broken = make_checkpoint(tmp_path / "broken")
+    change_tensors(broken, {"transformer.ln_f.bias": torch.full((32,), float("nan"))})
+    assert_one_sentence(run("check", "--model", broken), "ln_f.bias")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").exists(), reason="root may write anywhere here")
+def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("mine")
+    assert_one_sentence(run("report", "bank", "--out", blocked / "out"), "--out")
+    assert blocked.read_text() == "mine"
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported():
+    code = (
+        "import sys; sys.argv = ['probe', '--help']\n"
+        "from probe.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'pandas', 'altair', 'transformers', 'transformer_lens', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in ("report", "check", "models"))
+
+
+def test_an_interrupt_ends_with_130_and_a_sentence(run, folder, monkeypatch):
+    from probe import check
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "certify", interrupted)
+    code, _, err = run("check", "--model", folder)
+    assert code == 130 and "interrupted" in err

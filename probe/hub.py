@@ -4,11 +4,12 @@ The cache comes first, so that a model works offline from its second use on and 
 removes it. Only what loading reads is fetched: config, tokenizer and safetensors, never a pickle or code.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import constants, scan_cache_dir, snapshot_download
+from huggingface_hub import HfApi, constants, scan_cache_dir, snapshot_download
 from huggingface_hub.errors import (
     CacheNotFound,
     GatedRepoError,
@@ -17,8 +18,13 @@ from huggingface_hub.errors import (
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
 )
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+    validate_repo_id,
+)
 from huggingface_hub.utils import logging as hub_logging
-from huggingface_hub.utils import validate_repo_id
 
 from probe.checkpoints import has_tokenizer, has_weights
 from probe.config import refuse
@@ -37,6 +43,7 @@ WANTED = (
     "model.safetensors.index.json",
     "model-*-of-*.safetensors",
 )
+ANSWER_WITHIN = 6  # seconds
 INSTEAD = "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
 # Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's own.
 NETWORK_ERRORS = (OSError, *(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"))
@@ -54,9 +61,6 @@ def fetch(name: str) -> tuple[Path, str]:
         problem = "that is neither a folder here, an embedded model nor a possible hub name"
         raise refuse(repr(name), problem, INSTEAD) from error
     folder = _cached(name) or _download(name)
-    if not has_weights(folder):
-        step = "convert it with save_pretrained(folder, safe_serialization=True) and load that folder"
-        raise refuse(name, f"the hub {constants.ENDPOINT} holds no safetensors of it, and a pickle is not opened", step)
     return folder, folder.name
 
 
@@ -71,9 +75,16 @@ def _cached(name: str) -> Path | None:
 
 
 def _download(name: str) -> Path:
+    """Asks the hub what it has, then fetches what is wanted; the question has a time limit, which the library lacks."""
     try:
-        with _only_errors_logged():
-            return Path(snapshot_download(name, allow_patterns=list(WANTED), etag_timeout=5))
+        with _only_what_helps():
+            listed = HfApi().model_info(name, timeout=ANSWER_WITHIN).siblings or ()
+            if not any(file.rfilename.endswith(".safetensors") for file in listed):
+                step = "convert it with save_pretrained(folder, safe_serialization=True) and load that folder"
+                raise refuse(
+                    name, f"the hub {constants.ENDPOINT} has no safetensors of it, only a pickle or nothing", step
+                )
+            return Path(snapshot_download(name, allow_patterns=list(WANTED), etag_timeout=ANSWER_WITHIN))
     except NETWORK_ERRORS as error:
         raise _refusal(name, error) from error
 
@@ -89,19 +100,25 @@ def _refusal(name: str, error: BaseException) -> ModelError:
     elif isinstance(error, HfHubHTTPError):
         problem = f"the hub {constants.ENDPOINT} answered with status {error.response.status_code}"
     else:
-        problem = f"it is not in the local cache, and the hub {constants.ENDPOINT} could not be reached"
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0][:80].rstrip(". ")
+        problem = f"it is not in the local cache, and the hub {constants.ENDPOINT} could not be reached ({reason})"
     return refuse(name, problem, INSTEAD)
 
 
 @contextmanager
-def _only_errors_logged() -> Iterator[None]:
-    """Keeps hints about tokens from the user's terminal; the progress bar stays."""
-    before = hub_logging.get_verbosity()
+def _only_what_helps() -> Iterator[None]:
+    """A progress bar on a terminal or in a notebook and nothing else; restores the user's own settings."""
+    before, had_bars = hub_logging.get_verbosity(), not are_progress_bars_disabled()
+    seen = sys.stderr.isatty() or "ipykernel" in sys.modules
     hub_logging.set_verbosity_error()
     try:
+        if had_bars and not seen:
+            disable_progress_bars()
         yield
     finally:
         hub_logging.set_verbosity(before)
+        if had_bars and not seen:
+            enable_progress_bars()
 
 
 def cached_models() -> tuple[tuple[str, Path], ...]:

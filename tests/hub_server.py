@@ -1,0 +1,125 @@
+"""A small hub on 127.0.0.1 that speaks the file protocol of a model hub: revision, tree, resolve, large-file redirect.
+
+It serves folders of the test's own making and notes every request, so that a test can say what was asked for.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LARGE = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A running hub: its address, the folders it serves by model name, and what it was asked for."""
+
+    address: str
+    models: Mapping[str, Path]
+    gated: frozenset[str]
+    requests: list[str] = field(default_factory=list)
+
+    def fetched(self) -> set[str]:
+        """The file names whose bytes were sent."""
+        return {line.rsplit("/", 1)[1] for line in self.requests if line.startswith("GET ") and "/resolve/" in line}
+
+
+@contextmanager
+def serve(models: Mapping[str, Path], *, gated: frozenset[str] = frozenset()) -> Iterator[Hub]:
+    """Serves `models` until the block ends; `gated` names answer that terms must be accepted first."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.hub = Hub(f"http://127.0.0.1:{server.server_port}", models, gated)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silence: the test reads `Hub.requests` instead."""
+
+    def _answer(self, *, with_body: bool) -> None:
+        hub: Hub = self.server.hub
+        path = urlsplit(self.path).path
+        hub.requests.append(f"{self.command} {path}")
+        status, headers, body = _respond(hub, path)
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", headers.get("Content-Length", str(len(body))))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+
+def _respond(hub: Hub, path: str) -> tuple[int, dict[str, str], bytes]:
+    if path.startswith("/large/"):
+        file = next(f for folder in hub.models.values() for f in folder.iterdir() if _sha256(f) == path.split("/")[2])
+        return 200, {"Content-Type": "application/octet-stream"}, file.read_bytes()
+    name, action, rest = _split(hub, path)
+    if name in hub.gated:
+        return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."}, b""
+    if name not in hub.models:
+        return 401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."}, b""
+    folder = hub.models[name]
+    if action == "revision":
+        return _json({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f.name} for f in sorted(folder.iterdir())]})
+    if action == "tree":
+        return _json([_entry(file) for file in sorted(folder.iterdir())])
+    return _resolve(hub, folder / rest)
+
+
+def _split(hub: Hub, path: str) -> tuple[str, str, str]:
+    """("gpt2", "tree", "main") of /api/models/gpt2/tree/main, and ("gpt2", "resolve", "config.json") of a file's."""
+    parts = path.removeprefix("/api/models").strip("/").split("/")
+    at = next((i for i, part in enumerate(parts) if part in ("revision", "tree", "resolve")), len(parts))
+    return "/".join(parts[:at]), parts[at] if at < len(parts) else "revision", parts[-1]
+
+
+def _resolve(hub: Hub, file: Path) -> tuple[int, dict[str, str], bytes]:
+    if not file.is_file():
+        return 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}, b""
+    headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{_sha256(file)[:40]}"', "Accept-Ranges": "bytes"}
+    if file.suffix != LARGE:
+        return 200, headers, file.read_bytes()
+    linked = {"X-Linked-Size": str(file.stat().st_size), "X-Linked-ETag": f'"{_sha256(file)}"'}
+    return 302, headers | linked | {"Location": f"{_store(hub)}/large/{_sha256(file)}"}, b""
+
+
+def _store(hub: Hub) -> str:
+    """Another host name for the same server: clients treat a redirect to the hub itself as a renamed model."""
+    return hub.address.replace("127.0.0.1", "localhost")
+
+
+def _entry(file: Path) -> dict[str, object]:
+    size, digest = file.stat().st_size, _sha256(file)
+    entry = {"type": "file", "path": file.name, "size": size, "oid": digest[:40]}
+    return entry | ({"lfs": {"oid": digest, "size": size, "pointerSize": 134}} if file.suffix == LARGE else {})
+
+
+def _json(content: object) -> tuple[int, dict[str, str], bytes]:
+    return 200, {"Content-Type": "application/json", "X-Repo-Commit": COMMIT}, json.dumps(content).encode()
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

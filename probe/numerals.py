@@ -1,0 +1,44 @@
+"""How numbers are written in sentences, charts and tables of a report: true minus signs, never −0, intervals in brackets."""
+
+NARROW = "\u202f"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def decimal(value: float, digits: int = 2) -> str:
+    """−0.02; 0.00 for what rounds to zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
+
+
+def percent(value: float) -> str:
+    """A fraction as a whole percentage: −3 %."""
+    return f"{decimal(100 * value, 0)}{NARROW}%"
+
+
+def interval(low: float, high: float, digits: int = 2) -> str:
+    """[−0.08, 0.05]"""
+    return f"[{decimal(low, digits)}, {decimal(high, digits)}]"
+
+
+def measured(value: float, low: float, high: float) -> str:
+    """A fraction as a percentage with its 95 % interval: 41 % [35, 47]."""
+    return f"{percent(value)} {interval(100 * low, 100 * high, 0)}"
+
+
+def p_value(p: float) -> str:
+    """p = .034; p < .001 below that; p = 1."""
+    if p < 0.001:
+        return "p < .001"
+    return f"p = {p:.3f}".rstrip("0").removesuffix(".").replace("= 0.", "= .")
+
+
+def scientific(value: float) -> str:
+    """One digit and a power of ten, 6 × 10⁻⁷; 0 for exactly zero."""
+    if value == 0:
+        return "0"
+    digit, exponent = f"{value:.0e}".split("e")
+    return f"{digit} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+
+
+def listed(items: list[str]) -> str:
+    """a; a and b; a, b and c."""
+    return " and ".join(part for part in (", ".join(items[:-1]), *items[-1:]) if part)

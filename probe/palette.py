@@ -1,0 +1,97 @@
+"""Colours and type of every chart and page, and what turns an altair chart into a picture.
+
+Decisions that bind every picture: effects are drawn on one diverging scale (violet with, ochre against), symmetric around zero,
+and zero is blank; a sense keeps its hue, in order of first appearance, everywhere. Both hold on white and on near-black. Text
+and lines use INK, MUTED and LINE only, which a page may replace by its theme's (`themed`).
+"""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pandas as pd
+import vl_convert
+
+from probe.provenance import write_atomically
+
+INK, MUTED, LINE = "#1c2430", "#5a6472", "#cfd5dc"
+WITH, AGAINST = "#7a50c8", "#b8741a"
+SENSES = ("#0072b2", "#d55e00", "#009e73", "#c8609b", "#4a9fd8", "#b58900")
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
+THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
+DATA = ("data", "datasets")
+
+
+def senses_of(rows: pd.DataFrame) -> list[str]:
+    """The senses of a word in the order that fixes their hues: `sense_a` and `sense_b` of its pairs, as they first appear."""
+    return list(dict.fromkeys(rows[["sense_a", "sense_b"]].to_numpy().ravel().tolist()))
+
+
+def sense_colour(senses: Sequence[str], sense: str) -> str:
+    """The hue of a sense among the senses of its word."""
+    return SENSES[list(senses).index(sense) % len(SENSES)]
+
+
+def effect_scale(limit: float) -> alt.Scale:
+    """The diverging scale of effects: symmetric, transparent at zero, so that zero is blank on any background."""
+    against, along = (f"rgba({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))}, " for c in (AGAINST, WITH))
+    stops = [against + "1)", against + "0)", along + "0)", along + "1)"]
+    return alt.Scale(type="linear", domain=[-limit, -1e-9, 1e-9, limit], range=stops, interpolate="rgb", clamp=True)
+
+
+def finish(chart: Any, description: str) -> Any:
+    """The chart with its description (read aloud in place of the picture) and the look that all charts share."""
+    axis = {
+        "labelColor": MUTED,
+        "titleColor": MUTED,
+        "titleFontWeight": "normal",
+        "titleFontSize": 11,
+        "labelFontSize": 11,
+    }
+    lines = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.6}
+    legend = {
+        "titleColor": MUTED,
+        "titleFontWeight": "normal",
+        "titleFontSize": 11,
+        "labelFontSize": 12,
+        "titleLimit": 400,
+    }
+    return chart.properties(description=description, background="transparent").configure(
+        font=FONT,
+        view=alt.ViewConfig(stroke=None),
+        axis=alt.AxisConfig(**axis, **lines),
+        legend=alt.LegendConfig(labelColor=INK, **legend),
+        title=alt.TitleConfig(color=INK, fontSize=13, anchor="start"),
+    )
+
+
+def themed(spec: dict[str, Any]) -> dict[str, Any]:
+    """A chart's specification with INK, MUTED and LINE as the page's CSS variables; its data are left as they are."""
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: part if key in DATA else walk(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [walk(part) for part in value]
+        return THEMED.get(value, value) if isinstance(value, str) else value
+
+    return dict(walk(spec))
+
+
+def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
+    """Write a chart as a PNG or SVG on white, the same bytes every time, without a browser or a network.
+
+    `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be written and
+    ValueError for another ending.
+    """
+    spec = chart.to_dict() | {"background": "white"}
+    if spec.get("width") == "container":
+        spec["width"] = width
+    ending = Path(path).suffix
+    if ending == ".svg":
+        return write_atomically(path, vl_convert.vegalite_to_svg(spec))
+    if ending == ".png":
+        return write_atomically(path, vl_convert.vegalite_to_png(spec, scale=2))
+    raise ValueError(f"a chart is saved as .png or .svg, not as {ending!r}")

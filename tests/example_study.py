@@ -1,0 +1,214 @@
+"""A made-up study with every frame that a real one has, seeded: for tests of charts, sentences and pages without a model.
+
+bank has two senses and two clear heads, mole has four senses (one of its six pairs not apart), apple is not apart at all.
+"""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from probe.check import Certificate, Row
+from probe.models import Origin
+from probe.study import Study
+
+LAYERS, HEADS = 4, 4
+SENSES = {
+    "bank": ("river", "money"),
+    "mole": ("animal", "unit", "skin", "spy"),
+    "apple": ("fruit", "company"),
+}
+NOT_APART = {("apple", "fruit", "company"), ("mole", "skin", "spy")}
+PLANTED = {"bank": {(0, 2): 0.41, (1, 0): 0.18, (2, 3): -0.06}, "mole": {(0, 1): 0.3, (0, 2): 0.28}, "apple": {}}
+TOKENS = ("<|endoftext|>", "The", " old", " {cue}", " near", " the", " {word}", " looked", " quiet", ".")
+
+
+def make_study(texts: tuple[str, ...] = ()) -> Study:
+    """The study; every one of `texts` appears as a sentence, a token, a cue, a sense note and a reason for leaving out."""
+    rng = np.random.default_rng(7)
+    words = _words()
+    heads = _heads(words, rng)
+    word_heads = _word_heads(heads, words)
+    frames = {
+        "words": words,
+        "heads": heads,
+        "word_heads": word_heads,
+        "depth": _depth(words, rng),
+        "shares": _shares(words, rng),
+        "sentences": _sentences(texts),
+        "left_out": _left_out(texts),
+        "certificate": _certificate_frame(),
+        "readings": _readings(word_heads, texts, rng),
+        "showcase": _showcase(texts),
+    }
+    rows = tuple(
+        Row(None if pd.isna(row.layer) else int(row.layer), row.quantity, row.formula, row.error, row.scale, row.tolerance)
+        for row in frames["certificate"].itertuples()
+    )
+    certificate = Certificate("made-up", "float32", ("The river bank",), rows)
+    options: dict[str, object] = {"words": list(SENSES), "seed": 7, "max_pairs": 64, "sentences": "made up"}
+    return Study("made-up", Origin("folder", "made-up", None, "ab" * 32), options, certificate, frames, "cd" * 8)
+
+
+def _pairs() -> list[tuple[str, str, str]]:
+    return [(word, a, b) for word, senses in SENSES.items() for a, b in combinations(senses, 2)]
+
+
+def _words() -> pd.DataFrame:
+    rows = []
+    for word, a, b in _pairs():
+        apart = (word, a, b) not in NOT_APART
+        gap = 0.97 if apart else -0.02
+        rows.append(
+            {"word": word, "sense_a": a, "sense_b": b, "sentences_fit": 240, "sentences_report": 192, "pairs": 64}
+            | {"pair_design": "aligned pairs", "split_design": "by frame and cue word", "tokens_of_word": 1, "depth": 3}
+            | {"auroc": 0.99 if apart else 0.52, "gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07}
+            | {"gap_p": 0.0002 if apart else 0.4, "negative_gaps": 0 if apart else 31, "ranked": apart}
+        )
+    return pd.DataFrame(rows)
+
+
+def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    parts = []
+    for row in words.itertuples():
+        layer, head = np.divmod(np.arange(LAYERS * HEADS), HEADS)
+        planted = np.array([PLANTED[row.word].get((int(a), int(b)), 0.0) for a, b in zip(layer, head, strict=True)])
+        swap = planted + rng.normal(0, 0.006, len(layer))
+        frame = pd.DataFrame({"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b, "layer": layer, "head": head})
+        frame["auroc"] = np.clip(0.5 + planted + rng.normal(0.1, 0.12, len(layer)), 0, 1)
+        frame["hedges_g"] = planted * 8
+        causal = {"direct": swap * 0.9, "denoise": swap + 0.01, "noise": swap - 0.01, "swap": swap}
+        causal |= {"swap_low": swap - 0.05, "swap_high": swap + 0.06, "same_sense": rng.normal(0, 0.003, len(layer))}
+        causal |= {"self_repair": swap * 0.1}
+        for name, values in causal.items():
+            frame[name] = values if row.ranked else np.nan
+        frame["attention_cue"] = np.clip(planted * 1.5 + 0.05, 0, 1)
+        frame["attention_previous"] = 0.08
+        net = frame["swap"] - frame["same_sense"]
+        frame["rank"] = net.rank(ascending=False).astype("Int64")
+        frame["rank_low"], frame["rank_high"] = frame["rank"], frame["rank"]
+        parts.append(frame)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
+    parts = []
+    for word in words[words["ranked"]]["word"].unique():
+        rows = heads[(heads["word"] == word) & heads["swap"].notna()]
+        mean = rows.groupby(["layer", "head"], as_index=False)[
+            ["auroc", "direct", "swap", "swap_low", "swap_high", "same_sense", "attention_cue", "attention_previous"]
+        ].mean()
+        mean["net"] = mean["swap"] - mean["same_sense"]
+        wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02)
+        mean["net_low"], mean["net_high"] = mean["net"] - wide, mean["net"] + wide
+        mean["rank"] = mean["net"].rank(ascending=False).astype(int)
+        above = [(mean["net_low"] > row.net_high).sum() for row in mean.itertuples()]
+        below = [(mean["net_high"] < row.net_low).sum() for row in mean.itertuples()]
+        mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
+        parts.append(mean.assign(word=word))
+    columns = ["word", "layer", "head", "auroc", "direct", "swap", "swap_low", "swap_high", "same_sense", "net", "net_low"]
+    columns += ["net_high", "attention_cue", "attention_previous", "rank", "rank_low", "rank_high"]
+    return pd.concat(parts, ignore_index=True)[columns]
+
+
+def _depth(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    rows = []
+    for pair in words.itertuples():
+        for depth in range(-1, LAYERS + 1):
+            grown = 0.0 if depth < 1 or not pair.ranked else min(0.5, 0.2 * depth)
+            label = {-1: "token", 0: "token + position"}.get(depth, f"after layer {depth - 1}")
+            for sense, sign in ((pair.sense_a, 1), (pair.sense_b, -1)):
+                spread = 0.0 if depth < 0 else 0.1 + rng.uniform(0, 0.05)
+                place = {"coordinate": sign * grown, "low": sign * grown - spread, "high": sign * grown + spread}
+                key = {"word": pair.word, "sense_a": pair.sense_a, "sense_b": pair.sense_b, "label": label}
+                rows.append(key | {"depth": depth, "sense": sense} | place | {"auroc": 0.5 + grown})
+    return pd.DataFrame(rows)
+
+
+def _shares(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
+    rows = []
+    for pair in words.itertuples():
+        key = {"word": pair.word, "sense_a": pair.sense_a, "sense_b": pair.sense_b}
+        found: list[tuple[str, int | None, int | None, float]] = [("token embedding", None, None, 0.0)]
+        found.append(("position embedding", None, None, 0.001))
+        for layer in range(3):
+            for head in range(HEADS):
+                planted = PLANTED[pair.word].get((layer, head), 0.0)
+                found.append((f"L{layer}H{head}", layer, head, planted + rng.normal(0, 0.01)))
+            found.append((f"attention bias {layer}", layer, None, 0.0))
+            found.append((f"MLP {layer}", layer, None, 0.1))
+        rest = 1 - sum(share for *_, share in found)
+        found[-1] = ("MLP 2", 2, None, 0.1 + rest)
+        rows += [key | dict(zip(("component", "layer", "head", "share"), item, strict=True)) for item in found]
+    return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
+
+
+def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
+    rows = []
+    for word, senses in SENSES.items():
+        for number, sense in enumerate(senses * 4):
+            text = texts[number % len(texts)] if texts else f"The old {sense} near the {word} looked quiet."
+            rows.append(
+                {"word": word, "sense": sense, "text": text, "start": 4, "end": 8, "frame": "quiet", "pair": f"{word}/{number}"}
+                | {"cue_start": 8, "cue_end": 12, "distance": 3, "position": 6, "tokens_of_word": 1}
+                | {"part": ("fit", "report", "neither")[number % 3]}
+            )
+    return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
+
+
+def _left_out(texts: tuple[str, ...]) -> pd.DataFrame:
+    reasons = ("its frame is on one side of the split and its cue on the other", *texts)
+    rows = [{"word": "bank", "where": text, "reason": reason} for reason in reasons for text in (*texts, "A bank.")]
+    return pd.DataFrame(rows, columns=["word", "where", "reason"])
+
+
+def _certificate_frame() -> pd.DataFrame:
+    quantities = {"q": "x W_Q + b_Q", "scores": "Q Kᵀ / √d_head, masked", "pattern": "softmax(scores)", "resid_post": "E′ + MLP"}
+    rows = [
+        {"layer": layer, "quantity": name, "formula": formula, "error": (layer + 1) * 1e-7, "scale": 3.2}
+        for layer in range(LAYERS)
+        for name, formula in quantities.items()
+    ]
+    rows.append({"layer": None, "quantity": "logits", "formula": "LN_f(E) W_Uᵀ", "error": 6.2e-7, "scale": 9.0})
+    return pd.DataFrame(rows).assign(tolerance=1e-5, ok=True).astype({"layer": "Int64"})
+
+
+def _readings(word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.Generator) -> pd.DataFrame:
+    parts = []
+    for word, leaders in word_heads.groupby("word", sort=False):
+        senses = SENSES[str(word)]
+        for number, sense in enumerate([sense for sense in senses for _ in range(2)]):
+            pieces = [piece.format(cue=sense, word=word) for piece in TOKENS] + list(texts)
+            other = next(name for name in senses if name != sense)
+            a, b = sorted((sense, other), key=senses.index)
+            for row in leaders.nsmallest(3, "rank").itertuples():
+                attention = rng.dirichlet(np.where(np.arange(len(pieces)) == 3, 4.0, 0.5))
+                attention[7:10] = 0.0
+                contribution = attention * (1 if sense == a else -1) * row.net
+                frame = pd.DataFrame({"word": word, "sense": sense, "sentence": number, "text": "".join(pieces[1:])}, index=range(len(pieces)))
+                frame = frame.assign(sense_a=a, sense_b=b, layer=row.layer, head=row.head, pos=range(len(pieces)), piece=pieces)
+                frame["label"] = [f"{pos}·{piece.strip()}" for pos, piece in enumerate(pieces)]
+                roles = {3: "cue", 6: "word"}
+                frame = frame.assign(attention=attention, contribution=contribution)
+                parts.append(frame.assign(role=[roles.get(pos, "context") for pos in range(len(pieces))]))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:
+    def row(text: str, word: str, sense: str, cue: str, reads_as: str | None) -> dict[str, object]:
+        start, cue_start = text.lower().index(word), text.index(cue)
+        a, b = SENSES[word][:2] if sense in SENSES[word][:2] else (SENSES[word][0], sense)
+        after = cue_start > start
+        seen: dict[str, object] = {"text": text, "word": word, "sense": sense, "start": start, "end": start + len(word)}
+        seen |= {"cue": cue, "cue_start": cue_start, "cue_end": cue_start + len(cue), "cue_after": after, "note": "A note."}
+        seen |= {"reads_as": reads_as, "coordinate": np.nan if after else 0.43, "sense_a": None if after else a}
+        return seen | {"sense_b": None if after else b, "difference": 3e-8 if after else 0.0}
+
+    rows = [
+        row("The river bank", "bank", "river", "river", "river"),
+        row("Make a deposit at the bank", "bank", "money", "deposit", "river"),
+        row("One mole of carbon dioxide", "mole", "unit", "carbon", None),
+        row("Please buy an apple and an orange", "apple", "fruit", "orange", None),
+    ]
+    rows += [row(f"river bank {text}", "bank", "river", "river", "river") for text in texts]
+    return pd.DataFrame(rows)

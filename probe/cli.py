@@ -102,9 +102,6 @@ def models(as_json: JsonOption = False) -> None:
         typer.echo(json.dumps(rows))
         return
     _print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
-    typer.echo(
-        "Any GPT-2 on the hub loads by its name (gpt2, distilgpt2, owner/name), and any GPT-2 folder by its path."
-    )
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ HOOKS = {
     "resid_post": "hook_resid_post",
 }
 HEAD_VECTORS = ("q", "k", "v", "z")
+STACKED = (*HEAD_VECTORS, "pattern", "mlp_out")
+Keep = Callable[[str, Tensor], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +139,7 @@ def trace(model: Model, text: str) -> Trace:
     def keep(name: str, tensor: Tensor) -> None:
         kept[name].append(_heads_first(name, tensor)[0].detach().cpu().clone())
 
-    logits = run_hooked(model, [tokens.ids], keep)
+    logits = run_hooked(model, [tokens.ids], keep, names=tuple(HOOKS))
     return Trace(
         tokens=tokens,
         model_name=model.name,
@@ -162,41 +164,40 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
     return TargetStates(**{name: torch.cat([part[name] for part in parts])[order] for name in parts[0]})
 
 
-def run_hooked(model: Model, rows: Sequence[Sequence[int]], keep: Callable[[str, Tensor], None]) -> Tensor:
-    """Run equally long id rows through the bridge; `keep(name, tensor)` sees each hook of HOOKS at every layer, in order.
+def run_hooked(
+    model: Model, rows: Sequence[Sequence[int]], keep: Keep, *, names: Sequence[str], logits: int = 0
+) -> Tensor:
+    """Run equally long id rows through the bridge; `keep(name, tensor)` sees the named hooks of every layer, in order.
 
-    Returns the logits, `batch pos d_vocab`. The hooks are removed again whatever happens.
+    Returns the logits of the last `logits` positions (0: of all), `batch pos d_vocab`. The hooks are removed again whatever
+    happens.
     """
 
     def hook(name: str, tensor: Tensor, hook: object) -> None:
         keep(name, tensor)
 
-    hooks = [
-        (f"blocks.{layer}.{point}", partial(hook, name))
-        for layer in range(model.config.n_layers)
-        for name, point in HOOKS.items()
-    ]
+    layers = range(model.config.n_layers)
+    hooks = [(f"blocks.{layer}.{HOOKS[name]}", partial(hook, name)) for layer in layers for name in names]
     ids = torch.tensor(rows, device=model.device)
     with torch.inference_mode():
-        return model.bridge.run_with_hooks(ids, fwd_hooks=hooks)
+        return model.bridge.run_with_hooks(ids, fwd_hooks=hooks, logits_to_keep=logits)
 
 
 def _read_last(model: Model, rows: list[tuple[int, ...]], width: int) -> dict[str, Tensor]:
+    """The states of the last position of equally long rows; pattern rows are padded with zeros to `width`."""
     kept: dict[str, list[Tensor]] = defaultdict(list)
 
     def keep(name: str, tensor: Tensor) -> None:
-        last = _heads_first(name, tensor).select(-2, -1)
-        if name in HEAD_VECTORS or name in ("resid_pre", "resid_post", "mlp_out"):
-            kept[name].append(last.detach().cpu().clone())
-        elif name == "pattern":
-            kept[name].append(torch.nn.functional.pad(last.detach().cpu(), (0, width - last.shape[-1])))
+        last = _heads_first(name, tensor).select(-2, -1).detach().cpu()
+        kept[name].append(
+            torch.nn.functional.pad(last, (0, width - last.shape[-1])) if name == "pattern" else last.clone()
+        )
 
-    run_hooked(model, rows, keep)
-    stacked = {name: torch.stack(kept[name], dim=1) for name in (*HEAD_VECTORS, "pattern", "mlp_out")}
+    run_hooked(model, rows, keep, names=(*STACKED, "resid_pre", "resid_post"), logits=1)
     ids = torch.tensor([row[-1] for row in rows])
     target = torch.full((len(rows),), len(rows[0]) - 1)
     weights = read_weights(model)
-    return stacked | {
+    return {name: torch.stack(kept[name], dim=1) for name in STACKED} | {
         "ids": ids,
         "target": target,
         "token_embedding": weights.wte[ids.to(weights.wte.device)].cpu(),

@@ -1,0 +1,119 @@
+"""Sentences as a page shows them: tokens with their tints and bars, and texts with their word and cue marked.
+
+Nothing here is HTML: pieces of text and numbers for the template, which escapes every one of them.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from probe import answers
+from probe.numerals import decimal, percent
+from probe.sections import Frames, Section, head_facts, of_word, sense_marks, words_of
+
+TINTS = 20
+BAR = 22
+VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+
+
+def bar_limit(frames: Frames) -> float:
+    """What a full bar stands for, on the whole page: the largest contribution of any token, rounded up to 0.05."""
+    largest = frames["readings"]["contribution"].abs().max() if len(frames["readings"]) else 0.0
+    return max(-(-float(largest) // 0.05) * 0.05, 0.05)
+
+
+def readings(frames: Frames) -> list[Section]:
+    """For each word its leading heads, each with its numbers and the sentences it reads."""
+    limit = bar_limit(frames)
+    found = []
+    for number, word in enumerate(words_of(frames)):
+        rows, heads = of_word(frames["readings"], word), of_word(frames["word_heads"], word)
+        shown = rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]).sort_values("rank")
+        marks = sense_marks(frames, word)
+        leaders = [
+            head_facts(head)
+            | {"id": f"word-{number}-{answers.head_name(head)}", "sentences": _sentences(rows, head, marks, limit)}
+            for head in shown.to_dict("records")
+        ]
+        found.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
+    return [item for item in found if item["heads"]]
+
+
+def _sentences(rows: pd.DataFrame, head: dict[Any, Any], marks: dict[str, str], limit: float) -> list[Section]:
+    mine = rows[(rows["layer"] == head["layer"]) & (rows["head"] == head["head"])]
+    return [_sentence(group, marks, limit) for _, group in mine.groupby("sentence", sort=False)]
+
+
+def _sentence(rows: pd.DataFrame, marks: dict[str, str], limit: float) -> Section:
+    tokens = rows.sort_values("pos").to_dict("records")
+    first = tokens[0]
+    target = max(token["pos"] for token in tokens if token["role"] == "word")
+    on_cue = [token["attention"] for token in tokens if token["role"] == "cue"]
+    return {
+        "sense": first["sense"],
+        "mark": marks[first["sense"]],
+        "a": first["sense_a"],
+        "b": first["sense_b"],
+        "mark_a": marks[first["sense_a"]],
+        "mark_b": marks[first["sense_b"]],
+        "cue_share": percent(sum(on_cue)) if on_cue else None,
+        "sum": f"{decimal(100 * sum(token['contribution'] for token in tokens), 0)}",
+        "tokens": [_token(token, target, marks, limit) for token in tokens],
+    }
+
+
+def _token(token: dict[Any, Any], target: int, marks: dict[str, str], limit: float) -> Section:
+    piece, value = str(token["piece"]), float(token["contribution"])
+    toward = token["sense_a"] if value >= 0 else token["sense_b"]
+    later = token["pos"] > target
+    told = "comes after the word" if later else f"attention {percent(token['attention'])}"
+    return {
+        "lead": len(piece) - len(piece.lstrip(" ")),
+        "text": "".join(VISIBLE.get(character, character) for character in piece.lstrip(" ")),
+        "tint": round(float(token["attention"]) * TINTS),
+        "role": "later" if later else token["role"],
+        "label": token["label"],
+        "attention": f"{float(token['attention']):.3f}",
+        "contribution": decimal(value, 3),
+        "title": told if later else f"{told}, ΔE {decimal(100 * abs(value), 1)} % of the gap toward {toward}",
+        "mark": marks[toward],
+        "side": "up" if value >= 0 else "down",
+        "height": round(min(abs(value) / limit, 1.0) * BAR),
+    }
+
+
+def showcase(frames: Frames) -> Section:
+    """The well-known sentences: those a causal model can have resolved at the word, and those it cannot."""
+    ranked = frames["words"].groupby("word")["ranked"].any()
+    before, after = [], []
+    for row in frames["showcase"].to_dict("records"):
+        marks = sense_marks(frames, row["word"])
+        item = {"word": row["word"], "sense": row["sense"], "mark": marks.get(row["sense"], ""), "parts": _marked(row)}
+        if row["reads_as"] is None or pd.isna(row["reads_as"]):
+            after.append(item | {"said": answers.later_words(row), "difference": row["difference"]})
+        else:
+            place = {"a": row["sense_a"], "b": row["sense_b"], "x": f"{_on_axis(row['coordinate']):.1f}"}
+            place |= {"mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}
+            right = row["reads_as"] == row["sense"]
+            before.append(
+                item | {"said": answers.reading(row, bool(ranked[row["word"]])), "place": place, "right": right}
+            )
+    return {"before": before, "after": after}
+
+
+def _on_axis(coordinate: float) -> float:
+    """Percent of the way from the left end of a small axis (−1) to its right end (+1); beyond them it stays at the end."""
+    return 50 * (1 + min(max(coordinate, -1.0), 1.0))
+
+
+def _marked(row: dict[Any, Any]) -> list[tuple[str, str]]:
+    """The text in pieces, each with what it is: word, cue, or nothing."""
+    text = row["text"]
+    spans = [(int(row["start"]), int(row["end"]), "word")]
+    if row["cue"] is not None and not pd.isna(row["cue_start"]):
+        spans.append((int(row["cue_start"]), int(row["cue_end"]), "cue"))
+    pieces, at = [], 0
+    for start, end, kind in sorted(spans):
+        pieces += [(text[at:start], ""), (text[start:end], kind)]
+        at = end
+    return [piece for piece in [*pieces, (text[at:], "")] if piece[0]]

@@ -1,0 +1,82 @@
+"""A study as a folder: the page, every frame as CSV and Parquet, and the manifest of what made them.
+
+Everything is made in memory first and written file by file under temporary names, so a reader never sees half a file, and what
+cannot be made leaves nothing behind. The same study gives the same bytes; times of day live only in the manifest.
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from probe.errors import InputError
+from probe.page import PAGE, render
+from probe.provenance import sha256_of_bytes, versions, write_atomically
+
+if TYPE_CHECKING:
+    from probe.study import Study
+
+
+def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
+
+    `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
+    """
+    check_folder(out)
+    made = manifest(study, command)
+    files = {PAGE: render(study, made).encode()} | tables(study.frames)
+    made["files"] = {name: sha256_of_bytes(content) for name, content in sorted(files.items())}
+    for name, content in files.items():
+        write_atomically(Path(out) / name, content)
+    write_atomically(Path(out) / "manifest.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
+    return Path(out) / PAGE
+
+
+def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
+    """Every frame as CSV and as Parquet, by file name."""
+    files = {}
+    for name, frame in frames.items():
+        files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, index=False)
+        files[f"{name}.parquet"] = buffer.getvalue()
+    return files
+
+
+def manifest(study: "Study", command: str) -> dict[str, Any]:
+    """What made a study: model and weights, options, data, versions, command, and the time, which nothing else records."""
+    origin = study.origin
+    return {
+        "model": study.model_name,
+        "origin": {"kind": origin.kind, "location": origin.location, "revision": origin.revision},
+        "weights_sha256": origin.sha256,
+        "dtype": study.certificate.dtype,
+        "options": study.options,
+        "seed": study.options["seed"],
+        "command": command,
+        "data_sha256": study.data_sha256,
+        "versions": versions(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def check_folder(out: str | os.PathLike[str]) -> None:
+    """Raises InputError when a report could not be written into `out`; makes nothing, so it can be asked before the work."""
+    folder = Path(out)
+    existing = next((part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/"))
+    reason = None
+    if not existing.is_dir():
+        reason = f"{existing} is a file"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        reason = f"{existing} may not be written"
+    elif taken := [name for name in (PAGE, "manifest.json") if (folder / name).is_dir()]:
+        reason = f"{taken[0]} in it is a folder"
+    if reason:
+        raise InputError(
+            f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another with --out."
+        )

@@ -1,0 +1,221 @@
+"""The sections of the ambiguity report as plain values for its template: which words, pairs, heads and charts stand where.
+
+Every function takes the study's frames and gives lists and dicts of finished text, charts and numbers; the template only places
+them. Sentences come from `probe.answers`, pictures from `probe.charts`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from probe import answers, charts
+from probe.numerals import decimal, interval, measured, p_value, percent
+from probe.palette import senses_of
+
+Frames = Mapping[str, pd.DataFrame]
+Section = dict[str, Any]
+TABLE_ROWS = 160
+DOWNLOADS = {
+    "words": "is the gap there: one row per word and pair of senses",
+    "heads": "every head for every pair of senses: separation, effects, attention, rank",
+    "word_heads": "every head for every word, mean over its pairs of senses",
+    "depth": "how far apart the senses are at every depth",
+    "shares": "who wrote the sense gap, component by component",
+    "readings": "what the leading heads read and write on example sentences, token by token",
+    "showcase": "the sentences that introductions use",
+    "sentences": "every sentence, the part it was used in, where its word was read",
+    "left_out": "what was given and not used, with the reason",
+    "certificate": "the hooked model against the from-scratch math, row by row",
+}
+
+
+def words_of(frames: Frames) -> list[str]:
+    """The words of the study in its order."""
+    return [str(word) for word in frames["words"]["word"].unique()]
+
+
+def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
+    return frame[frame["word"] == word]
+
+
+def sense_marks(frames: Frames, word: str) -> dict[str, str]:
+    """Each sense of a word with the name of its hue in the style sheet."""
+    return {sense: f"s{place % 6}" for place, sense in enumerate(senses_of(of_word(frames["words"], word)))}
+
+
+def heading(frames: Frames, model_name: str) -> Section:
+    """The question of the page, and the quiet line under it."""
+    heads = frames["heads"]
+    layers, per_layer = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
+    used = int((frames["sentences"]["part"] != "neither").sum())
+    words = words_of(frames)
+    facts = [model_name, f"{layers * per_layer} heads in {layers} layers", _count(len(words), "word")]
+    return {
+        "question": answers.question(words),
+        "facts": [*facts, f"{used:,} sentences".replace(",", "\u202f")],
+        "words": words,
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def cards(frames: Frames) -> list[Section]:
+    """The answer for each word, its numbers, and its depth profiles."""
+    return [_card(frames, word) for word in words_of(frames)]
+
+
+def _card(frames: Frames, word: str) -> Section:
+    pairs = of_word(frames["words"], word).to_dict("records")
+    return {
+        "word": word,
+        "senses": sense_marks(frames, word),
+        "ranked": any(pair["ranked"] for pair in pairs),
+        "answer": answers.answer(frames["words"], frames["word_heads"], word),
+        "facts": _card_facts(frames, pairs),
+        "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
+        "depth": [
+            charts.depth_profile(
+                frames["depth"],
+                word,
+                (pair["sense_a"], pair["sense_b"]),
+                read_at=None if len(pairs) > 1 else pair["depth"],
+            )
+            for pair in pairs
+        ],
+        "read_after": int(pairs[0]["depth"]) - 1,
+    }
+
+
+def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, str]]:
+    first = pairs[0]
+    facts = []
+    if len(pairs) == 1:
+        facts.append(("gap at the word", f"{decimal(first['gap'])} {interval(first['gap_low'], first['gap_high'])}"))
+        facts.append(("gate", p_value(first["gap_p"])))
+        facts.append(("AUROC of the word's vector", decimal(first["auroc"])))
+    else:
+        apart = sum(bool(pair["ranked"]) for pair in pairs)
+        facts.append(("pairs of senses that are apart", f"{apart} of {len(pairs)}"))
+    facts.append(("read", f"after layer {int(first['depth']) - 1}"))
+    facts.append(("swapped", f"{sum(pair['pairs'] for pair in pairs)} {first['pair_design']}"))
+    return facts
+
+
+def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
+    rows = of_word(heads, pair["word"])
+    rows = rows[(rows["sense_a"] == pair["sense_a"]) & (rows["sense_b"] == pair["sense_b"])]
+    top = rows[rows["rank"] == 1].to_dict("records") if pair["ranked"] else []
+    best = f"{answers.head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}" if top else "not ranked"
+    gap = f"{decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}"
+    return pair | {
+        "gap_text": gap,
+        "p_text": p_value(pair["gap_p"]),
+        "auroc_text": decimal(pair["auroc"]),
+        "best": best,
+    }
+
+
+def maps(frames: Frames) -> Section:
+    """The head maps of the ranked words, on one scale."""
+    heads = frames["word_heads"]
+    ranked = [word for word in words_of(frames) if len(of_word(heads, word))]
+    return {
+        "limit": percent(charts.effect_limit(heads)),
+        "charts": [(word, charts.head_map(heads, word, legend=False)) for word in ranked],
+        "unranked": [word for word in words_of(frames) if word not in ranked],
+        "counted": [
+            (word, int(charts.named(of_word(heads, word))["clear"].sum()), len(of_word(heads, word))) for word in ranked
+        ],
+    }
+
+
+def shares(frames: Frames) -> list[Section]:
+    """The direct shares of each ranked word, over the pairs of senses that are apart, and their sum."""
+    apart = frames["words"].loc[frames["words"]["ranked"], ["word", "sense_a", "sense_b"]]
+    rows = frames["shares"].merge(apart, on=["word", "sense_a", "sense_b"])
+    found = []
+    for word in words_of(frames):
+        mine = of_word(rows, word)
+        if mine.empty:
+            continue
+        number = len(mine[["sense_a", "sense_b"]].drop_duplicates())
+        token = mine.loc[mine["component"] == "token embedding", "share"].abs().max()
+        total = decimal(mine["share"].sum() / number)
+        found.append(
+            {
+                "word": word,
+                "chart": charts.share_bars(rows, word),
+                "sum": total,
+                "pairs": number,
+                "token_is_zero": token == 0,
+            }
+        )
+    return found
+
+
+def every_head(frames: Frames) -> list[Section]:
+    """Separation against effect, and the table of all heads, word by word."""
+    heads = frames["word_heads"]
+    found = []
+    for word in words_of(frames):
+        rows = of_word(heads, word)
+        if len(rows):
+            chart = charts.separation_and_effect(heads, word)
+            table = [head_facts(row) for row in rows.nsmallest(TABLE_ROWS, "rank").to_dict("records")]
+            found.append({"word": word, "chart": chart, "rows": table, "all": len(rows)})
+    return found
+
+
+def head_facts(head: dict[Any, Any]) -> Section:
+    """One head's numbers as text."""
+    return {
+        "name": answers.head_name(head),
+        "clear": head["net_low"] > 0 or head["net_high"] < 0,
+        "net": measured(head["net"], head["net_low"], head["net_high"]),
+        "swap": percent(head["swap"]),
+        "same_sense": percent(head["same_sense"]),
+        "direct": percent(head["direct"]),
+        "self_repair": percent(head["swap"] - head["direct"]),
+        "auroc": decimal(head["auroc"]),
+        "cue": _share(head["attention_cue"]),
+        "previous": _share(head["attention_previous"]),
+        "rank": f"{head['rank']} [{head['rank_low']:.0f}, {head['rank_high']:.0f}]",
+    }
+
+
+def _share(value: float) -> str:
+    return "not known" if pd.isna(value) else percent(value)
+
+
+def certificate(frame: pd.DataFrame) -> Section:
+    """The sentence about the worst row, and every row from worst to best."""
+    rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
+    for row in rows:
+        row["where"] = "whole model" if pd.isna(row["layer"]) else f"layer {row['layer']}"
+    return {"sentence": answers.agreement(frame), "rows": rows}
+
+
+def data_used(frames: Frames) -> Section:
+    """How many sentences of each word went where, by what design, and what was left out and why."""
+    words, sentences, left_out = frames["words"], frames["sentences"], frames["left_out"]
+    rows = []
+    for word in words_of(frames):
+        mine, first = of_word(sentences, word), of_word(words, word).iloc[0]
+        parts = {part: int((mine["part"] == part).sum()) for part in ("fit", "report", "neither")}
+        tokens = int(of_word(words, word)["tokens_of_word"].max())
+        rows.append(
+            {"word": word, "split": first["split_design"], "pairs": first["pair_design"], "tokens": tokens} | parts
+        )
+    reasons = left_out.groupby(["word", "reason"], sort=False).size().reset_index(name="count").to_dict("records")
+    return {"rows": rows, "left_out": reasons, "several_tokens": any(row["tokens"] > 1 for row in rows)}
+
+
+def downloads(frames: Frames) -> list[Section]:
+    """The tables beside the page."""
+    return [
+        {"name": name, "what": DOWNLOADS.get(name, ""), "rows": len(frame), "columns": frame.shape[1]}
+        for name, frame in frames.items()
+    ]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from probe import attention, replay
+from probe import replay
 from probe.errors import CrossCheckError
 from probe.models import Model
 from probe.trace import Trace, trace
@@ -92,18 +92,19 @@ def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
     """
     weights = replay.read_weights(model)
     plain = _plain_hugging_face(model)
-    runs = [_compare(trace(model, text), weights, plain, TOLERANCE[model.dtype]) for text in texts]
+    runs = [_compare(model, trace(model, text), weights, plain) for text in texts]
     rows = tuple(max(same, key=_badness) for same in zip(*runs, strict=True))
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
 
 
-def _compare(hooked: Trace, weights: replay.Weights, plain: torch.nn.Module, tolerance: float) -> list[Row]:
+def _compare(model: Model, hooked: Trace, weights: replay.Weights, plain: torch.nn.Module) -> list[Row]:
+    tolerance = TOLERANCE[model.dtype]
     ids = torch.tensor(hooked.tokens.ids, device=weights.wte.device)
     rows = []
     with torch.inference_mode():
         for layer, scratch in enumerate(replay.run(weights, ids, torch.float64)):
             for name, formula in QUANTITIES.items():
-                seen = _hooked(hooked, name, layer)
+                seen = _own_writes(model, hooked, layer) if name == "delta_e" else getattr(hooked, name)[layer]
                 error, scale = _difference(seen, scratch[name].cpu())
                 rows.append(Row(layer, name, formula, error, scale, tolerance))
         scratch_logits = replay.unembed(weights, scratch["resid_post"]).cpu()
@@ -116,10 +117,17 @@ def _compare(hooked: Trace, weights: replay.Weights, plain: torch.nn.Module, tol
     return rows
 
 
-def _hooked(hooked: Trace, name: str, layer: int) -> Tensor:
-    if name == "delta_e":
-        return attention.write(hooked.z[layer], hooked.weights.blocks[layer].w_o.cpu())
-    return getattr(hooked, name)[layer]
+def _own_writes(model: Model, hooked: Trace, layer: int) -> Tensor:
+    """ΔE of every head by the running model's own output projection o, given one head at a time: o(z of it alone) - o(0).
+
+    With the raw W_O on both sides, heads in the wrong order would agree with themselves. `-> head pos d_model`
+    """
+    z = hooked.z[layer].to(model.device)
+    alone = torch.eye(len(z), dtype=z.dtype, device=z.device)[:, None, :, None] * z.transpose(
+        0, 1
+    )  # head pos head d_head
+    project = model.bridge.blocks[layer].attn.o
+    return (project(alone.flatten(2)) - project(torch.zeros_like(alone).flatten(2))).cpu()
 
 
 def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:

@@ -58,8 +58,10 @@ def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: i
 def separation_by_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[object], *, seed: int) -> Array:
     """Cross-validated Hedges' g of the difference-of-means direction at every depth, mean over sense pairs and folds.
 
-    `sentence depth d_model -> depth`. Nothing is scored on the sentences it was fitted on; groups stay together.
+    `sentence depth d_model -> depth`. Nothing is scored on the sentences it was fitted on; groups stay together. Infinite
+    where nothing varies within senses; 0 where folds contradict each other infinitely, or none can be scored.
     """
+    resid = resid - resid[:1]  # identical vectors become exactly zero
     results = []
     for train, test in statistics.folds(groups, FOLDS, seed=seed):
         for a, b in sense_pairs(labels):
@@ -70,7 +72,9 @@ def separation_by_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[o
             direction = fit_a.mean(0) - fit_b.mean(0)  # depth d_model
             scores = [(new * direction).sum(-1).numpy() for new in (new_a, new_b)]
             results.append(statistics.hedges_g(*scores))
-    return np.mean(results, axis=0) if results else np.zeros(resid.shape[1])
+    with np.errstate(invalid="ignore"):
+        mean = np.mean(results, axis=0) if results else np.zeros(resid.shape[1])
+    return np.where(np.isnan(mean), 0.0, mean)
 
 
 def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
@@ -103,8 +107,12 @@ def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
         fit_a, fit_b, new = (part @ basis.transpose(-1, -2) for part in (fit_a, fit_b, new))
     mean_a, mean_b = fit_a.mean(-2, keepdim=True), fit_b.mean(-2, keepdim=True)
     within = ((fit_a - mean_a).square().sum(-2) + (fit_b - mean_b).square().sum(-2)) / (n + m - 2)
-    floor = within.amax(-1, keepdim=True) * 1e-9 + torch.finfo(within.dtype).tiny
-    direction = (mean_a - mean_b).squeeze(-2) / (within + floor)
+    difference = (mean_a - mean_b).squeeze(-2)
+    largest = [values.amax(-1, keepdim=True) for values in (within, difference.square())]
+    floor = (
+        largest[0] * 1e-9 + largest[1] * 1e-12 + torch.finfo(within.dtype).tiny
+    )  # finite where nothing varies within
+    direction = difference / (within + floor)
     return (new @ direction.unsqueeze(-1)).squeeze(-1)
 
 

@@ -140,8 +140,12 @@ def auroc(a: Array, b: Array) -> Array:
 
 
 def hedges_g(a: Array, b: Array) -> Array:
-    """Mean difference in pooled standard deviations, corrected for small samples; infinite where only the means differ. `n ..., m ... -> ...`"""
+    """Mean difference in pooled standard deviations, corrected for small samples. `n ..., m ... -> ...`
+
+    Plus or minus infinity where nothing varies within and the means differ, 0 where nothing differs at all.
+    """
     n, m = len(a), len(b)
+    a, b = a - a[:1], b - a[:1]  # equal numbers become exactly 0: the mean of n equal floats need not equal that of m
     pooled = ((n - 1) * a.var(0, ddof=1) + (m - 1) * b.var(0, ddof=1)) / (n + m - 2)
     difference = a.mean(0) - b.mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -193,30 +197,30 @@ class Sample:
 def gap_p(fit: Sample, report: Sample, *, seed: int) -> float:
     """One-sided p that the report part's gap along the axis fitted on the fit part is above chance.
 
-    The gap is <D_report, D_fit> / |D_fit|², D a difference of sense means. Sense labels are reassigned to units (a cue word,
-    with its partner if cues come in pairs) in both parts and the axis is fitted again: units that hold both senses are flipped,
-    units of one sense are shuffled. Flipping frames instead would test whether these few cue words differ, which any model's
-    do, and not whether the senses do. `-> (1 + hits) / (1 + PERMUTATIONS)`
+    The statistic is <D_report, D_fit>, D a difference of sense means: the gap times the length of the fitted axis. (Divided by
+    |D_fit|² it would be the gap itself, and have no power: reassigning most of the fit part makes the divisor tiny.) Sense
+    labels are reassigned to units (a cue word, with its partner if cues come in pairs) in both parts and the axis is fitted
+    again: units that hold both senses are flipped, units of one sense are shuffled. Flipping frames instead would test whether
+    these few cue words differ, which any model's do, and not whether the senses do. `-> (1 + hits) / (1 + PERMUTATIONS)`
     """
     rng = np.random.default_rng(seed)
     fitted, found = _differences(fit, rng), _differences(report, rng)
-    scale = (fitted * fitted).sum(1)
-    gaps = np.divide((found * fitted).sum(1), scale, out=np.zeros(len(scale)), where=scale > 0)
-    hits = np.count_nonzero(gaps[1:] >= gaps[0] - 1e-9 * abs(gaps[0]))
+    products = (found * fitted).sum(1)
+    hits = np.count_nonzero(products[1:] >= products[0] - 1e-9 * abs(products[0]))
     return float((1 + hits) / (1 + PERMUTATIONS))
 
 
 def _differences(sample: Sample, rng: np.random.Generator) -> Array:
     """The difference of sense means as observed (first) and under PERMUTATIONS reassignments. `n d -> 1 + PERMUTATIONS, d`"""
-    rows, units, of_a = sample.rows, sample.units, np.asarray(sample.is_a)
-    member = np.array([[unit == name for unit in units] for name in dict.fromkeys(units)], dtype=float)  # unit n
-    count_a, count_b = member @ of_a, member @ ~of_a
-    if (count_a > 0).all() and (count_b > 0).all():
-        mean_a, mean_b = (member * of_a) @ rows / count_a[:, None], (member * ~of_a) @ rows / count_b[:, None]
-        signs = np.vstack([np.ones(len(member)), rng.choice([-1.0, 1.0], size=(PERMUTATIONS, len(member)))])
-        return np.asarray(signs * (count_a + count_b) / len(rows) @ (mean_a - mean_b))
-    label = count_a > count_b
-    labels = np.vstack([label, rng.permuted(np.tile(label, (PERMUTATIONS, 1)), axis=1)])
-    row_is_a = labels @ member  # 1 + PERMUTATIONS, n
-    size_a = row_is_a.sum(1, keepdims=True)
-    return np.asarray(row_is_a @ rows / size_a - (1 - row_is_a) @ rows / (len(rows) - size_a))
+    of_a = np.asarray(sample.is_a)
+    member = np.array([[unit == name for unit in sample.units] for name in dict.fromkeys(sample.units)])  # unit n
+    count_a, count_b = (member @ side.astype(float) for side in (of_a, ~of_a))
+    turned = rng.random((PERMUTATIONS, len(member))) < 0.5
+    single = (count_a == 0) | (count_b == 0)
+    own = count_a[single] > 0
+    turned[:, single] = rng.permuted(np.tile(own, (PERMUTATIONS, 1)), axis=1) != own
+    turned = np.vstack([np.zeros(len(member), dtype=bool), turned]).astype(float)
+    sum_a, sum_b = ((member & side) @ sample.rows for side in (of_a, ~of_a))  # unit d
+    now_a = sum_a.sum(0) + turned @ (sum_b - sum_a)  # the rows of turned units change sides
+    size_a = (count_a.sum() + turned @ (count_b - count_a))[:, None]
+    return np.asarray(now_a / size_a - (sample.rows.sum(0) - now_a) / (len(of_a) - size_a))

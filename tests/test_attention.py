@@ -82,7 +82,11 @@ def test_concatenated_heads_times_w_o_are_the_sum_of_their_writes(numbers):
 
 
 def test_writes_by_source_sum_to_the_write(numbers):
-    pattern, v, w_o = attention.softmax(numbers(HEADS, POS)), numbers(HEADS, POS, D_HEAD), numbers(HEADS, D_HEAD, D_MODEL)
+    pattern, v, w_o = (
+        attention.softmax(numbers(HEADS, POS)),
+        numbers(HEADS, POS, D_HEAD),
+        numbers(HEADS, D_HEAD, D_MODEL),
+    )
     by_source = attention.write_by_source(pattern, v, w_o)
     whole = attention.write(attention.mix(pattern.unsqueeze(-2), v), w_o).squeeze(-2)
     torch.testing.assert_close(by_source.sum(-2), whole, **EXACT)

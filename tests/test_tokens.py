@@ -190,9 +190,7 @@ def test_an_occurrence_that_is_not_there(occurrence):
 def test_an_empty_text_is_refused(model, text):
     with pytest.raises(InputError) as error:
         tokenize(model, text)
-    assert sentence_of(error) == (
-        "Reading the text: got an empty text, expected at least one word; give a sentence."
-    )
+    assert sentence_of(error) == ("Reading the text: got an empty text, expected at least one word; give a sentence.")
 
 
 def test_half_a_surrogate_pair_is_refused(model):

@@ -1,0 +1,296 @@
+"""Models whose insides are known: random ones of an odd shape, and ones built by hand so that the answer is known.
+
+A hand-built model is a real GPT-2 checkpoint, LayerNorm included, put together from named features. A feature is a pair of
+coordinates that hold (+value, -value): its mean is 0, so LayerNorm only divides, and by nearly the same number everywhere,
+because every token carries a large `anchor`. A `Head` is said in features: what it asks, what it finds, what it takes there
+and what it gives here; a `Unit` is one neuron of an MLP. Every head and every neuron that is not given is filled with random
+numbers: alive, reading words, places and other heads, but never the sense, and writing only where nothing planted reads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from checkpoints import change_tensors, make_checkpoint
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers.models import WordLevel
+from transformers import GPT2Config, PreTrainedTokenizerFast
+
+from probe.models import Model, load
+from probe.sentences import Corpus, Sentence
+
+# --- random models ---------------------------------------------------------------------------------------------------
+
+# No two sizes alike, so that no axis can be taken for another: 3 layers, 4 heads of 7, 28, 36, 40, 400.
+ODD = {"n_layer": 3, "n_head": 4, "n_embd": 28, "n_inner": 36, "n_positions": 40}
+# wte, wpe, per layer c_attn, c_proj, c_fc, mlp.c_proj with their biases and two norms, the last norm. By hand:
+# 400*28 + 40*28 + 3*((28*84 + 84) + (28*28 + 28) + (28*36 + 36) + (36*28 + 28) + 4*28) + 2*28
+ODD_PARAMETERS = 11200 + 1120 + 3 * (2436 + 812 + 1044 + 1036 + 112) + 56
+SHARPER = 2.5
+
+
+@cache
+def random_model(dtype: torch.dtype = torch.float32, *, seed: int = 5, tied: bool = True) -> Model:
+    """A random GPT-2 of odd shape, biases and norms random too, whose attention is far from uniform. Shared: do not change it."""
+    with TemporaryDirectory() as folder:
+        return load(make_random(Path(folder) / "odd", seed=seed, tied=tied), dtype=dtype)
+
+
+def make_random(folder: Path, *, seed: int = 5, tied: bool = True) -> Path:
+    """Writes the checkpoint of `random_model`: queries made larger, because random ones look at everything alike."""
+    make_checkpoint(folder, seed=seed, tied=tied, **ODD)
+    tensors = load_file(folder / "model.safetensors")
+    if tied:
+        assert sum(tensor.numel() for tensor in tensors.values()) == ODD_PARAMETERS
+    sharper = {}
+    for layer in range(ODD["n_layer"]):
+        name = f"transformer.h.{layer}.attn.c_attn.weight"
+        scale = torch.ones(3 * ODD["n_embd"])
+        scale[: ODD["n_embd"]] = SHARPER
+        sharper[name] = tensors[name] * scale
+    return change_tensors(folder, sharper)
+
+
+# --- sentences -------------------------------------------------------------------------------------------------------
+
+WORD = "lock"
+SENSES = ("door", "canal")
+CUES = {sense: tuple(f"{sense}{number}" for number in range(10)) for sense in SENSES}
+PLAIN = (
+    "the",
+    "a",
+    "near",
+    "saw",
+    "they",
+    "behind",
+    "old",
+    "grey",
+    "small",
+    "once",
+    "again",
+    "we",
+    "passed",
+    "and",
+    "it",
+)
+BOS, UNKNOWN = "<bos>", "<unk>"
+
+
+def make_sentences(
+    *, frames: int = 8, distances: Sequence[int] = (1, 2, 3), cue_after: bool = False, seed: int = 0
+) -> tuple[Sentence, ...]:
+    """Aligned pairs: every frame at every distance with every cue, the sentences of a pair side by side."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for frame in range(frames):
+        before, after = (" ".join(rng.choice(PLAIN, size=1 + int(rng.integers(3)))) for _ in range(2))
+        for distance in distances:
+            between = " ".join(rng.choice(PLAIN, size=distance - 1))
+            parts = (before, WORD, between, "{cue}", after) if cue_after else (before, "{cue}", between, WORD, after)
+            for number in range(len(CUES[SENSES[0]])):
+                for sense in SENSES:
+                    text = " ".join(part for part in parts if part).format(cue=CUES[sense][number])
+                    place = {"frame": f"frame {frame}", "distance": distance, "pair": f"{frame}/{distance}/{number}"}
+                    made.append(_sentence(text, sense, CUES[sense][number], place))
+    return tuple(made)
+
+
+def _sentence(text: str, sense: str, cue: str, place: Mapping[str, object]) -> Sentence:
+    start, cue_start = (f" {text} ".index(f" {part} ") for part in (WORD, cue))
+    spans = {"start": start, "end": start + len(WORD), "cue_start": cue_start, "cue_end": cue_start + len(cue)}
+    return Sentence(word=WORD, sense=sense, text=text, **spans, **place)
+
+
+def corpus_of(sentences: Sequence[Sentence]) -> Corpus:
+    return Corpus(tuple(sentences), (), "sentences made by hand", "0" * 64)
+
+
+def without(sentences: Sequence[Sentence], *names: str) -> tuple[Sentence, ...]:
+    """The sentences with some of their optional fields not given."""
+    return tuple(replace(sentence, **dict.fromkeys(names)) for sentence in sentences)
+
+
+# --- models said in features -----------------------------------------------------------------------------------------
+
+Reading = Mapping[str, float]
+PLANTED = ("anchor", "is_bos", "is_cue", "is_target", "sense", "resolved", "decoy", "second", "done")
+PLACES = ("place_cos", "place_sin")
+OPEN = (*(f"word{number}" for number in range(4)), *(f"noise{number}" for number in range(5)))
+FEATURES = (*PLANTED, *PLACES, *OPEN)
+READ_BY_ANY = ("is_bos", "is_cue", "is_target", *PLACES, *OPEN)
+WRITTEN_BY_ANY = tuple(name for name in OPEN if name.startswith("noise"))
+LAYERS, HEADS, D_HEAD, D_MLP, POSITIONS = 3, 4, 10, 24, 32
+D_MODEL = HEADS * D_HEAD
+TURN = 0.4  # radians from one position to the next
+assert 2 * len(FEATURES) == D_MODEL != D_MLP
+
+
+@dataclass(frozen=True)
+class Head:
+    """score = Σ (asks · x_query)(finds · x_key) over `looks`; ΔE = Σ A (takes · x_key) gives over `carries`."""
+
+    layer: int
+    head: int
+    looks: tuple[tuple[Reading, Reading], ...]
+    carries: tuple[tuple[Reading, Reading], ...]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One neuron: gives · gelu(asks · x + bias)."""
+
+    layer: int
+    asks: Reading
+    bias: float
+    gives: Reading
+
+
+TO_BOS = ({"anchor": 1.0}, {"is_bos": 3.0})  # where a head looks when it finds nothing it asks for
+TO_CUE = ({"is_target": 8.0}, {"is_cue": 6.0})
+
+
+def resolver(layer: int, head: int, *, gives: str = "resolved", size: float = 3.0) -> Head:
+    """A head that at the word looks at the cue, takes its sense and gives it to the word."""
+    return Head(layer, head, (TO_CUE, TO_BOS), (({"sense": 1.0}, {gives: size}),))
+
+
+def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
+    """Writes config.json, model.safetensors and a word-level tokenizer of a model with these heads and neurons."""
+    rng = np.random.default_rng(seed)
+    tokenizer = _tokenizer()
+    gains = {(layer, norm): rng.uniform(0.7, 1.4, len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
+    tensors = {"wte.weight": _token_vectors(tokenizer, rng), "wpe.weight": _position_vectors(rng)}
+    for layer in range(LAYERS):
+        here = {head.head: head for head in heads if head.layer == layer}
+        chosen = [here.get(number) or _any_head(layer, number, rng) for number in range(HEADS)]
+        tensors |= _attention(chosen, gains[layer, 1], rng)
+        given = [unit for unit in units if unit.layer == layer]
+        tensors |= _mlp([*given, *(_any_unit(layer, rng) for _ in range(D_MLP - len(given)))], gains[layer, 2])
+        for norm in (1, 2):  # the same bias on both coordinates of a pair: no reading sees it
+            tensors[f"h.{layer}.ln_{norm}.weight"] = np.repeat(gains[layer, norm], 2)
+            tensors[f"h.{layer}.ln_{norm}.bias"] = np.repeat(rng.normal(0, 0.1, len(FEATURES)), 2)
+    tensors |= {"ln_f.weight": rng.uniform(0.7, 1.4, D_MODEL), "ln_f.bias": rng.normal(0, 0.1, D_MODEL)}
+    folder.mkdir(parents=True, exist_ok=True)
+    _config(len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    exact = {
+        f"transformer.{name}": torch.tensor(values, dtype=torch.float32).contiguous()
+        for name, values in tensors.items()
+    }
+    save_file(exact, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@cache
+def resolver_model(seed: int) -> tuple[Model, tuple[int, int]]:
+    """A model in which exactly one head, at a place that depends on the seed, resolves the word. Shared: do not change it."""
+    rng = np.random.default_rng(seed)
+    layer, head = int(rng.integers(LAYERS)), int(rng.integers(HEADS))
+    with TemporaryDirectory() as folder:
+        return load(make_handmade(Path(folder) / "handmade", [resolver(layer, head)], seed=seed)), (layer, head)
+
+
+def _config(vocabulary: int) -> GPT2Config:
+    sizes = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": D_MODEL, "n_inner": D_MLP, "n_positions": POSITIONS}
+    config = GPT2Config(**sizes, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0)
+    config.architectures = ["GPT2LMHeadModel"]
+    return config
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    words = (BOS, UNKNOWN, WORD, *(cue for sense in SENSES for cue in CUES[sense]), *PLAIN)
+    cut = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN))
+    cut.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=cut, bos_token=BOS, eos_token=BOS, unk_token=UNKNOWN)
+
+
+def _token_vectors(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator) -> np.ndarray:
+    rows = []
+    for word in tokenizer.convert_ids_to_tokens(range(len(tokenizer))):
+        # The anchor alone makes the variance 1: 2 anchor² / d_model.
+        features = {"anchor": np.sqrt(D_MODEL / 2)} | {f"word{number}": rng.normal(0, 0.5) for number in range(4)}
+        features |= {"is_bos": float(word == BOS), "is_target": float(word == WORD)}
+        for sign, sense in zip((1, -1), SENSES, strict=True):
+            if word in CUES[sense]:
+                features |= {"is_cue": 1.0, "sense": sign * rng.uniform(0.8, 1.2)}
+        rows.append(write_vector(features))
+    return np.stack(rows)
+
+
+def _position_vectors(rng: np.random.Generator) -> np.ndarray:
+    rows = []
+    for pos in range(POSITIONS):
+        features = {"place_cos": np.cos(TURN * pos), "place_sin": np.sin(TURN * pos)}
+        rows.append(write_vector(features | {name: rng.normal(0, 0.05) for name in WRITTEN_BY_ANY}))
+    return np.stack(rows)
+
+
+def write_vector(features: Reading) -> np.ndarray:
+    """The d_model numbers that put these values into these features."""
+    vector = np.zeros(D_MODEL)
+    for name, value in features.items():
+        at = 2 * FEATURES.index(name)
+        vector[at : at + 2] = value, -value
+    return vector
+
+
+def read_vector(features: Reading, gains: np.ndarray) -> np.ndarray:
+    """The d_model weights that read Σ weight · value of these features from what LayerNorm with these gains gives."""
+    vector = np.zeros(D_MODEL)
+    for name, weight in features.items():
+        number = FEATURES.index(name)
+        vector[2 * number : 2 * number + 2] = np.array([weight, -weight]) / (2 * gains[number])
+    return vector
+
+
+def _any_reading(rng: np.random.Generator, size: float) -> Reading:
+    return {name: rng.normal(0, size) for name in READ_BY_ANY}
+
+
+def _any_head(layer: int, head: int, rng: np.random.Generator) -> Head:
+    looks = tuple((_any_reading(rng, 0.7), _any_reading(rng, 0.7)) for _ in range(4))
+    carries = tuple((_any_reading(rng, 0.5), {name: rng.normal(0, 0.2) for name in WRITTEN_BY_ANY}) for _ in range(6))
+    return Head(layer, head, looks, carries)
+
+
+def _any_unit(layer: int, rng: np.random.Generator) -> Unit:
+    return Unit(
+        layer, _any_reading(rng, 0.5), rng.normal(0, 0.3), {name: rng.normal(0, 0.05) for name in WRITTEN_BY_ANY}
+    )
+
+
+def _attention(heads: Sequence[Head], gains: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    parts = {part: np.zeros((HEADS, D_HEAD, D_MODEL)) for part in ("q", "k", "v", "o")}
+    for number, head in enumerate(heads):
+        for row, (asks, finds) in enumerate(head.looks):
+            parts["q"][number, row] = read_vector(asks, gains) * np.sqrt(D_HEAD)
+            parts["k"][number, row] = read_vector(finds, gains)
+        for row, (takes, gives) in enumerate(head.carries):
+            parts["v"][number, row] = read_vector(takes, gains)
+            parts["o"][number, row] = write_vector(gives)
+    c_attn = np.concatenate([parts[part].reshape(D_MODEL, D_MODEL).T for part in ("q", "k", "v")], axis=1)
+    bias = np.zeros(3 * D_MODEL)
+    bias[2 * D_MODEL :] = rng.normal(0, 0.1, D_MODEL)  # a constant in every z, as trained models have
+    prefix = f"h.{heads[0].layer}.attn"
+    constant = write_vector({name: rng.normal(0, 0.1) for name in WRITTEN_BY_ANY})
+    return {
+        f"{prefix}.c_attn.weight": c_attn,
+        f"{prefix}.c_attn.bias": bias,
+        f"{prefix}.c_proj.weight": parts["o"].reshape(D_MODEL, D_MODEL),
+        f"{prefix}.c_proj.bias": constant,
+    }
+
+
+def _mlp(units: Sequence[Unit], gains: np.ndarray) -> dict[str, np.ndarray]:
+    prefix = f"h.{units[0].layer}.mlp"
+    return {
+        f"{prefix}.c_fc.weight": np.stack([read_vector(unit.asks, gains) for unit in units], axis=1),
+        f"{prefix}.c_fc.bias": np.array([unit.bias for unit in units]),
+        f"{prefix}.c_proj.weight": np.stack([write_vector(unit.gives) for unit in units]),
+        f"{prefix}.c_proj.bias": np.zeros(D_MODEL),
+    }

@@ -84,10 +84,9 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
         target.parent.mkdir(parents=True, exist_ok=True)
         _write_and_rename(target, raw)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(
-            f"Cannot write {target}: {reason.lower()}; choose a folder that can be written with --out."
-        ) from error
+        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "a file stands where its folder should be" if in_the_way else (error.strerror or str(error)).lower()
+        raise InputError(f"Cannot write {target}: {reason}; choose a folder that can be written with --out.") from error
     return target
 
 

@@ -5,6 +5,7 @@ It serves folders of the test's own making and notes every request, so that a te
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,8 +28,10 @@ class Hub:
     requests: list[str] = field(default_factory=list)
 
     def fetched(self) -> set[str]:
-        """The file names whose bytes were sent."""
-        return {line.rsplit("/", 1)[1] for line in self.requests if line.startswith("GET ") and "/resolve/" in line}
+        """The file names whose bytes were sent; a large file is sent from the store, by its sha256."""
+        asked = {line.rsplit("/", 1)[1] for line in self.requests if re.match("GET .*(/resolve/|/large/)", line)}
+        stored = {_sha256(file): file.name for folder in self.models.values() for file in folder.iterdir()}
+        return {stored.get(name, name) for name in asked}
 
 
 @contextmanager

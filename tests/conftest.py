@@ -1,0 +1,32 @@
+"""Fixtures that several test files share: a small seeded GPT-2 folder, the model in it, and copies to damage."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from checkpoints import make_checkpoint
+
+import probe
+from probe.models import Model
+
+# Two workers on two cores: torch's own threads would only get in each other's way.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete GPT-2 folder with random weights; tests that change it take `copy` instead."""
+    return make_checkpoint(tmp_path_factory.mktemp("models") / "small-random")
+
+
+@pytest.fixture(scope="session")
+def model(checkpoint: Path) -> Model:
+    """The loaded `checkpoint`, float32 on the CPU; shared, so no test may leave a hook or a changed weight in it."""
+    return probe.load(checkpoint)
+
+
+@pytest.fixture
+def copy(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy of `checkpoint` for one test to damage."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "copied"))

@@ -1,0 +1,523 @@
+"""Loading: what is taken, what is refused and with which sentence, and that the self-check can fail."""
+
+import hashlib
+import json
+import logging
+import os
+import pickle
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import SMALL_PARAMETERS, change_tensors, make_checkpoint, make_model
+from safetensors.torch import load_file, save_file
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import probe
+from probe.bridges import check_hooks
+from probe.checkpoints import INDEX, SINGLE
+from probe.models import Model
+
+WEIGHT = "transformer.h.1.attn.c_attn.weight"
+
+
+def refusal(source: object, error: type[Exception] = probe.ModelError, **options: object) -> str:
+    """The sentence with which `source` is refused, checked to be one line that ends in a full stop."""
+    with pytest.raises(error) as caught:
+        probe.load(source, **options)
+    sentence = str(caught.value)
+    assert type(caught.value) is error
+    assert sentence.endswith(".") and "\n" not in sentence
+    return sentence
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    """Sets keys of config.json; None removes one."""
+    config = json.loads((folder / "config.json").read_text()) | changes
+    kept = {key: value for key, value in config.items() if key not in changes or value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+
+
+# What is taken
+
+
+def test_a_folder_gives_its_own_raw_tensors(model: Model, checkpoint: Path) -> None:
+    stored = load_file(checkpoint / SINGLE)
+    assert set(model.weights) == {name.removeprefix("transformer.") for name in stored}
+    assert all(torch.equal(model.weights[name.removeprefix("transformer.")], stored[name]) for name in stored)
+    assert sum(tensor.numel() for tensor in model.weights.values()) == SMALL_PARAMETERS
+    assert all(not tensor.requires_grad for tensor in (*model.weights.values(), *model.bridge.parameters()))
+
+
+def test_config_and_origin_say_what_was_loaded(model: Model, checkpoint: Path) -> None:
+    config = model.config
+    assert (config.architecture, config.n_layers, config.n_heads) == ("gpt2", 2, 4)
+    assert (config.d_model, config.d_head, config.d_mlp, config.n_ctx, config.d_vocab) == (32, 8, 128, 48, 400)
+    assert (config.causal, config.epsilon, config.activation, config.tied) == (True, 1e-5, "gelu_new", True)
+    assert model.name == model.origin.location == checkpoint.name
+    assert (model.origin.kind, model.origin.revision) == ("folder", None)
+    assert model.origin.sha256 == hashlib.sha256((checkpoint / SINGLE).read_bytes()).hexdigest()
+
+
+def test_the_bridge_computes_what_plain_hugging_face_computes(model: Model, checkpoint: Path) -> None:
+    plain = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    ids = AutoTokenizer.from_pretrained(checkpoint)("The spy was a mole.", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert torch.allclose(model.bridge(ids), plain(ids).logits, atol=1e-5, rtol=0)
+
+
+def test_float64_is_float64_on_both_sides(checkpoint: Path) -> None:
+    loaded = probe.load(checkpoint, dtype=torch.float64)
+    assert {tensor.dtype for tensor in loaded.weights.values()} == {torch.float64}
+    assert {tensor.dtype for tensor in loaded.bridge.parameters()} == {torch.float64}
+
+
+def test_an_untied_unembedding_is_among_the_weights(tmp_path: Path) -> None:
+    loaded = probe.load(make_checkpoint(tmp_path / "untied", tied=False))
+    assert not loaded.config.tied
+    assert not torch.equal(loaded.weights["lm_head.weight"], loaded.weights["wte.weight"])
+    bridged = probe.load(loaded.bridge)
+    assert torch.equal(bridged.weights["lm_head.weight"], loaded.weights["lm_head.weight"])
+
+
+def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_taken(copy: Path, model: Model) -> None:
+    stored = {name.removeprefix("transformer."): tensor for name, tensor in load_file(copy / SINGLE).items()}
+    extra = {"h.0.attn.bias": torch.ones(1, 1, 48, 48), "h.1.attn.masked_bias": torch.tensor(-1e4)}
+    save_file(stored | extra | {"lm_head.weight": stored["wte.weight"].clone()}, copy / SINGLE, {"format": "pt"})
+    loaded = probe.load(copy)
+    assert set(loaded.weights) == set(model.weights)
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(loaded.bridge(ids), model.bridge(ids))
+
+
+def test_shards_are_read_like_one_file(copy: Path, model: Model) -> None:
+    shard(copy)
+    loaded = probe.load(copy)
+    assert all(torch.equal(loaded.weights[name], tensor) for name, tensor in model.weights.items())
+    parts = b"".join(file.read_bytes() for file in sorted(copy.glob("model-*.safetensors")))
+    assert loaded.origin.sha256 == hashlib.sha256(parts).hexdigest()
+
+
+def shard(folder: Path) -> dict[str, str]:
+    """Splits model.safetensors in two with an index, and returns the index."""
+    tensors = sorted(load_file(folder / SINGLE).items())
+    index: dict[str, str] = {}
+    for number, part in enumerate((tensors[:10], tensors[10:]), start=1):
+        file = f"model-{number:05d}-of-00002.safetensors"
+        save_file(dict(part), folder / file, {"format": "pt"})
+        index |= dict.fromkeys(dict(part), file)
+    (folder / SINGLE).unlink()
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return index
+
+
+def test_half_precision_files_are_cast_to_float32(copy: Path) -> None:
+    halves = {name: tensor.half() for name, tensor in load_file(copy / SINGLE).items()}
+    save_file(halves, copy / SINGLE, {"format": "pt"})
+    loaded = probe.load(copy)
+    assert torch.equal(loaded.weights["wte.weight"], halves["transformer.wte.weight"].float())
+    assert loaded.bridge(torch.tensor([[1, 2]])).dtype == torch.float32
+
+
+def test_a_bridge_gives_the_same_model_as_its_folder(model: Model) -> None:
+    bridged = probe.load(model.bridge)
+    assert bridged.config == model.config
+    assert bridged.bridge is model.bridge
+    assert set(bridged.weights) == set(model.weights)
+    assert all(torch.equal(bridged.weights[name], tensor) for name, tensor in model.weights.items())
+    assert (bridged.origin.kind, bridged.origin.location) == ("bridge", model.name)
+    assert bridged.origin.sha256 == probe.load(model.bridge).origin.sha256 != model.origin.sha256
+
+
+def test_a_string_of_the_folder_and_a_path_are_the_same(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkpoint.parent)
+    assert (
+        probe.load(checkpoint.name).origin == probe.load(f"./{checkpoint.name}").origin == probe.load(checkpoint).origin
+    )
+
+
+# What is refused, and the sentence
+
+
+def remove(*names: str) -> Callable[[Path], object]:
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def write(name: str, content: str | bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def tensors(**changes: Callable[[torch.Tensor], torch.Tensor] | None) -> Callable[[Path], object]:
+    """Changes tensors by name, with "__" for "."; None leaves the tensor out."""
+
+    def change(folder: Path) -> None:
+        stored = load_file(folder / SINGLE)
+        named = {name.replace("__", "."): how for name, how in changes.items()}
+        change_tensors(folder, {name: how and how(stored.get(name, torch.zeros(2))) for name, how in named.items()})
+
+    return change
+
+
+def with_value(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        tensor.view(-1)[3] = value
+        return tensor
+
+    return change
+
+
+def truncated(folder: Path) -> None:
+    content = (folder / SINGLE).read_bytes()
+    (folder / SINGLE).write_bytes(content[: len(content) // 2])
+
+
+def pickle_only(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"never opened")
+    (folder / SINGLE).unlink()
+
+
+def config(**changes: object) -> Callable[[Path], object]:
+    return lambda folder: edit_config(folder, **changes)
+
+
+def lost_shard(folder: Path) -> None:
+    shard(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def index_with(**changes: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / INDEX).write_text(json.dumps({"weight_map": shard(folder) | changes}))
+
+    return change
+
+
+def tokenizer_file(**changes: object) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        content = json.loads((folder / "tokenizer.json").read_text())
+        content["model"] |= changes
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+
+    return change
+
+
+REFUSED = {
+    "no config": (remove("config.json"), "config.json is missing; save the model again with save_pretrained"),
+    "config not JSON": (write("config.json", "{oops"), "config.json is not readable JSON (Expecting property name"),
+    "config not UTF-8": (write("config.json", b"\xff\xfe{}"), "config.json is not readable JSON ('utf-8' codec"),
+    "config a list": (write("config.json", "[1]"), "config.json is not a JSON object; save the model again"),
+    "no architectures": (config(architectures=None), "config.json does not name one architecture (got None); add"),
+    "no tokenizer": (
+        remove("tokenizer.json", "tokenizer_config.json"),
+        "its tokenizer is missing; copy tokenizer.json",
+    ),
+    "tokenizer not JSON": (write("tokenizer.json", "<html>"), "tokenizer.json is not readable JSON (Expecting value"),
+    "tokenizer broken": (tokenizer_file(type="Nope"), "its tokenizer cannot be read (data did not match any variant"),
+    "tokenizer empty": (tokenizer_file(vocab={}, merges=[]), "its tokenizer turns a plain sentence into nothing;"),
+    "no weights": (remove(SINGLE), "there is no model.safetensors and no model.safetensors.index.json; save the model"),
+    "pickle only": (
+        pickle_only,
+        "its weights are only a pickle (pytorch_model.bin), which can run code when opened; save",
+    ),
+    "truncated": (truncated, "model.safetensors is corrupt ("),
+    "garbage": (write(SINGLE, b"\x00" * 64), "model.safetensors is corrupt ("),
+    "not safetensors": (write(SINGLE, "version https://git-lfs"), "model.safetensors is corrupt ("),
+    "tensor missing": (
+        tensors(transformer__h__1__attn__c_attn__weight=None),
+        "the tensor h.1.attn.c_attn.weight is missing from its safetensors; save the model again",
+    ),
+    "last norm missing": (
+        tensors(transformer__ln_f__bias=None),
+        "the tensor ln_f.bias is missing from its safetensors",
+    ),
+    "misshapen": (
+        tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T),
+        "h.0.mlp.c_fc.weight has shape [128, 32] where config.json asks for [32, 128]; use the config.json that belongs",
+    ),
+    "NaN": (
+        tensors(transformer__h__1__mlp__c_proj__bias=with_value(float("nan"))),
+        "h.1.mlp.c_proj.bias contains NaN;",
+    ),
+    "inf": (tensors(transformer__wpe__weight=with_value(float("inf"))), "wpe.weight contains an infinite number; take"),
+    "-inf": (
+        tensors(transformer__wte__weight=with_value(float("-inf"))),
+        "wte.weight contains an infinite number; take",
+    ),
+    "integers": (tensors(transformer__ln_f__bias=lambda t: t.int()), "ln_f.bias is stored as I32; load a plain float"),
+    "unknown tensor": (
+        tensors(transformer__h__0__attn__extra=lambda t: t),
+        "h.0.attn.extra is not a tensor of the GPT-2 that config.json describes",
+    ),
+    "a layer too many": (
+        config(n_layer=1),
+        "h.1.attn.c_attn.bias is not a tensor of the GPT-2 that config.json describes",
+    ),
+    "named twice": (
+        tensors(wte__weight=lambda t: t),
+        "wte.weight is there twice (model.safetensors and model.safetensors",
+    ),
+    "false tie": (
+        tensors(lm_head__weight=lambda t: torch.ones(400, 32)),
+        "lm_head.weight differs from wte.weight although config.json ties them; write",
+    ),
+    "shard missing": (lost_shard, "names model-00002-of-00002.safetensors, which is missing; copy every shard"),
+    "index promises": (
+        index_with(more="model-00001-of-00002.safetensors"),
+        "model.safetensors.index.json promises more, and no shard holds it",
+    ),
+    "index escapes": (index_with(more="../../x.safetensors"), "points outside the folder ('../../x.safetensors')"),
+    "index empty": (
+        lambda folder: (remove(SINGLE)(folder), write(INDEX, "{}")(folder)),
+        "model.safetensors.index.json holds no weight_map",
+    ),
+    "vocabulary absurd": (
+        config(vocab_size=10**12),
+        "wte.weight has shape [400, 32] where config.json asks for [10000000000",
+    ),
+    "context absurd": (
+        config(n_positions=10**15),
+        "wpe.weight has shape [48, 32] where config.json asks for [1000000000",
+    ),
+    "layers absurd": (config(n_layer=10**12), "the tensor h.2.attn.c_attn.weight is missing from its safetensors"),
+    "heads do not divide": (config(n_head=5), "n_embd is 32 and does not divide evenly among n_head = 5 heads"),
+    "size zero": (config(n_layer=0), "n_layer is 0 in its config; give a whole number of at least 1"),
+    "size a word": (config(n_embd="32"), "n_embd is '32' in its config; give a whole number"),
+    "size left out": (config(n_positions=None), "n_positions is None in its config; give a whole number"),
+    "epsilon zero": (config(layer_norm_epsilon=0.0), "layer_norm_epsilon is 0.0; give a number between 0 and 1"),
+}
+
+
+@pytest.mark.parametrize(("damage", "expected"), REFUSED.values(), ids=REFUSED)
+def test_a_damaged_folder_is_refused_with_its_own_sentence(
+    copy: Path, damage: Callable[[Path], object], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probe.models.boot", lambda *_, **__: pytest.fail("transformers was asked before the checks"))
+    damage(copy)
+    sentence = refusal(copy)
+    assert sentence.startswith(f"Cannot load {copy}: ")
+    assert expected in sentence
+
+
+def test_the_sentences_of_the_damaged_folders_differ() -> None:
+    said = [expected for _, expected in REFUSED.values() if "is corrupt" not in expected]
+    assert len(set(said)) == len(said)
+
+
+UNSUPPORTED = {
+    "other architecture": (
+        {"architectures": ["BertForMaskedLM"], "model_type": "bert"},
+        "its architecture is BertForM",
+    ),
+    "no head": (
+        {"architectures": ["GPT2Model"]},
+        "its architecture is GPT2Model (model_type 'gpt2') and only GPT2LMHead",
+    ),
+    "other type": ({"model_type": "llama"}, "(model_type 'llama') and only GPT2LMHeadModel (GPT-2 of any size)"),
+    "inverse layer": (
+        {"scale_attn_by_inverse_layer_idx": True},
+        "scale_attn_by_inverse_layer_idx is True in its config",
+    ),
+    "upcast": (
+        {"reorder_and_upcast_attn": True},
+        "reorder_and_upcast_attn is True in its config, and the from-scratch",
+    ),
+    "no scale": (
+        {"scale_attn_weights": False},
+        "scale_attn_weights is False in its config, and the from-scratch check",
+    ),
+    "cross attention": ({"add_cross_attention": True}, "add_cross_attention is True in its config"),
+    "other gelu": ({"activation_function": "relu"}, "activation_function is 'relu' in its config"),
+    "quantized": ({"quantization_config": {"bits": 4}}, "it is quantized (quantization_config); load a plain float"),
+    "remote code": ({"auto_map": {"AutoModelForCausalLM": "evil.Evil"}}, "it would run code of its own (auto_map)"),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected"), UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_a_model_that_the_formulas_do_not_cover_is_unsupported(copy: Path, changes: dict, expected: str) -> None:
+    edit_config(copy, **changes)
+    assert expected in refusal(copy, probe.UnsupportedModel)
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.target),)
+
+
+def test_a_pickle_is_never_opened(copy: Path, tmp_path: Path) -> None:
+    (copy / SINGLE).unlink()
+    (copy / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    assert "only a pickle" in refusal(copy)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    small = make_checkpoint(tmp_path / "narrow", vocab_size=300)
+    assert "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer" in refusal(small)
+
+
+def test_without_a_bos_token_the_bos_policy_must_say_so(copy: Path) -> None:
+    (copy / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    assert "its tokenizer has no BOS token to prepend; pass prepend_bos=False" in refusal(copy)
+    assert probe.load(copy, prepend_bos=False).config.prepend_bos is False
+
+
+@pytest.mark.parametrize("source", ["./nowhere", "~/no-such-folder-here", "a/b/c", "nowhere/", Path("nowhere")])
+def test_a_missing_folder_is_told_apart_from_a_hub_name(source: str | Path) -> None:
+    sentence = refusal(source)
+    assert sentence.startswith(f"Cannot load {source}: there is no such folder; give the folder that holds config.json")
+
+
+def test_a_file_is_not_a_folder(checkpoint: Path) -> None:
+    assert "it is a file; give the folder" in refusal(checkpoint / SINGLE)
+
+
+def test_an_object_of_another_kind_is_refused() -> None:
+    assert refusal(42) == (
+        "Cannot load a int: only a name, a folder or a TransformerBridge can be loaded; give one of these."
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_only_the_certified_number_formats_are_taken(checkpoint: Path, dtype: torch.dtype) -> None:
+    sentence = refusal(checkpoint, probe.InputError, dtype=dtype)
+    assert sentence.endswith(f"in {dtype}: the certificate holds for torch.float32 and torch.float64.")
+
+
+@pytest.mark.parametrize("device", ["toaster", "cuda:99"])
+def test_a_device_that_is_not_here_is_refused(checkpoint: Path, device: str) -> None:
+    expected = f"Cannot use the device {device!r} here; use 'cpu', which always works."
+    assert refusal(checkpoint, probe.InputError, device=device) == expected
+
+
+# A bridge of the user's own
+
+
+@pytest.fixture
+def bridge(checkpoint: Path) -> TransformerBridge:
+    """A fresh raw bridge, for one test to spoil."""
+    return probe.load(checkpoint).bridge
+
+
+def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(bridge: TransformerBridge) -> None:
+    bridge.enable_compatibility_mode(no_processing=True)
+    sentence = refusal(bridge)
+    assert "it is in compatibility mode, which changes every head's contribution; boot it again with" in sentence
+    assert "TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()" in sentence
+
+
+def test_training_mode_is_refused(bridge: TransformerBridge) -> None:
+    bridge.train()
+    assert "it is in training mode, where dropout changes every run; call bridge.eval() first" in refusal(bridge)
+
+
+def test_a_bridge_with_hooks_is_refused(bridge: TransformerBridge) -> None:
+    bridge.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
+    assert "it already carries hooks (blocks.0.attn." in refusal(bridge)
+    bridge.reset_hooks()
+    assert probe.load(bridge).origin.kind == "bridge"
+
+
+def test_a_bridge_with_a_nan_is_refused(bridge: TransformerBridge) -> None:
+    with torch.no_grad():
+        bridge.blocks[1].mlp.out.bias[0] = float("nan")
+    assert "h.1.mlp.c_proj.bias contains NaN" in refusal(bridge)
+
+
+def test_a_bridge_without_tokenizer_is_refused(checkpoint: Path) -> None:
+    untied = make_model()
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    bridge = TransformerBridge.boot_transformers("bare", hf_model=untied, tokenizer=tokenizer, device="cpu")
+    bridge._tokenizer = None
+    assert "it has no tokenizer; boot it again with tokenizer=..." in refusal(bridge)
+
+
+# The self-check can fail, each part of it
+
+
+def fails_with(model: Model, name: str, edit: Callable[[torch.Tensor], torch.Tensor]) -> str:
+    """The self-check's sentence while every layer's hook `name` is edited."""
+    hooks = [(f"blocks.{layer}.{name}", lambda value, hook: edit(value)) for layer in range(model.config.n_layers)]
+    ids = model.tokenizer("The mole dug under the river bank.")["input_ids"]
+    with model.bridge.hooks(fwd_hooks=hooks), pytest.raises(probe.ModelError) as caught:
+        check_hooks(model.bridge, ids, model.config, where="it")
+    return str(caught.value)
+
+
+def look_everywhere(pattern: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(pattern, 1 / pattern.shape[-1])
+
+
+def test_the_self_check_sees_rows_that_do_not_sum_to_one(model: Model) -> None:
+    said = fails_with(model, "attn.hook_pattern", lambda pattern: pattern * 0.99)
+    assert said == (
+        "Cannot load it: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; "
+        "load an unmodified GPT-2."
+    )
+
+
+def test_the_self_check_sees_a_look_ahead(model: Model) -> None:
+    assert "a position looks ahead at a later token" in fails_with(model, "attn.hook_pattern", look_everywhere)
+
+
+def test_the_self_check_sees_a_look_ahead_that_the_pattern_hides(model: Model) -> None:
+    def leak(attn_out: torch.Tensor) -> torch.Tensor:
+        return attn_out + attn_out[:, -1:]
+
+    assert "a position looks ahead at a later token" in fails_with(model, "hook_attn_out", leak)
+
+
+def test_the_self_check_sees_an_edit_that_is_not_felt(model: Model) -> None:
+    assert "an edit of a head's z does not change its logits" in fails_with(model, "hook_attn_out", torch.zeros_like)
+
+
+def test_a_model_whose_heads_write_nothing_has_no_edit_to_feel(copy: Path) -> None:
+    silent = {f"transformer.h.{layer}.attn.c_proj.weight": torch.zeros(32, 32) for layer in range(2)}
+    assert probe.load(change_tensors(copy, silent)).config.n_layers == 2
+
+
+# What loading leaves behind
+
+
+def test_loading_leaves_no_hook_and_changes_no_setting(checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    names = ("", "transformers", "transformer_lens", "huggingface_hub")
+    state = lambda: (
+        [(logging.getLogger(name).level, list(logging.getLogger(name).handlers)) for name in names],
+        list(warnings.filters),
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+    )
+    before = state()
+    loaded = probe.load(checkpoint)
+    assert state() == before
+    assert capfd.readouterr() == ("", "")
+    assert not [name for name, point in loaded.bridge.hook_dict.items() if point.has_hooks()]
+
+
+def test_the_self_check_leaves_no_hook_when_it_fails(model: Model) -> None:
+    fails_with(model, "attn.hook_pattern", look_everywhere)
+    assert not [name for name, point in model.bridge.hook_dict.items() if point.has_hooks()]
+
+
+def test_the_tokenizer_is_not_the_one_that_the_bridge_configures(model: Model, checkpoint: Path) -> None:
+    assert model.tokenizer is not model.bridge.tokenizer
+    ids = AutoTokenizer.from_pretrained(checkpoint)("The red apple.")["input_ids"]
+    assert model.tokenizer("The red apple.")["input_ids"] == ids
+
+
+def test_available_lists_what_ships_and_what_else_works() -> None:
+    rows = probe.available()
+    assert [row.kind for row in rows][-2:] == ["hub", "folder"]
+    assert rows[-1].what == "config.json, tokenizer and safetensors of a GPT-2"
+    for row in rows:
+        if row.kind == "embedded":
+            assert re.fullmatch(r"GPT-2, \d+ layers x \d+ heads, d_model \d+", row.what)
+            assert probe.load(row.name).origin.kind == "embedded"

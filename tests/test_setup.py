@@ -1,0 +1,144 @@
+"""The package as it is installed: cheap to import, every dependency pinned, one door per task."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import probe
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("torch", "pandas", "altair", "transformers", "transformer_lens", "huggingface_hub", "scipy", "numpy", "rich")
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("asked", ["probe", "probe; dir(probe); probe.__all__; probe.__version__", "probe.errors"])
+def test_importing_probe_loads_nothing_heavy(asked: str) -> None:
+    assert run(f"import {asked}\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])") == "[]"
+
+
+def test_asking_for_a_name_loads_its_module() -> None:
+    assert run("import probe, sys; probe.load; print('torch' in sys.modules)") == "True"
+
+
+def test_every_public_name_is_there_and_comes_from_its_module() -> None:
+    assert probe.__all__ == list(probe._HOME)
+    for name, home in probe._HOME.items():
+        assert getattr(probe, name) is getattr(sys.modules[f"probe.{home}"], name)
+
+
+@pytest.mark.parametrize("name", sorted(set(probe._HOME) & set(probe._HOME.values())))
+def test_a_function_keeps_its_name_when_its_module_is_imported(name: str) -> None:
+    code = f"import probe, probe.{name}; from probe.{name} import {name} as f; print(callable(f), probe.{name} is f)"
+    assert run(code) == "True True"
+
+
+def test_an_unknown_name_lists_the_public_ones() -> None:
+    with pytest.raises(AttributeError, match=r"module 'probe' has no attribute 'lode'; its public names are load, "):
+        probe.lode  # noqa: B018
+    assert not hasattr(probe, "__wrapped__")
+
+
+def test_star_import_gives_the_public_names() -> None:
+    assert run("from probe import *; print(load.__name__, ModelError.exit_code)") == "load 2"
+
+
+def pins() -> dict[str, str]:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", line) for line in lines), "a line is not name==version"
+    names = [line.partition("==")[0] for line in lines]
+    assert names == sorted(set(names))
+    return dict(line.split("==") for line in lines)
+
+
+def test_constraints_pin_everything_that_gets_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert pins()["torch"] == "2.13.0"
+    needed = [Requirement(r) for r in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
+    unpinned, seen = set(), set()
+    while needed:
+        requirement = needed.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        unpinned |= {key[0]} - set(pins())
+        needed += required_by(requirement)
+    assert len(seen) > 80
+    assert unpinned == set()
+
+
+def required_by(requirement: Requirement) -> list[Requirement]:
+    """What an installed package asks for on this machine, with the extras that were asked for."""
+    try:
+        asked = [Requirement(line) for line in requires(requirement.name) or ()]
+    except PackageNotFoundError:
+        return []
+    environments = [{"extra": extra} for extra in (*requirement.extras, "")]
+    return [r for r in asked if r.marker is None or any(r.marker.evaluate(e) for e in environments)]
+
+
+def test_constraints_fit_the_versions_that_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
+        requirement = Requirement(line)
+        assert pins()[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_no_address_of_an_index_is_written_down() -> None:
+    for name in ("constraints.txt", "pyproject.toml", "Makefile", ".ci/run"):
+        assert not re.search(r"https?:|file:|--(extra-)?index|find-links", (ROOT / name).read_text())
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what make reads, with the stamp of a finished installation."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "ready").touch()
+    return tmp_path
+
+
+def plan(checkout: Path, target: str) -> str:
+    command = ["make", "--dry-run", "--no-print-directory", target]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("target", "last"), [("report", "probe report --out reports"), ("test", "-m pytest"), ("check", "mypy")]
+)
+def test_make_installs_once_and_again_when_a_pin_changes(checkout: Path, target: str, last: str) -> None:
+    assert last in plan(checkout, target)
+    assert "pip install" not in plan(checkout, target)
+    os.utime(checkout / "constraints.txt")
+    os.utime(checkout / ".venv" / "ready", (1, 1))
+    again = plan(checkout, target)
+    assert again.index("pip install") < again.index("touch .venv/ready") < again.index(last)
+    assert "-c constraints.txt -e '.[dev]'" in again
+
+
+def test_the_licence_is_mit() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert text.startswith("MIT License\n") and "the probe developers" in text
+
+
+def test_the_ci_script_is_valid_and_runs_check_then_test() -> None:
+    subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=True)
+    script = (ROOT / ".ci/run").read_text()
+    assert "set -eu" in script and script.index("make check") < script.index("make test")
+    assert os.access(ROOT / ".ci/run", os.X_OK)

@@ -27,7 +27,7 @@ def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
     `pos d_model, head d_model d_head, head d_head -> head pos d_head`
     """
-    return x.unsqueeze(-3) @ weight + bias.unsqueeze(-2)
+    return torch.einsum("...pm,hmd->...hpd", x, weight) + bias.unsqueeze(-2)
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:

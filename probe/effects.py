@@ -41,14 +41,15 @@ class Pairs:
     frames: tuple[str, ...]
     cues: tuple[str, ...]
     design: str
+    seed: int
 
     def __len__(self) -> int:
         return len(self.a)
 
-    def bootstrap(self, *, seed: int) -> Array:
+    def bootstrap(self) -> Array:
         """How often each pair counts in each draw, frames and cue words resampled. `-> draws pair`"""
         crossed = (self.frames, self.cues) if self.frames != self.cues else (self.frames,)
-        return statistics.bootstrap_weights(crossed, seed=seed)
+        return statistics.bootstrap_weights(crossed, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +105,7 @@ def make_pairs(
     ]
     frames = tuple(sentences[row].frame or f"row {index}" for index, row in enumerate(a))
     cues = tuple(f"row {cue}" if isinstance(cue, int) else str(cue) for cue in cue_units([sentences[row] for row in a]))
-    return Pairs(a, b, tuple(same[0]), tuple(same[1]), frames, cues, design)
+    return Pairs(a, b, tuple(same[0]), tuple(same[1]), frames, cues, design, seed)
 
 
 def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence[int], rng: np.random.Generator) -> int:
@@ -124,6 +125,8 @@ def measure(
     `ids`: token ids up to the target, row by row · `resid: row d_model` at the read-out depth · `z: row layer head d_head`.
     A swap that two sense pairs share is run once.
     """
+    if not studies:
+        return []
     depth = studies[0][0].depth
     swaps = list(dict.fromkeys(swap for _, pairs in studies for swap in _swaps(pairs)))
     directions = torch.stack([axis.u / axis.gap for axis, _ in studies])
@@ -138,11 +141,10 @@ def measure(
             return change[[number[swap] for swap in zip(recipients, donors, strict=True)]]
 
         same = (effect(pairs.b, pairs.same_b) - effect(pairs.a, pairs.same_a)) / 2
-        coordinate = axis.coordinate(resid).numpy()
         along = head_contributions(weights, z[:, :depth], axis).numpy()
         results.append(
             Effects(
-                gap=coordinate[list(pairs.a)] - coordinate[list(pairs.b)],
+                gap=gaps(axis, resid, pairs),
                 denoise=_all_layers(effect(pairs.b, pairs.a), weights),
                 noise=_all_layers(-effect(pairs.a, pairs.b), weights),
                 same_sense=_all_layers(same, weights),
@@ -150,6 +152,12 @@ def measure(
             )
         )
     return results
+
+
+def gaps(axis: Axis, resid: Tensor, pairs: Pairs) -> Array:
+    """G = M(A) - M(B) of every pair. `row d_model -> pair`"""
+    coordinate = axis.coordinate(resid).numpy()
+    return np.asarray(coordinate[list(pairs.a)] - coordinate[list(pairs.b)])
 
 
 def _swaps(pairs: Pairs) -> list[tuple[int, int]]:

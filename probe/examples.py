@@ -83,7 +83,7 @@ def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) 
 def _clearest(result: WordResult, sense: str) -> PairResult:
     """The pair of senses with this one whose gap is widest in pooled standard deviations."""
     mine = [pair for pair in result.pairs if sense in (pair.axis.sense_a, pair.axis.sense_b)]
-    return min(mine, key=lambda pair: (not pair.passed, pair.gate_p, -pair.effects.gap.mean()))
+    return min(mine, key=lambda pair: (pair.gate_p, -pair.gap.mean()))
 
 
 def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:

@@ -25,20 +25,18 @@ GATE = 0.01
 
 @dataclass(frozen=True, eq=False)
 class PairResult:
-    """Everything measured for one pair of senses. Arrays `layer head` unless said; `separation_a/b: sentence layer head`."""
+    """Everything measured for one pair of senses: `gap: pair`, `auroc hedges_g: layer head`.
+
+    `effects` is None where the gap is not there: a ratio over it would be noise over noise, so nothing is swapped or ranked.
+    """
 
     axis: Axis
     pairs: Pairs
-    effects: Effects
+    gap: Array
     gate_p: float
     auroc: Array
     hedges_g: Array
-    swap_draws: Array
-    net_draws: Array
-
-    @property
-    def passed(self) -> bool:
-        return self.gate_p < GATE
+    effects: Effects | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,24 +82,25 @@ def _choose_depth(
 
 
 def _study_pairs(model: Model, word: WordResult, *, seed: int, max_pairs: int) -> list[PairResult]:
-    weights, states, depth = read_weights(model), word.states, word.depth
+    """Axes, gate and held-out separation of every pair of senses; the heads are swapped only where the gap is there."""
+    weights, states = read_weights(model), word.states
+    resid, writes = states.resid[:, word.depth], senses.write_coordinates(states.z, weights)
     labels = [word.material.labels[row] for row in word.rows]
     sentences = [word.material.sentences[row] for row in word.rows]
-    resid = states.resid[:, depth]
-    studies = []
+    found = []
     for pair in senses.sense_pairs(labels):
         fit_a, fit_b = (resid[word.part("fit", sense)] for sense in pair)
-        axis = senses.fit_axis(fit_a, fit_b, pair, depth)
-        studies.append((axis, effects.make_pairs(sentences, word.part("report"), pair, most=max_pairs, seed=seed)))
+        axis = senses.fit_axis(fit_a, fit_b, pair, word.depth)
+        chosen = effects.make_pairs(sentences, word.part("report"), pair, most=max_pairs, seed=seed)
+        a, b = (own_scores(word, writes, axis, sense) for sense in pair)
+        separation = statistics.auroc(a, b), statistics.hedges_g(a, b)
+        gate = _gap_p(word, axis, seed=seed)
+        found.append(PairResult(axis, chosen, effects.gaps(axis, resid, chosen), gate, *separation))
+    passed = [pair for pair in found if pair.gate_p < GATE]
     ids = [word.material.tokens[row].ids[: word.material.targets[row] + 1] for row in word.rows]
-    writes = senses.write_coordinates(states.z, weights)
-    results = []
-    for (axis, pairs), effect in zip(studies, effects.measure(weights, ids, resid, states.z, studies), strict=True):
-        a, b = (own_scores(word, writes, axis, sense) for sense in (axis.sense_a, axis.sense_b))
-        draws = effect.draws(pairs.bootstrap(seed=seed))
-        p = _gap_p(word, axis, seed=seed)
-        results.append(PairResult(axis, pairs, effect, p, statistics.auroc(a, b), statistics.hedges_g(a, b), *draws))
-    return results
+    measured = effects.measure(weights, ids, resid, states.z, [(pair.axis, pair.pairs) for pair in passed])
+    swapped = {pair.axis: replace(pair, effects=effect) for pair, effect in zip(passed, measured, strict=True)}
+    return [swapped.get(pair.axis, pair) for pair in found]
 
 
 def _gap_p(word: WordResult, axis: Axis, *, seed: int) -> float:

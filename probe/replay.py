@@ -166,10 +166,9 @@ def resume_block(block: Block, resid_pre: Tensor, prefix_k: Tensor, prefix_v: Te
     (the positions before it) -> resid_post: batch variant d_model. Each variant attends to the prefix and to itself.
     """
     x = attention.layer_norm(resid_pre, block.ln1_gain, block.ln1_bias, epsilon)
-    q, k, v = (
-        (x @ w.transpose(0, 1).flatten(1) + b.flatten()).unflatten(-1, b.shape).transpose(-3, -2)
-        for w, b in ((block.w_q, block.b_q), (block.w_k, block.b_k), (block.w_v, block.b_v))
-    )  # batch head variant d_head
+    q = attention.project(x, block.w_q, block.b_q)  # batch head variant d_head
+    k = attention.project(x, block.w_k, block.b_k)
+    v = attention.project(x, block.w_v, block.b_v)
     to_prefix = attention.scores(q, prefix_k)
     to_itself = attention.scores(q.unsqueeze(-2), k.unsqueeze(-2)).squeeze(-1)
     pattern = attention.softmax(torch.cat([to_prefix, to_itself], dim=-1))

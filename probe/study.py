@@ -26,7 +26,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The result: a name, how it was made, and one tidy frame per question. Columns are described in `probe.tables.COLUMNS`."""
+    """The result: a name, how it was made, and one tidy frame per question. Columns are described in `probe.columns`."""
 
     model_name: str
     origin: Origin

@@ -1,6 +1,6 @@
 """The border between tensors and tables: results in, tidy pandas frames out. To its right there is no torch.
 
-One frame per question, one row per observation, column names and their meaning and unit in COLUMNS. Numbers that were not
+One frame per question, one row per observation, column names with their meaning and unit in `probe.columns`. Numbers that were not
 measured are missing (NaN), never zero. Numbers are rounded to DIGITS significant digits, far below their uncertainty, so
 that the same command writes the same bytes.
 """
@@ -14,6 +14,7 @@ import pandas as pd
 
 from probe import effects, ledger, senses, statistics
 from probe.check import Certificate
+from probe.columns import CAUSAL, KEYS, RANKS
 from probe.experiment import PairResult, WordResult
 from probe.lexicon import LeftOut
 from probe.models import Model
@@ -21,35 +22,6 @@ from probe.replay import read_weights
 from probe.statistics import Array
 
 DIGITS = 6
-KEYS = ("word", "sense_a", "sense_b")
-COLUMNS = {
-    "word": "the ambiguous word",
-    "sense_a": "first sense of the pair; positive on the sense axis",
-    "sense_b": "second sense of the pair; negative on the sense axis",
-    "layer": "block, counted from 0",
-    "head": "attention head, counted from 0",
-    "auroc": "held-out separation of the head's write ΔE along its own direction (0.5 chance, 1 perfect)",
-    "hedges_g": "the same separation in pooled standard deviations",
-    "direct": "D, what the head itself writes along the sense axis (fraction of the sense gap)",
-    "denoise": "R_dn, B given A's head output (fraction of the gap restored)",
-    "noise": "R_ns, A given B's head output (fraction of the gap lost)",
-    "swap": "E = (R_dn + R_ns) / 2, the swap effect (fraction of the sense gap)",
-    "swap_low": "lower end of the 95 % bootstrap interval of swap",
-    "swap_high": "upper end of the 95 % bootstrap interval of swap",
-    "same_sense": "effect of a donor of the same sense, to be subtracted from swap (fraction of the gap)",
-    "self_repair": "swap - direct (fraction of the gap)",
-    "attention_cue": "mean attention of the head from the word to its cue (0 to 1)",
-    "attention_previous": "mean attention of the head from the word to the token before it (0 to 1)",
-    "rank": "place by swap - same_sense, 1 is largest; missing where the gap is not there",
-    "rank_low": "best place within the 95 % bootstrap interval",
-    "rank_high": "worst place within the 95 % bootstrap interval",
-    "net": "swap - same_sense (fraction of the sense gap)",
-    "net_low": "lower end of the 95 % bootstrap interval of net",
-    "net_high": "upper end of the 95 % bootstrap interval of net",
-    "depth": "number of blocks passed; -1 is the token embedding alone, 0 adds the position",
-    "coordinate": "mean sense coordinate (+0.5 the first sense's mean, -0.5 the second's)",
-    "share": "part of the sense gap at the read-out that this component wrote; shares sum to 1",
-}
 
 
 def frames(
@@ -101,20 +73,20 @@ def words(results: Sequence[WordResult]) -> pd.DataFrame:
                 "tokens_of_word": max(len(result.material.words[row]) for row in result.rows),
                 "depth": result.depth,
                 "auroc": float(auroc),
-                "gap": float(pair.effects.gap.mean()),
+                "gap": float(pair.gap.mean()),
                 "gap_low": low,
                 "gap_high": high,
                 "gap_p": pair.gate_p,
-                "negative_gaps": int((pair.effects.gap <= 0).sum()),
-                "ranked": pair.passed,
+                "negative_gaps": int((pair.gap <= 0).sum()),
+                "ranked": pair.effects is not None,
             }
         )
     return pd.DataFrame(rows)
 
 
 def _interval_of_mean(pair: PairResult) -> tuple[float, float]:
-    weights = pair.pairs.bootstrap(seed=0)
-    low, high = statistics.interval(weights @ pair.effects.gap / weights.sum(1))
+    weights = pair.pairs.bootstrap()
+    low, high = statistics.interval(weights @ pair.gap / weights.sum(1))
     return float(low), float(high)
 
 
@@ -124,63 +96,53 @@ def heads(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def _heads_of_pair(result: WordResult, pair: PairResult) -> pd.DataFrame:
-    effect, net = pair.effects, pair.effects.swap - pair.effects.ratio("same_sense")
-    low, high = statistics.interval(pair.swap_draws)
-    rank_low, rank_high = effects.rank_intervals(pair.net_draws)
-    causal = {
-        "direct": effect.ratio("direct"),
-        "denoise": effect.ratio("denoise"),
-        "noise": effect.ratio("noise"),
-        "swap": effect.swap,
-        "swap_low": low,
-        "swap_high": high,
-        "same_sense": effect.ratio("same_sense"),
-        "self_repair": effect.swap - effect.ratio("direct"),
-    }
-    ranks = {"rank": _ranks(net), "rank_low": rank_low, "rank_high": rank_high}
     cue, previous = _attention(result, pair)
-    blank = np.full(net.shape, np.nan)
-    arrays = {"auroc": pair.auroc, "hedges_g": pair.hedges_g}
-    arrays |= {name: values if pair.passed else blank for name, values in causal.items()}
+    arrays = {"auroc": pair.auroc, "hedges_g": pair.hedges_g} | _causal([pair])
     arrays |= {"attention_cue": cue, "attention_previous": previous}
-    frame = _by_head(arrays | {name: values if pair.passed else blank for name, values in ranks.items()})
-    frame = frame.astype(dict.fromkeys(ranks, "Int64"))
+    frame = _by_head(arrays).drop(columns=["net", "net_low", "net_high"]).astype(RANKS)
     return _with_key(frame, _key(result, pair))
+
+
+def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
+    """The causal columns, mean over these pairs of senses with intervals of that mean; all missing where there is no gap."""
+    measured = [(pair.effects, pair.pairs.bootstrap()) for pair in pairs if pair.effects is not None]
+    if not measured:
+        return dict.fromkeys(CAUSAL, np.full(pairs[0].auroc.shape, np.nan))
+
+    def mean(values: Iterable[Array]) -> Array:
+        return np.asarray(np.mean(list(values), axis=0))
+
+    found = {
+        name: mean(effect.ratio(name) for effect, _ in measured)
+        for name in ("direct", "denoise", "noise", "same_sense")
+    }
+    swap_draws, net_draws = (
+        mean(draws) for draws in zip(*(effect.draws(weights) for effect, weights in measured), strict=True)
+    )
+    found["swap"] = (found["denoise"] + found["noise"]) / 2
+    found["swap_low"], found["swap_high"] = statistics.interval(swap_draws)
+    found["self_repair"] = found["swap"] - found["direct"]
+    found["net"] = found["swap"] - found["same_sense"]
+    found["net_low"], found["net_high"] = statistics.interval(net_draws)
+    found["rank"] = _ranks(found["net"])
+    found["rank_low"], found["rank_high"] = effects.rank_intervals(net_draws)
+    return {name: found[name] for name in CAUSAL}
 
 
 def word_heads(results: Sequence[WordResult]) -> pd.DataFrame:
     """One row per word, layer and head: the mean over the word's pairs of senses whose gap is there."""
     parts = []
     for result in results:
-        passed = [pair for pair in result.pairs if pair.passed]
-        if not passed:
-            continue
-        net = np.mean([pair.net_draws for pair in passed], axis=0)
-        swap = np.mean([pair.effects.swap for pair in passed], axis=0)
-        same = np.mean([pair.effects.ratio("same_sense") for pair in passed], axis=0)
-        low, high = statistics.interval(np.mean([pair.swap_draws for pair in passed], axis=0))
-        net_low, net_high = statistics.interval(net)
-        rank_low, rank_high = effects.rank_intervals(net)
-        attention = [_attention(result, pair) for pair in passed]
-        arrays = {
-            "auroc": np.mean([pair.auroc for pair in passed], axis=0),
-            "direct": np.mean([pair.effects.ratio("direct") for pair in passed], axis=0),
-            "swap": swap,
-            "swap_low": low,
-            "swap_high": high,
-            "same_sense": same,
-            "net": swap - same,
-            "net_low": net_low,
-            "net_high": net_high,
-            "attention_cue": np.mean([cue for cue, _ in attention], axis=0),
-            "attention_previous": np.mean([previous for _, previous in attention], axis=0),
-            "rank": _ranks(swap - same),
-            "rank_low": rank_low,
-            "rank_high": rank_high,
-        }
-        parts.append(_with_key(_by_head(arrays), {"word": result.material.word}))
-    columns = ["word", "layer", "head", "swap", "same_sense", "net", "rank"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+        passed = [pair for pair in result.pairs if pair.effects is not None]
+        if passed:
+            cue, previous = (
+                np.mean(kind, axis=0) for kind in zip(*(_attention(result, pair) for pair in passed), strict=True)
+            )
+            arrays = {"auroc": np.mean([pair.auroc for pair in passed], axis=0)} | _causal(passed)
+            frame = _by_head(arrays | {"attention_cue": cue, "attention_previous": previous})
+            parts.append(_with_key(frame.astype(RANKS), {"word": result.material.word}))
+    columns = ["word", "layer", "head", "auroc", *CAUSAL, "attention_cue", "attention_previous"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns).astype(RANKS)
 
 
 def _ranks(net: Array) -> Array:

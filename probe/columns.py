@@ -1,0 +1,48 @@
+"""The columns of every table: their order, their meaning, their unit. Read by tables, pages and people."""
+
+KEYS = ("word", "sense_a", "sense_b")
+CAUSAL = (
+    "direct",
+    "denoise",
+    "noise",
+    "swap",
+    "swap_low",
+    "swap_high",
+    "same_sense",
+    "self_repair",
+    "net",
+    "net_low",
+    "net_high",
+    "rank",
+    "rank_low",
+    "rank_high",
+)
+RANKS = dict.fromkeys(("rank", "rank_low", "rank_high"), "Int64")
+COLUMNS = {
+    "word": "the ambiguous word",
+    "sense_a": "first sense of the pair; positive on the sense axis",
+    "sense_b": "second sense of the pair; negative on the sense axis",
+    "layer": "block, counted from 0",
+    "head": "attention head, counted from 0",
+    "auroc": "held-out separation of the head's write ΔE along its own direction (0.5 chance, 1 perfect)",
+    "hedges_g": "the same separation in pooled standard deviations",
+    "direct": "D, what the head itself writes along the sense axis (fraction of the sense gap)",
+    "denoise": "R_dn, B given A's head output (fraction of the gap restored)",
+    "noise": "R_ns, A given B's head output (fraction of the gap lost)",
+    "swap": "E = (R_dn + R_ns) / 2, the swap effect (fraction of the sense gap)",
+    "swap_low": "lower end of the 95 % bootstrap interval of swap",
+    "swap_high": "upper end of the 95 % bootstrap interval of swap",
+    "same_sense": "effect of a donor of the same sense, to be subtracted from swap (fraction of the gap)",
+    "self_repair": "swap - direct (fraction of the gap)",
+    "attention_cue": "mean attention of the head from the word to its cue (0 to 1)",
+    "attention_previous": "mean attention of the head from the word to the token before it (0 to 1)",
+    "rank": "place by swap - same_sense, 1 is largest; missing where the gap is not there",
+    "rank_low": "best place within the 95 % bootstrap interval",
+    "rank_high": "worst place within the 95 % bootstrap interval",
+    "net": "swap - same_sense (fraction of the sense gap)",
+    "net_low": "lower end of the 95 % bootstrap interval of net",
+    "net_high": "upper end of the 95 % bootstrap interval of net",
+    "depth": "number of blocks passed; -1 is the token embedding alone, 0 adds the position",
+    "coordinate": "mean sense coordinate (+0.5 the first sense's mean, -0.5 the second's)",
+    "share": "part of the sense gap at the read-out that this component wrote; shares sum to 1",
+}

@@ -76,7 +76,7 @@ study.words[["word", "sense_a", "sense_b", "sentences_report", "pairs", "depth",
 # The token embedding is the same vector in every sentence, so the difference starts at exactly zero.
 
 # %%
-charts.depth_profile(study.depth.query("word == 'bank'"))
+charts.depth_profiles(study.depth, "bank")
 
 # %% [markdown]
 # ## The map: what swapping each head does
@@ -84,7 +84,7 @@ charts.depth_profile(study.depth.query("word == 'bank'"))
 # `net` is the swap effect minus what a donor of the *same* sense does, as a fraction of the gap between the senses.
 
 # %%
-charts.head_map(study.word_heads)
+charts.head_maps(study.word_heads)
 
 # %%
 leaders = study.word_heads.query("rank <= 3").sort_values(["word", "rank"])

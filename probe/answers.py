@@ -157,7 +157,9 @@ def later_words(row: Head) -> str:
 
 def reading(row: Head, ranked: bool) -> str:
     """Which sense's mean the vector at the word is nearest to, and where it stands between two senses."""
-    right = "as meant" if row["reads_as"] == row["sense"] else f"not {row['sense']}, as meant"
-    where = f"coordinate {decimal(row['coordinate'])} between {row['sense_a']} (+0.50) and {row['sense_b']} (−0.50)"
-    said = f"At the word the model is nearest to {row['reads_as']}, {right}; {where}."
+    right = "as meant" if row["reads_as"] == row["sense"] else f"although {row['sense']} is meant"
+    said = (
+        f"At the word the model is nearest to {row['reads_as']}, {right} (coordinate {decimal(row['coordinate'])}, from −0.50 for "
+        f"{row['sense_b']} to 0.50 for {row['sense_a']})."
+    )
     return said if ranked else f"{said} The senses are not apart in this model, so this is no better than a guess."

@@ -16,9 +16,9 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from probe import answers, excerpts, palette, sections
+from probe import answers, excerpts, sections
+from probe.charts import palette, themed
 from probe.numerals import decimal, percent, scientific
-from probe.palette import themed
 
 if TYPE_CHECKING:
     from probe.study import Study
@@ -94,7 +94,7 @@ def _style(environment: Environment) -> Markup:
 
 @cache
 def _vega() -> Markup:
-    return Markup(vl_convert.javascript_bundle().replace("</script", "<\\/script"))
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script"))
 
 
 def _policy(style: str, scripts: list[Markup]) -> str:

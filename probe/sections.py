@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from probe import answers, charts
+from probe.charts import senses_of
 from probe.numerals import decimal, interval, measured, p_value, percent
-from probe.palette import senses_of
 
 Frames = Mapping[str, pd.DataFrame]
 Section = dict[str, Any]
@@ -85,8 +85,14 @@ def _card(frames: Frames, word: str) -> Section:
             )
             for pair in pairs
         ],
+        "same_token": all(_start(frames, pair) == 0 for pair in pairs),
         "read_after": int(pairs[0]["depth"]) - 1,
     }
+
+
+def _start(frames: Frames, pair: dict[Any, Any]) -> float:
+    """How far apart a pair of senses already is at the token embedding: 0 unless the word is spelled in several ways."""
+    return charts.gap_at(frames["depth"], pair["word"], (pair["sense_a"], pair["sense_b"]), depth=-1)
 
 
 def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, str]]:

@@ -67,6 +67,12 @@ def finish(chart: Any, description: str) -> Any:
     )
 
 
+def reference_line(channel: str, at: float, *, dash: bool = True) -> alt.Chart:
+    """A line across the picture at a value of `channel` (x or y)."""
+    mark = alt.Chart(pd.DataFrame({"at": [at]})).mark_rule(color=MUTED, strokeDash=[2, 3] if dash else [1, 0])
+    return mark.encode(**{channel: alt.X("at:Q") if channel == "x" else alt.Y("at:Q")})
+
+
 def themed(spec: dict[str, Any]) -> dict[str, Any]:
     """A chart's specification with INK, MUTED and LINE as the page's CSS variables; its data are left as they are."""
 

@@ -1,0 +1,28 @@
+"""Frames in, altair charts out: one function per question, each picture readable alone, with titles, units and a description.
+
+Values are computed in the frame, never in the chart. Look and colours are decided in `probe.charts.palette`. Nothing here
+imports torch or a model.
+"""
+
+from probe.charts.depth import depth_profile, depth_profiles, gap_at
+from probe.charts.heads import effect_limit, head_map, head_maps, named, separation_and_effect
+from probe.charts.palette import save, sense_colour, senses_of, themed
+from probe.charts.writes import contributions, share_bars, share_groups
+
+__all__ = [
+    "contributions",
+    "depth_profile",
+    "depth_profiles",
+    "effect_limit",
+    "gap_at",
+    "head_map",
+    "head_maps",
+    "named",
+    "save",
+    "sense_colour",
+    "senses_of",
+    "separation_and_effect",
+    "share_bars",
+    "share_groups",
+    "themed",
+]

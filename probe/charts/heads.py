@@ -1,0 +1,146 @@
+"""What swapping each head does: the layer x head map, and effects against separation.
+
+Both take the whole frame and a word, so that scales are the same for every word.
+"""
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from probe.charts.palette import INK, LINE, MUTED, WITH, effect_scale, finish, reference_line
+from probe.numerals import NARROW, percent
+
+MANY_HEADS = 16
+NAMED = 6
+EFFECT_TITLE = "net swap effect (share of gap)"
+
+
+def effect_limit(word_heads: pd.DataFrame) -> float:
+    """The largest absolute net effect of the frame, rounded up to a tenth: where the diverging scale ends on both sides."""
+    largest = float(word_heads["net"].abs().max()) if len(word_heads) else 0.0
+    return max(-(-largest // 0.1) / 10, 0.1)
+
+
+def named(word_heads: pd.DataFrame) -> pd.DataFrame:
+    """The frame with each head's `name` (L0H2) and whether its interval excludes zero (`clear`)."""
+    names = [f"L{layer}H{head}" for layer, head in zip(word_heads["layer"], word_heads["head"], strict=True)]
+    clear = (word_heads["net_low"] > 0) | (word_heads["net_high"] < 0)
+    return word_heads.assign(name=names, clear=clear)
+
+
+def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any:
+    """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 % interval excludes zero."""
+    rows = named(word_heads[word_heads["word"] == word])
+    best = rows.nlargest(1, "net").to_dict("records")[0]
+    description = (
+        f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is {percent(best['net'])} of the sense "
+        f"gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} heads exclude zero."
+    )
+    return finish(_map(word_heads, word, legend).properties(width="container", height=_map_height(rows)), description)
+
+
+def head_maps(word_heads: pd.DataFrame) -> Any:
+    """The maps of all words side by side, on one scale."""
+    charts = []
+    for place, word in enumerate(word_heads["word"].unique()):
+        rows = word_heads[word_heads["word"] == word]
+        bare = _map(word_heads, word, legend=not place).properties(width=260, height=_map_height(rows), title=word)
+        charts.append(bare)
+    if not charts:
+        return finish(_nothing(), "No word has a gap between its senses, so there is no effect to map.")
+    description = f"Maps of {', '.join(word_heads['word'].unique())}: net swap effects of every head by layer and head."
+    return finish(alt.hconcat(*charts), description)
+
+
+def _nothing() -> alt.Chart:
+    said = pd.DataFrame({"said": ["No word has a gap between its senses: there is nothing to map."]})
+    return (
+        alt.Chart(said).mark_text(color=MUTED, align="left").encode(text="said:N", x=alt.value(0)).properties(height=30)
+    )
+
+
+def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
+    limit = effect_limit(word_heads)
+    rows = named(word_heads[word_heads["word"] == word])
+    rows = rows.assign(mark=[percent(net).split(NARROW)[0] for net in rows["net"]])
+    x = alt.X("head:O", title="head", axis=alt.Axis(labelAngle=0, labelOverlap=True))
+    key = alt.Legend(
+        title="net swap effect (share of the sense gap)", format=".0%", orient="bottom", gradientLength=220
+    )
+    colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key if legend else None)
+    base = alt.Chart(rows).encode(x=x, y=alt.Y("layer:O", title="layer"), tooltip=_HEAD_TOOLTIP)
+    cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)
+    strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
+    clear = base.transform_filter(alt.datum.clear)
+    if rows["head"].nunique() > MANY_HEADS:
+        return alt.layer(cells, clear.mark_circle(size=16, opacity=1).encode(color=strong))
+    return alt.layer(cells, clear.mark_text(fontSize=11).encode(text="mark:N", color=strong))
+
+
+def _map_height(rows: pd.DataFrame) -> int:
+    layers = rows["layer"].nunique()
+    return layers * (30 if layers <= 6 else 22 if layers <= 24 else 14)
+
+
+_HEAD_TOOLTIP = [
+    alt.Tooltip("name:N", title="head"),
+    alt.Tooltip("net:Q", title="net swap effect", format=".1%"),
+    alt.Tooltip("net_low:Q", title="95 % from", format=".1%"),
+    alt.Tooltip("net_high:Q", title="95 % to", format=".1%"),
+    alt.Tooltip("swap:Q", title="swap", format=".1%"),
+    alt.Tooltip("same_sense:Q", title="same-sense swap", format=".1%"),
+    alt.Tooltip("direct:Q", title="its own write", format=".1%"),
+    alt.Tooltip("auroc:Q", title="held-out AUROC", format=".2f"),
+    alt.Tooltip("attention_cue:Q", title="attention to the cue", format=".0%"),
+    alt.Tooltip("attention_previous:Q", title="attention to the previous token", format=".0%"),
+]
+
+
+def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
+    """Every head of a word: how well its write tells the senses apart, against what swapping it does; the clearest are named."""
+    rows = named(word_heads[word_heads["word"] == word])
+    x = alt.X(
+        "auroc:Q",
+        title="held-out AUROC of the head's write (0.5 = chance)",
+        scale=alt.Scale(domain=_auroc_domain(word_heads), nice=False),
+    )
+    y = alt.Y(
+        "net:Q", title="net swap effect (share of gap)", axis=alt.Axis(format=".0%"), scale=_effect_axis(word_heads)
+    )
+    base = alt.Chart(rows).encode(x=x)
+    bars = base.mark_rule(color=MUTED, opacity=0.5).encode(alt.Y("net_low:Q", title=EFFECT_TITLE), alt.Y2("net_high"))
+    shade = alt.condition(alt.datum.clear, alt.value(WITH), alt.value(MUTED))
+    dots = base.mark_circle(size=46, opacity=0.9).encode(y=y, color=shade, tooltip=_HEAD_TOOLTIP)
+    labels = _spread(rows[rows["clear"]].nlargest(NAMED, "net"), room=0.055 * _reach(word_heads))
+    names = alt.Chart(labels).mark_text(align="right", dx=-8, fontSize=11, color=INK)
+    names = names.encode(x="auroc:Q", y="height:Q", text="name:N")
+    inert = int(((rows["auroc"] > 0.75) & ~rows["clear"]).sum())
+    description = (
+        f"Separation against effect of {word}: {len(rows)} heads. {inert} of them separate the senses with an AUROC above 0.75 while "
+        "the interval of their effect includes zero."
+    )
+    picture = alt.layer(reference_line("y", 0.0), reference_line("x", 0.5), bars, dots, names)
+    return finish(picture.properties(width="container", height=250), description)
+
+
+def _auroc_domain(word_heads: pd.DataFrame) -> list[float]:
+    return [min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02]
+
+
+def _effect_axis(word_heads: pd.DataFrame) -> alt.Scale:
+    low, high = float(word_heads["net_low"].min()), float(word_heads["net_high"].max())
+    room = 0.06 * _reach(word_heads)
+    return alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False)
+
+
+def _reach(word_heads: pd.DataFrame) -> float:
+    return float(word_heads["net_high"].max() - word_heads["net_low"].min())
+
+
+def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
+    """The rows, largest effect first, with a `height` for each name: that of its point, or lower where names would collide."""
+    heights: list[float] = []
+    for net in labels["net"]:
+        heights.append(min(net, heights[-1] - room) if heights else net)
+    return labels.assign(height=heights)

@@ -212,7 +212,7 @@ def gap_p(fit: Sample, report: Sample, *, seed: int) -> float:
 
 def _differences(sample: Sample, rng: np.random.Generator) -> Array:
     """The difference of sense means as observed (first) and under PERMUTATIONS reassignments. `n d -> 1 + PERMUTATIONS, d`"""
-    of_a = np.asarray(sample.is_a)
+    of_a = np.asarray(sample.is_a, dtype=bool)
     member = np.array([[unit == name for unit in sample.units] for name in dict.fromkeys(sample.units)])  # unit n
     count_a, count_b = (member @ side.astype(float) for side in (of_a, ~of_a))
     turned = rng.random((PERMUTATIONS, len(member))) < 0.5

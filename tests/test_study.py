@@ -1,0 +1,184 @@
+"""The study from end to end: what its frames promise, on the embedded model and on one that was never trained."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from checkpoints import make_checkpoint
+
+import probe
+from probe.columns import COLUMNS
+from probe.lexicon import Corpus
+
+# The contract of the heads table; what needs permutations (p_ q_ verdict, auroc_low/high, hedges_g has no interval) comes later.
+CONTRACT = (
+    *("word", "sense_a", "sense_b", "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
+    *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),
+    *("p_auroc", "q_auroc", "p_swap", "q_swap", "attention_cue", "attention_previous", "verdict"),
+    *("rank", "rank_low", "rank_high"),
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return probe.load("tiny-senses")
+
+
+@pytest.fixture(scope="module")
+def study(model):
+    return probe.study(model, ["bank", "mole"], seed=0)
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    return probe.load(make_checkpoint(tmp_path_factory.mktemp("models") / "untrained", n_layer=3))
+
+
+def corpus_of(word, **changes):
+    given = probe.expand(word)
+    rows = tuple(dataclasses.replace(sentence, **changes) for sentence in given.sentences)
+    return Corpus(rows, (), "own.jsonl", given.sha256)
+
+
+def test_the_heads_table_keeps_the_contracts_names_and_order(study):
+    assert [name for name in CONTRACT if name in study.heads] == list(study.heads)
+    assert set(study.heads) <= set(COLUMNS)
+    assert len(study.heads) == (1 + 6) * 16
+
+
+def test_every_pair_of_senses_is_there_and_has_a_gap(study):
+    assert len(study.words) == 1 + 6
+    assert study.words["ranked"].all()
+    assert (study.words["gap_low"] > 0).all()
+
+
+def test_shares_sum_to_1_and_the_token_embedding_has_none(study):
+    sums = study.shares.groupby(["word", "sense_a", "sense_b"])["share"].sum()
+    assert np.allclose(sums, 1, atol=1e-4)
+    assert (study.shares.query("component == 'token embedding'")["share"] == 0).all()
+
+
+def test_the_senses_start_as_one_and_the_same_vector(study):
+    token = study.depth.query("depth == -1")
+    assert (token[["coordinate", "low", "high"]] == 0).all(axis=None)
+    assert (token["auroc"] == 0.5).all()
+
+
+def test_the_coordinate_at_the_read_out_is_half_a_gap_on_either_side(study):
+    for row in study.words.itertuples():
+        of_pair = study.depth[
+            (study.depth[["word", "sense_a", "sense_b"]] == [row.word, row.sense_a, row.sense_b]).all(axis=1)
+        ]
+        at = of_pair[of_pair["depth"] == row.depth].set_index("sense")["coordinate"]
+        assert at[row.sense_a] > 0.2 and at[row.sense_b] < -0.2
+
+
+def test_effects_add_up(study):
+    heads = study.heads
+    assert np.allclose(heads["swap"], (heads["denoise"] + heads["noise"]) / 2, atol=1e-5)
+    assert np.allclose(heads["self_repair"], heads["swap"] - heads["direct"], atol=1e-5)
+    assert heads["attention_cue"].between(0, 1).all() and heads["attention_previous"].between(0, 1).all()
+
+
+def test_ranks_are_a_permutation_inside_their_intervals(study):
+    for _, of_pair in study.heads.groupby(["word", "sense_a", "sense_b"]):
+        assert sorted(of_pair["rank"]) == list(range(1, 17))
+    leaders = study.word_heads.query("rank == 1")
+    assert (leaders["rank_low"] == 1).all() and (leaders["net_low"] > 0).all()
+
+
+def test_used_and_left_out_add_up_to_what_was_given(study):
+    for word in ("bank", "mole"):
+        given = len(probe.expand(word).sentences)
+        rows = study.sentences.query("word == @word")
+        used = (rows["part"] != "neither").sum()
+        assert used + (study.left_out["word"] == word).sum() == given
+
+
+def test_no_frame_and_no_cue_is_in_both_parts(study):
+    for _, rows in study.sentences.query("part != 'neither'").groupby("word"):
+        cues = rows.apply(lambda row: row["text"][row["cue_start"] : row["cue_end"]], axis=1)
+        for key in (rows["frame"], cues):
+            assert key.groupby(rows["part"]).agg(set).agg(lambda sets: set.intersection(*sets)) == set()
+
+
+def test_attention_and_contribution_of_a_reading_are_those_of_the_trace(model, study):
+    row = study.readings.iloc[0]
+    one = study.readings.query(
+        "sentence == @row.sentence and word == @row.word and layer == @row.layer and head == @row['head']"
+    )
+    trace = model.trace(row["text"])
+    target = one.loc[one["role"] == "word", "pos"].max()
+    assert np.allclose(one["attention"], trace.pattern[row["layer"], row["head"], target], atol=1e-5)
+    assert one.loc[one["pos"] > target, ["attention", "contribution"]].abs().to_numpy().max(initial=0) == 0
+
+
+def test_later_words_change_nothing_at_the_word(study):
+    assert len(study.showcase) >= 5
+    assert (study.showcase["difference"] <= 1e-5).all()
+    assert study.showcase.loc[study.showcase["cue_after"], "reads_as"].isna().all()
+
+
+def test_the_showcase_whose_cue_comes_first_is_read_right(study):
+    first = study.showcase[~study.showcase["cue_after"].astype(bool)]
+    assert (first["reads_as"] == first["sense"]).all()
+
+
+def test_one_seed_gives_one_study_and_another_seed_another(model):
+    first, second, other = (probe.study(model, "bank", seed=seed) for seed in (3, 3, 4))
+    for name, frame in first.frames.items():
+        pd.testing.assert_frame_equal(frame, second.frames[name])
+    assert not first.heads.equals(other.heads)
+
+
+def test_swapped_labels_flip_every_coordinate(model, study):
+    given = probe.expand("bank")
+    other = {"river": "money", "money": "river"}
+    rows = tuple(dataclasses.replace(sentence, sense=other[sentence.sense]) for sentence in given.sentences)
+    flipped = probe.study(model, "bank", corpus=Corpus(rows, (), "flipped", given.sha256))
+    kept = study.depth.query("word == 'bank'").set_index(["depth", "sense"])["coordinate"]
+    turned = flipped.depth.assign(sense=flipped.depth["sense"].map(other)).set_index(["depth", "sense"])["coordinate"]
+    assert np.allclose(kept, turned.reindex(kept.index), atol=1e-5)
+    sign = {True: 1, False: -1}[flipped.words["sense_a"][0] == "money"]
+    assert sign == 1 or np.allclose(flipped.shares["share"], study.shares.query("word == 'bank'")["share"], atol=1e-4)
+
+
+def test_an_untrained_model_has_no_gap_and_nothing_is_ranked(untrained):
+    study = probe.study(untrained, ["seal", "crane"])
+    assert not study.words["ranked"].any()
+    assert study.heads[["swap", "direct", "rank"]].isna().all(axis=None)
+    assert study.word_heads.empty and study.readings.empty
+
+
+def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors(model):
+    bare = corpus_of("bank", frame=None, pair=None, cue_start=None, cue_end=None, distance=None)
+    study = probe.study(model, corpus=bare)
+    assert study.words["pair_design"].item() == "donors drawn at random"
+    assert study.words["split_design"].item().startswith("by sentence")
+    assert study.heads["attention_cue"].isna().all()
+    assert study.words["ranked"].item()
+
+
+def test_a_split_given_in_the_file_is_kept(model):
+    rows = [
+        dataclasses.replace(sentence, split="train" if index % 2 else "test")
+        for index, sentence in enumerate(probe.expand("bank").sentences)
+    ]
+    study = probe.study(model, corpus=Corpus(tuple(rows), (), "own", "0"))
+    assert study.words["split_design"].item() == "the split given in the file"
+    assert (study.sentences["part"] == ["fit" if row.split == "train" else "report" for row in rows]).all()
+
+
+def test_a_study_shows_itself_and_names_its_frames(study):
+    shown = study._repr_html_()
+    assert "bank" in shown and "tiny-senses" in shown
+    with pytest.raises(AttributeError, match="a study has no 'nothing'; its frames are words, heads"):
+        _ = study.nothing
+
+
+def test_an_unknown_word_names_the_known_ones(model):
+    with pytest.raises(
+        probe.InputError, match="Looking for sentences with 'wug': there are none; known words are apple, bank"
+    ):
+        probe.study(model, "wug")

@@ -23,6 +23,7 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 
 from probe.models import Model, load
 from probe.sentences import Corpus, Sentence
+from probe.tokens import Tokens
 
 # --- random models ---------------------------------------------------------------------------------------------------
 
@@ -54,6 +55,12 @@ def make_random(folder: Path, *, seed: int = 5, tied: bool = True) -> Path:
         scale[: ODD["n_embd"]] = SHARPER
         sharper[name] = tensors[name] * scale
     return change_tensors(folder, sharper)
+
+
+def tokens_of(ids: Sequence[int]) -> Tokens:
+    """Ids as a Tokens record, one character each, where only the ids matter."""
+    n = len(ids)
+    return Tokens("·" * n, tuple(ids), ("·",) * n, tuple((pos, pos + 1) for pos in range(n)), False)
 
 
 # --- sentences -------------------------------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from checkpoints import make_checkpoint
-from handmade import ODD, random_model
+from handmade import ODD, random_model, tokens_of
 
 from probe import patching, replay
 from probe.models import load
-from probe.tokens import Tokens
 from probe.trace import target_states
 
 LAYERS, HEADS, D_MODEL = ODD["n_layer"], ODD["n_head"], ODD["n_embd"]
@@ -93,13 +92,6 @@ def test_the_engines_z_is_the_hooked_z():
     hooked = target_states(model, [tokens_of(row) for row in rows], TARGETS).z
     own = patching.target_z(replay.read_weights(model), up_to_target(rows), LAYERS)
     torch.testing.assert_close(own, hooked, rtol=0, atol=1e-12)
-
-
-def tokens_of(row):
-    """Ids as a Tokens record; the characters do not matter here."""
-    return Tokens(
-        "·" * len(row), tuple(row), ("·",) * len(row), tuple((pos, pos + 1) for pos in range(len(row))), False
-    )
 
 
 def test_batches_are_their_rows_in_the_order_given(monkeypatch):

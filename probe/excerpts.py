@@ -94,10 +94,9 @@ def showcase(frames: Frames) -> Section:
         else:
             place = {"a": row["sense_a"], "b": row["sense_b"], "x": f"{_on_axis(row['coordinate']):.1f}"}
             place |= {"mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}
-            right = row["reads_as"] == row["sense"]
-            before.append(
-                item | {"said": answers.reading(row, bool(ranked[row["word"]])), "place": place, "right": right}
-            )
+            known = bool(ranked[row["word"]])
+            mark = ("✓" if row["reads_as"] == row["sense"] else "✗") if known else ""
+            before.append(item | {"said": answers.reading(row, known), "place": place, "verdict": mark})
     return {"before": before, "after": after}
 
 

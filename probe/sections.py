@@ -77,17 +77,17 @@ def _card(frames: Frames, word: str) -> Section:
         "facts": _card_facts(frames, pairs),
         "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
         "depth": [
-            charts.depth_profile(
-                frames["depth"],
-                word,
-                (pair["sense_a"], pair["sense_b"]),
-                read_at=None if len(pairs) > 1 else pair["depth"],
-            )
-            for pair in pairs
+            ((pair["sense_a"], pair["sense_b"]), _profile(frames, pair, alone=len(pairs) == 1)) for pair in pairs
         ],
         "same_token": all(_start(frames, pair) == 0 for pair in pairs),
         "read_after": int(pairs[0]["depth"]) - 1,
     }
+
+
+def _profile(frames: Frames, pair: dict[Any, Any], *, alone: bool) -> Any:
+    senses, read_at = (pair["sense_a"], pair["sense_b"]), int(pair["depth"])
+    made = charts.depth_profile(frames["depth"], pair["word"], senses, read_at=read_at if alone else None, legend=False)
+    return made if alone else made.properties(height=120)
 
 
 def _start(frames: Frames, pair: dict[Any, Any]) -> float:
@@ -100,13 +100,13 @@ def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, 
     facts = []
     if len(pairs) == 1:
         facts.append(("gap at the word", f"{decimal(first['gap'])} {interval(first['gap_low'], first['gap_high'])}"))
-        facts.append(("gate", p_value(first["gap_p"])))
+        facts.append(("test of the gap", p_value(first["gap_p"])))
         facts.append(("AUROC of the word's vector", decimal(first["auroc"])))
     else:
         apart = sum(bool(pair["ranked"]) for pair in pairs)
         facts.append(("pairs of senses that are apart", f"{apart} of {len(pairs)}"))
     facts.append(("read", f"after layer {int(first['depth']) - 1}"))
-    facts.append(("swapped", f"{sum(pair['pairs'] for pair in pairs)} {first['pair_design']}"))
+    facts.append(("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"))
     return facts
 
 
@@ -184,7 +184,7 @@ def head_facts(head: dict[Any, Any]) -> Section:
         "swap": percent(head["swap"]),
         "same_sense": percent(head["same_sense"]),
         "direct": percent(head["direct"]),
-        "self_repair": percent(head["swap"] - head["direct"]),
+        "self_repair": percent(head["self_repair"]),
         "auroc": decimal(head["auroc"]),
         "cue": _share(head["attention_cue"]),
         "previous": _share(head["attention_previous"]),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probe.check import Certificate, Row
+from probe.columns import CAUSAL, RANKS
 from probe.models import Origin
 from probe.study import Study
 
@@ -23,10 +24,13 @@ PLANTED = {"bank": {(0, 2): 0.41, (1, 0): 0.18, (2, 3): -0.06}, "mole": {(0, 1):
 TOKENS = ("<|endoftext|>", "The", " old", " {cue}", " near", " the", " {word}", " looked", " quiet", ".")
 
 
-def make_study(texts: tuple[str, ...] = ()) -> Study:
-    """The study; every one of `texts` appears as a sentence, a token, a cue, a sense note and a reason for leaving out."""
+def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
+    """The study; every one of `texts` appears as a sentence, a token, a showcase and a reason for leaving out.
+
+    With `apart` false no word has a gap between its senses, so nothing is ranked.
+    """
     rng = np.random.default_rng(7)
-    words = _words()
+    words = _words(apart)
     heads = _heads(words, rng)
     word_heads = _word_heads(heads, words)
     frames = {
@@ -42,7 +46,14 @@ def make_study(texts: tuple[str, ...] = ()) -> Study:
         "showcase": _showcase(texts),
     }
     rows = tuple(
-        Row(None if pd.isna(row.layer) else int(row.layer), row.quantity, row.formula, row.error, row.scale, row.tolerance)
+        Row(
+            None if pd.isna(row.layer) else int(row.layer),
+            row.quantity,
+            row.formula,
+            row.error,
+            row.scale,
+            row.tolerance,
+        )
         for row in frames["certificate"].itertuples()
     )
     certificate = Certificate("made-up", "float32", ("The river bank",), rows)
@@ -54,10 +65,10 @@ def _pairs() -> list[tuple[str, str, str]]:
     return [(word, a, b) for word, senses in SENSES.items() for a, b in combinations(senses, 2)]
 
 
-def _words() -> pd.DataFrame:
+def _words(any_apart: bool) -> pd.DataFrame:
     rows = []
     for word, a, b in _pairs():
-        apart = (word, a, b) not in NOT_APART
+        apart = any_apart and (word, a, b) not in NOT_APART
         gap = 0.97 if apart else -0.02
         rows.append(
             {"word": word, "sense_a": a, "sense_b": b, "sentences_fit": 240, "sentences_report": 192, "pairs": 64}
@@ -74,7 +85,9 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         layer, head = np.divmod(np.arange(LAYERS * HEADS), HEADS)
         planted = np.array([PLANTED[row.word].get((int(a), int(b)), 0.0) for a, b in zip(layer, head, strict=True)])
         swap = planted + rng.normal(0, 0.006, len(layer))
-        frame = pd.DataFrame({"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b, "layer": layer, "head": head})
+        frame = pd.DataFrame(
+            {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b, "layer": layer, "head": head}
+        )
         frame["auroc"] = np.clip(0.5 + planted + rng.normal(0.1, 0.12, len(layer)), 0, 1)
         frame["hedges_g"] = planted * 8
         causal = {"direct": swap * 0.9, "denoise": swap + 0.01, "noise": swap - 0.01, "swap": swap}
@@ -85,7 +98,7 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["attention_cue"] = np.clip(planted * 1.5 + 0.05, 0, 1)
         frame["attention_previous"] = 0.08
         net = frame["swap"] - frame["same_sense"]
-        frame["rank"] = net.rank(ascending=False).astype("Int64")
+        frame["rank"] = net.rank(ascending=False, method="first").astype("Int64")
         frame["rank_low"], frame["rank_high"] = frame["rank"], frame["rank"]
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
@@ -96,7 +109,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     for word in words[words["ranked"]]["word"].unique():
         rows = heads[(heads["word"] == word) & heads["swap"].notna()]
         mean = rows.groupby(["layer", "head"], as_index=False)[
-            ["auroc", "direct", "swap", "swap_low", "swap_high", "same_sense", "attention_cue", "attention_previous"]
+            ["auroc", *CAUSAL[:8], "attention_cue", "attention_previous"]
         ].mean()
         mean["net"] = mean["swap"] - mean["same_sense"]
         wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02)
@@ -106,9 +119,8 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         below = [(mean["net_high"] < row.net_low).sum() for row in mean.itertuples()]
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
         parts.append(mean.assign(word=word))
-    columns = ["word", "layer", "head", "auroc", "direct", "swap", "swap_low", "swap_high", "same_sense", "net", "net_low"]
-    columns += ["net_high", "attention_cue", "attention_previous", "rank", "rank_low", "rank_high"]
-    return pd.concat(parts, ignore_index=True)[columns]
+    columns = ["word", "layer", "head", "auroc", *CAUSAL, "attention_cue", "attention_previous"]
+    return pd.concat(parts, ignore_index=True)[columns].astype(RANKS) if parts else pd.DataFrame(columns=columns)
 
 
 def _depth(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
@@ -149,7 +161,15 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
         for number, sense in enumerate(senses * 4):
             text = texts[number % len(texts)] if texts else f"The old {sense} near the {word} looked quiet."
             rows.append(
-                {"word": word, "sense": sense, "text": text, "start": 4, "end": 8, "frame": "quiet", "pair": f"{word}/{number}"}
+                {
+                    "word": word,
+                    "sense": sense,
+                    "text": text,
+                    "start": 4,
+                    "end": 8,
+                    "frame": "quiet",
+                    "pair": f"{word}/{number}",
+                }
                 | {"cue_start": 8, "cue_end": 12, "distance": 3, "position": 6, "tokens_of_word": 1}
                 | {"part": ("fit", "report", "neither")[number % 3]}
             )
@@ -163,7 +183,12 @@ def _left_out(texts: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _certificate_frame() -> pd.DataFrame:
-    quantities = {"q": "x W_Q + b_Q", "scores": "Q Kᵀ / √d_head, masked", "pattern": "softmax(scores)", "resid_post": "E′ + MLP"}
+    quantities = {
+        "q": "x W_Q + b_Q",
+        "scores": "Q Kᵀ / √d_head, masked",
+        "pattern": "softmax(scores)",
+        "resid_post": "E′ + MLP",
+    }
     rows = [
         {"layer": layer, "quantity": name, "formula": formula, "error": (layer + 1) * 1e-7, "scale": 3.2}
         for layer in range(LAYERS)
@@ -185,13 +210,20 @@ def _readings(word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.G
                 attention = rng.dirichlet(np.where(np.arange(len(pieces)) == 3, 4.0, 0.5))
                 attention[7:10] = 0.0
                 contribution = attention * (1 if sense == a else -1) * row.net
-                frame = pd.DataFrame({"word": word, "sense": sense, "sentence": number, "text": "".join(pieces[1:])}, index=range(len(pieces)))
-                frame = frame.assign(sense_a=a, sense_b=b, layer=row.layer, head=row.head, pos=range(len(pieces)), piece=pieces)
+                frame = pd.DataFrame(
+                    {"word": word, "sense": sense, "sentence": number, "text": "".join(pieces[1:])},
+                    index=range(len(pieces)),
+                )
+                frame = frame.assign(
+                    sense_a=a, sense_b=b, layer=row.layer, head=row.head, pos=range(len(pieces)), piece=pieces
+                )
                 frame["label"] = [f"{pos}·{piece.strip()}" for pos, piece in enumerate(pieces)]
                 roles = {3: "cue", 6: "word"}
                 frame = frame.assign(attention=attention, contribution=contribution)
                 parts.append(frame.assign(role=[roles.get(pos, "context") for pos in range(len(pieces))]))
-    return pd.concat(parts, ignore_index=True)
+    columns = ["word", "sense", "sentence", "text", "sense_a", "sense_b", "layer", "head", "pos", "piece", "label"]
+    columns += ["attention", "contribution", "role"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
 
 def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:
@@ -200,7 +232,13 @@ def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:
         a, b = SENSES[word][:2] if sense in SENSES[word][:2] else (SENSES[word][0], sense)
         after = cue_start > start
         seen: dict[str, object] = {"text": text, "word": word, "sense": sense, "start": start, "end": start + len(word)}
-        seen |= {"cue": cue, "cue_start": cue_start, "cue_end": cue_start + len(cue), "cue_after": after, "note": "A note."}
+        seen |= {
+            "cue": cue,
+            "cue_start": cue_start,
+            "cue_end": cue_start + len(cue),
+            "cue_after": after,
+            "note": "A note.",
+        }
         seen |= {"reads_as": reads_as, "coordinate": np.nan if after else 0.43, "sense_a": None if after else a}
         return seen | {"sense_b": None if after else b, "difference": 3e-8 if after else 0.0}
 

@@ -9,7 +9,9 @@ from probe.charts.palette import finish, reference_line, sense_colour, senses_of
 from probe.numerals import decimal
 
 
-def depth_profile(depth: pd.DataFrame, word: str, pair: tuple[str, str], *, read_at: int | None = None) -> Any:
+def depth_profile(
+    depth: pd.DataFrame, word: str, pair: tuple[str, str], *, read_at: int | None = None, legend: bool = True
+) -> Any:
     """How two senses part with depth: mean coordinate and the middle 80 % of the sentences, from the bare token on.
 
     `read_at`, the read-out depth of the word, is drawn as a line.
@@ -19,13 +21,13 @@ def depth_profile(depth: pd.DataFrame, word: str, pair: tuple[str, str], *, read
         f"Depth profile of {word}: the mean sense coordinates of {pair[0]} and {pair[1]} are {_gap_text(first)} apart at the token "
         f"embedding and {_gap_text(last)} of the gap apart after the last layer."
     )
-    return finish(_depth(depth, word, pair, read_at).properties(width="container", height=170), description)
+    return finish(_depth(depth, word, pair, read_at, legend).properties(width="container", height=170), description)
 
 
 def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
     """The depth profiles of all pairs of senses of a word, side by side."""
     pairs = depth.loc[depth["word"] == word, ["sense_a", "sense_b"]].drop_duplicates()
-    charts = [_depth(depth, word, (a, b), None).properties(width=220, height=150) for a, b in pairs.to_numpy().tolist()]
+    charts = [_depth(depth, word, (a, b)).properties(width=220, height=150) for a, b in pairs.to_numpy().tolist()]
     description = (
         f"Depth profiles of the {len(charts)} pairs of senses of {word}, from the token embedding to the last layer."
     )
@@ -47,15 +49,18 @@ def _of_pair(frame: pd.DataFrame, word: str, pair: tuple[str, str]) -> pd.DataFr
     return frame[(frame["word"] == word) & (frame["sense_a"] == pair[0]) & (frame["sense_b"] == pair[1])]
 
 
-def _depth(depth: pd.DataFrame, word: str, pair: tuple[str, str], read_at: int | None) -> alt.LayerChart:
+def _depth(
+    depth: pd.DataFrame, word: str, pair: tuple[str, str], read_at: int | None = None, legend: bool = True
+) -> alt.LayerChart:
     rows = _of_pair(depth, word, pair)
     senses = senses_of(depth[depth["word"] == word])
     x = alt.X("depth:Q", title="after layer", axis=_depth_axis(int(rows["depth"].max())), scale=alt.Scale(nice=False))
+    key = alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4)
     hue = alt.Color(
         "sense:N",
         title=None,
         scale=alt.Scale(domain=list(pair), range=[sense_colour(senses, sense) for sense in pair]),
-        legend=alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4),
+        legend=key if legend else None,
     )
     base = alt.Chart(rows).encode(x=x, color=hue)
     of_word = depth[depth["word"] == word]

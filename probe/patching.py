@@ -36,6 +36,9 @@ class Base:
     v: list[Tensor]
     resid: Tensor
 
+    def prefix(self, layer: int) -> tuple[Tensor, Tensor]:
+        return self.k[layer], self.v[layer]
+
 
 def base_run(weights: Weights, ids: Tensor, depth: int) -> Base:
     """Run sentences of equal length through the first `depth` blocks. `ids: batch pos`, the last position is the target."""
@@ -83,12 +86,37 @@ def _carry_variants(weights: Weights, base: Base, donor_z: Tensor) -> Tensor:
     carried = base.resid.new_empty(len(donor_z), 0, base.resid.shape[-1])
     for layer in range(donor_z.shape[1]):
         block = weights.blocks[layer]
-        resumed = replay.resume_block(block, carried, base.k[layer], base.v[layer], weights.epsilon)
+        resumed = replay.resume_block(block, carried, base.prefix(layer), weights.epsilon)
         change = (donor_z[:, layer] - base.z[layer]).unsqueeze(-2) @ block.w_o  # batch head 1 d_model
         resid_mid = (base.resid_pre[layer] + base.attn_out[layer]).unsqueeze(1) + change.squeeze(-2)
         swapped = resid_mid + replay.mlp(block, resid_mid, weights.epsilon)
         carried = torch.cat([resumed, swapped], dim=1)
     return carried
+
+
+def swap_sets(
+    weights: Weights, rows: Sequence[Sequence[int]], donor_z: Tensor, kept: Tensor, directions: Tensor
+) -> Tensor:
+    """Where the read-out moves when every head outside a set has the donor's z at the target, for many sets of heads.
+
+    Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`, `donor_z` and `directions` as in
+    `swap_heads` · `kept: set layer head`, True inside the set -> `row set direction`: <resid - unchanged resid, direction>.
+    """
+    layers, sets = donor_z.shape[1], len(kept)
+    kept = kept.to(weights.wte.device)[..., None]  # set layer head 1
+
+    def swap(ids: Tensor, members: list[int]) -> Tensor:
+        base, donors = base_run(weights, ids, layers), donor_z[members].to(weights.wte)
+        carried = base.resid_pre[0].unsqueeze(1).repeat(1, sets, 1)
+        for layer in range(layers):
+
+            def replace(z: Tensor, layer: int = layer) -> Tensor:  # batch head set d_head
+                return torch.where(kept[:, layer].transpose(0, 1), z, donors[:, layer].unsqueeze(2))
+
+            carried = replay.resume_block(weights.blocks[layer], carried, base.prefix(layer), weights.epsilon, replace)
+        return ((carried - base.resid.unsqueeze(1)) @ directions.to(weights.wte).T).cpu()
+
+    return _in_batches(rows, weights, sets, swap)
 
 
 def _in_batches(

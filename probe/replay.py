@@ -8,7 +8,7 @@ variant of a run can be carried through the remaining layers as a single vector 
 unchanged prefix.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from probe import attention
 from probe.models import Model
+
+Edit = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -159,12 +161,16 @@ def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
     return attention.layer_norm(resid_post, gain, bias, weights.epsilon) @ unembed.T
 
 
-def resume_block(block: Block, resid_pre: Tensor, prefix_k: Tensor, prefix_v: Tensor, epsilon: float) -> Tensor:
+def resume_block(
+    block: Block, resid_pre: Tensor, prefix: tuple[Tensor, Tensor], epsilon: float, edit: Edit | None = None
+) -> Tensor:
     """One block for many variants of the last position, all against the same unchanged prefix.
 
-    `resid_pre: batch variant d_model` (the last position of each variant), `prefix_k prefix_v: batch head key_pos d_head`
-    (the positions before it) -> resid_post: batch variant d_model. Each variant attends to the prefix and to itself.
+    `resid_pre: batch variant d_model` (the last position of each variant), `prefix`: the keys and the values of the positions
+    before it, `batch head key_pos d_head` each -> resid_post: batch variant d_model. Each variant attends to the prefix and to
+    itself. `edit` may change z, `batch head variant d_head`, before it is written.
     """
+    prefix_k, prefix_v = prefix
     x = attention.layer_norm(resid_pre, block.ln1_gain, block.ln1_bias, epsilon)
     q = attention.project(x, block.w_q, block.b_q)  # batch head variant d_head
     k = attention.project(x, block.w_k, block.b_k)
@@ -173,5 +179,5 @@ def resume_block(block: Block, resid_pre: Tensor, prefix_k: Tensor, prefix_v: Te
     to_itself = attention.scores(q.unsqueeze(-2), k.unsqueeze(-2)).squeeze(-1)
     pattern = attention.softmax(torch.cat([to_prefix, to_itself], dim=-1))
     z = attention.mix(pattern[..., :-1], prefix_v) + pattern[..., -1:] * v
-    resid_mid = resid_pre + merge_heads(block, z)
+    resid_mid = resid_pre + merge_heads(block, z if edit is None else edit(z))
     return resid_mid + mlp(block, resid_mid, epsilon)

@@ -112,7 +112,7 @@ def test_resuming_at_the_last_position_is_the_whole_block(weights, double, lengt
     for block in weights.blocks:
         step = replay.attend(block, resid, weights.epsilon)
         prefix = (step["k"][:, :, :-1], step["v"][:, :, :-1])
-        carried = replay.resume_block(block, carried, *prefix, weights.epsilon)
+        carried = replay.resume_block(block, carried, prefix, weights.epsilon)
         resid = block_forward(block, resid, weights.epsilon)
         whole = [block_forward(block, variant, weights.epsilon) for variant in whole]
     for number, variant in enumerate(whole):
@@ -128,4 +128,4 @@ def test_resuming_no_variant_gives_none(weights):
     block, (_, heads, d_model, d_head) = weights.blocks[0], weights.shape
     prefix = torch.zeros(2, heads, 5, d_head, dtype=torch.float64)
     nothing = torch.zeros(2, 0, d_model, dtype=torch.float64)
-    assert replay.resume_block(block, nothing, prefix, prefix, weights.epsilon).shape == (2, 0, d_model)
+    assert replay.resume_block(block, nothing, (prefix, prefix), weights.epsilon).shape == (2, 0, d_model)

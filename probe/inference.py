@@ -1,0 +1,132 @@
+"""P-values that survive 144 tests: max-T permutation of the whole pipeline, false discovery rates, and power beforehand.
+
+What is permuted is the assignment of senses to cue words (with their partner, where cues come in pairs): every frame reuses the
+same few cue words, so shuffling sentences, or flipping frames, would only ask whether these words differ, which they do in any
+model. The direction of every head is fitted again under every relabelling, and the largest statistic over all heads is what
+each head has to beat, which holds the chance of even one false claim at the level of the test.
+
+Sources: Westfall & Young 1993 (max-T); Winkler et al. 2014 (exchangeable groups); Benjamini & Hochberg 1995.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import false_discovery_control, nct, norm, rankdata
+from scipy.stats import t as student
+
+from probe.statistics import Array
+
+Labels = NDArray[np.bool_]
+CHUNK = 64
+
+
+@dataclass(frozen=True, eq=False)
+class MaxT:
+    """One family of tests: `t` the studentised statistics, `p` corrected for the whole family, `q` the BH rate; any shape."""
+
+    t: Array
+    p: Array
+    q: Array
+
+
+def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Labels:
+    """Sense labels as given (first) and reassigned `draws` times, whole units at a time. `-> 1 + draws, n`
+
+    Units that hold both senses are flipped; where every unit holds one sense, senses are shuffled among the units.
+    """
+    given = np.asarray(is_a, dtype=bool)
+    names = {name: index for index, name in enumerate(dict.fromkeys(units))}
+    member = np.array([names[unit] for unit in units])
+    count_a = np.bincount(member, given, minlength=len(names))
+    count_b = np.bincount(member, ~given, minlength=len(names))
+    if (count_a * count_b > 0).any():
+        flipped = rng.random((draws, len(names))) < 0.5
+        return np.vstack([given, given ^ flipped[:, member]])
+    shuffled = rng.permuted(np.tile(count_a > 0, (draws, 1)), axis=1)
+    return np.vstack([given, shuffled[:, member]])
+
+
+def max_t(observed: Array, null: Array) -> MaxT:
+    """Corrected one-sided p of every statistic: how often the largest one under relabelling reaches it.
+
+    `observed: ...`, `null: draws ...`; both are divided by the null's spread of each test first, so that no noisy test sets
+    the bar for all. p = (1 + hits) / (1 + draws), so it is never 0.
+    """
+    spread = null.std(0)
+    scale = np.where(spread > 0, spread, np.inf)
+    t, peaks = observed / scale, (null / scale).reshape(len(null), -1).max(1)
+    hits = (peaks[:, None] >= t.ravel() - 1e-9).sum(0).reshape(t.shape)
+    alone = (null / scale >= t - 1e-9).sum(0)
+    uncorrected = (1 + alone) / (1 + len(null))
+    q = false_discovery_control(uncorrected.ravel()).reshape(t.shape)
+    return MaxT(t, (1 + hits) / (1 + len(null)), q)
+
+
+def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels: Labels) -> Array:
+    """AUROC - 1/2 of every head's own direction under every labelling, fitted on fit and scored on report.
+
+    `fit: head n d`, `report: head m d` in coordinates that do not depend on the labels; labels `draw n`, `draw m` with the true
+    ones first -> `draw head`. The direction is the mean difference over the pooled variance of each coordinate.
+    """
+    rows = [
+        _auroc(_own_scores(fit, fit_labels[start : start + CHUNK], report), report_labels[start : start + CHUNK])
+        for start in range(0, len(fit_labels), CHUNK)
+    ]
+    return np.concatenate(rows) - 0.5
+
+
+def _own_scores(fit: Array, labels: Labels, report: Array) -> Array:
+    """`head n d, draw n, head m d -> draw head m`"""
+    n_a = labels.sum(1)[:, None, None]
+    n_b = labels.shape[1] - n_a
+    weights = labels.astype(float)
+    sums, squares = (np.einsum("bn,hnd->bhd", weights, values) for values in (fit, fit**2))
+    mean_a, mean_b = sums / n_a, (fit.sum(1) - sums) / n_b
+    within = squares - n_a * mean_a**2 + ((fit**2).sum(1) - squares) - n_b * mean_b**2
+    variance = within / (labels.shape[1] - 2)
+    floor = variance.max(-1, keepdims=True) * 1e-9 + np.finfo(float).tiny
+    return np.asarray(np.einsum("bhd,hmd->bhm", (mean_a - mean_b) / (variance + floor), report))
+
+
+def _auroc(scores: Array, labels: Labels) -> Array:
+    """`draw head m, draw m -> draw head`, ties one half."""
+    ranks = rankdata(scores, axis=-1)
+    n_a = labels.sum(1)[:, None]
+    n_b = labels.shape[1] - n_a
+    won = np.einsum("bhm,bm->bh", ranks, labels.astype(float)) - n_a * (n_a + 1) / 2
+    return np.asarray(won / (n_a * n_b))
+
+
+def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Array:
+    """Mean effect of every head as it is (first) and with the sign of whole units flipped. `pair ... -> 1 + draws, ...`
+
+    Under the null a head's effect is as likely to point one way as the other for every cue word.
+    """
+    names = {name: index for index, name in enumerate(dict.fromkeys(units))}
+    member = np.array([names[unit] for unit in units])
+    flat = effects.reshape(len(effects), -1)
+    by_unit = np.zeros((len(names), flat.shape[1]))
+    np.add.at(by_unit, member, flat)
+    signs = np.vstack([np.ones(len(names)), rng.choice([-1.0, 1.0], size=(draws, len(names)))])
+    return (signs @ by_unit / len(effects)).reshape(-1, *effects.shape[1:])
+
+
+def sentences_needed(d: float, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> int:
+    """Sentences per sense (or pairs) that a head with a difference of `d` standard deviations needs to pass all `tests`.
+
+    One-sided t test at level / tests, by the noncentral t distribution.
+    """
+    for n in range(3, 100_000):
+        degrees = n - 1 if paired else 2 * n - 2
+        shift = d * np.sqrt(n if paired else n / 2)
+        if nct.sf(student.ppf(1 - level / tests, degrees), degrees, shift) >= power:
+            return n
+    return 100_000
+
+
+def smallest_effect(n: int, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> float:
+    """The difference in standard deviations that `n` sentences per sense (or pairs) would show with this power."""
+    scale = np.sqrt(n if paired else n / 2)
+    return float((norm.ppf(1 - level / tests) + norm.ppf(power)) / scale)

@@ -41,17 +41,23 @@ def shares(weights: Weights, states: TargetStates, axis: Axis, a: Sequence[int],
     `a` and `b` are rows of `states`. The token embedding's share is exactly 0 when the word is the same token everywhere.
     """
 
+    def centred(vectors: Tensor) -> Tensor:
+        # before projecting, so that identical vectors have a share of exactly zero
+        return (vectors - vectors[:1]).double()
+
     def difference(values: Tensor) -> Array:
-        centred = (values - values[:1]).double()  # identical contributions become exactly zero
-        return np.asarray((centred[list(a)].mean(0) - centred[list(b)].mean(0)).numpy())
+        return np.asarray((values[list(a)].mean(0) - values[list(b)].mean(0)).numpy())
 
     depth, along = axis.depth, axis.effect
-    whole = difference(along(states.resid[:, depth]))
-    heads = difference(head_contributions(weights, states.z[:, :depth], axis)) / whole
-    mlps = difference(along(states.mlp_out[:, :depth])) / whole
+    whole = difference(along(centred(states.resid[:, depth])))
+    heads = difference(head_contributions(weights, centred(states.z[:, :depth]), axis)) / whole
+    mlps = difference(along(centred(states.mlp_out[:, :depth]))) / whole
+    token, position = (
+        float(difference(along(centred(part))) / whole) for part in (states.token_embedding, states.position_embedding)
+    )
     found = [
-        Share("token embedding", None, None, float(difference(along(states.token_embedding)) / whole)),
-        Share("position embedding", None, None, float(difference(along(states.position_embedding)) / whole)),
+        Share("token embedding", None, None, token),
+        Share("position embedding", None, None, position),
     ]
     for layer in range(depth):
         found += [Share(f"L{layer}H{head}", layer, head, value) for head, value in enumerate(heads[layer].tolist())]

@@ -1,0 +1,138 @@
+"""What is asked of a causal model, and what is refused with its reason."""
+
+from dataclasses import replace
+
+import pytest
+from checkpoints import make_checkpoint
+from handmade import PLAIN, WORD, corpus_of, make_sentences, resolver_model, without
+
+from probe.errors import InputError
+from probe.material import prepare
+from probe.models import load
+from probe.sentences import LeftOut, Sentence
+from probe.tokens import find_word
+
+LATE = "the cue comes after the word, where a causal model cannot have read it yet"
+SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+EARLY = make_sentences(frames=2, distances=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return resolver_model(0)[0]
+
+
+@pytest.fixture(scope="module")
+def bytewise(tmp_path_factory):
+    """A model to which almost every word is several tokens."""
+    folder = tmp_path_factory.mktemp("material") / "bytes"
+    return load(make_checkpoint(folder, n_layer=1, n_head=2, n_embd=8, n_inner=12, n_positions=64))
+
+
+def sentence(text, sense, word=WORD, **more):
+    start, end = find_word(text, word)
+    return Sentence(word=word, sense=sense, text=text, start=start, end=end, **more)
+
+
+def test_words_and_cues_are_placed(model):
+    material = prepare(model, corpus_of(EARLY), WORD)
+    assert material.sentences == EARLY
+    assert material.left_out == ()
+    for row, given in enumerate(EARLY):
+        tokens = material.tokens[row]
+        assert tokens.pieces[material.targets[row]] == WORD
+        assert list(material.words[row]) == [material.targets[row]]
+        [cue] = material.cues[row]
+        assert tokens.pieces[cue] == given.text[given.cue_start : given.cue_end]
+        assert material.targets[row] - cue == given.distance
+    assert material.labels == tuple(given.sense for given in EARLY)
+
+
+def test_a_word_of_several_tokens_is_read_at_the_last(bytewise):
+    rows = [sentence("one antechamber door", "a", "antechamber"), sentence("two antechamber roof", "b", "antechamber")]
+    material = prepare(bytewise, corpus_of(rows), "antechamber")
+    for words, target, tokens in zip(material.words, material.targets, material.tokens, strict=True):
+        assert len(words) > 1
+        assert target == words[-1]
+        assert tokens.text[tokens.spans[words[0]][0] : tokens.spans[target][1]] == "antechamber"
+
+
+def test_cues_may_be_unknown(model):
+    material = prepare(model, corpus_of(without(EARLY, "cue_start", "cue_end")), WORD)
+    assert set(material.cues) == {None}
+    assert len(material.sentences) == len(EARLY)
+
+
+def test_a_cue_after_the_word_is_left_out_with_the_reason(model):
+    late = make_sentences(frames=1, distances=(2,), cue_after=True)
+    mixed = [row for pair in zip(EARLY, [*late, *EARLY[len(late) :]], strict=True) for row in dict.fromkeys(pair)]
+    material = prepare(model, corpus_of(mixed), WORD)
+    assert material.sentences == EARLY
+    assert material.left_out == tuple(LeftOut(given.text, LATE) for given in late)
+    for row, given in enumerate(material.sentences):  # the columns stay together
+        assert material.tokens[row].text == given.text
+
+
+def test_what_is_identical_up_to_the_word_is_left_out_without_knowing_the_cue(model):
+    late = without(make_sentences(frames=1, distances=(2,), cue_after=True), "cue_start", "cue_end")
+    material = prepare(model, corpus_of([*EARLY, *late]), WORD)
+    assert material.sentences == EARLY
+    assert material.left_out == tuple(LeftOut(given.text, SAME) for given in late)
+
+
+def test_the_same_beginning_within_one_sense_is_kept(model):
+    rows = [sentence(f"the {WORD} {after}", "door") for after in PLAIN[:3]]
+    rows += [sentence(f"a {WORD} {after}", "canal") for after in PLAIN[:3]]
+    assert len(prepare(model, corpus_of(rows), WORD).sentences) == 6
+
+
+def test_a_bidirectional_model_may_be_asked(model):
+    both_ways = replace(model, config=replace(model.config, causal=False))
+    late = make_sentences(frames=1, cue_after=True)
+    assert prepare(both_ways, corpus_of(late), WORD).sentences == late
+
+
+def test_what_the_reader_left_out_is_kept_in_the_list(model):
+    corpus = replace(corpus_of(EARLY), left_out=(LeftOut("line 3", "a reason"),))
+    assert prepare(model, corpus, WORD).left_out == (LeftOut("line 3", "a reason"),)
+
+
+def test_only_late_cues_end_in_one_sentence(model):
+    late = make_sentences(frames=1, distances=(1,), cue_after=True)
+    with pytest.raises(InputError) as error:
+        prepare(model, corpus_of(late), WORD)
+    assert str(error.value) == (
+        f"Comparing the senses of 'lock': got no usable sentence (20 sentences were left out: {LATE}), "
+        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word."
+    )
+
+
+def test_only_one_sense_is_said(model):
+    with pytest.raises(InputError) as error:
+        prepare(model, corpus_of([given for given in EARLY if given.sense == "door"]), WORD)
+    assert str(error.value) == (
+        "Comparing the senses of 'lock': got only 'door', expected sentences of at least two senses; "
+        "give sentences of another sense, with the cue before the word."
+    )
+
+
+def test_a_span_that_does_not_cover_the_word_is_said(model):
+    wrong = replace(EARLY[0], text=f"the key near the {WORD}", start=4, end=7, cue_start=None, cue_end=None)
+    with pytest.raises(InputError) as error:
+        prepare(model, corpus_of([wrong, *EARLY[1:]]), WORD)
+    assert str(error.value) == (
+        "Reading the sentence 'the key near the lock': characters 4 to 7 are 'key', expected them to cover 'lock'; "
+        "correct start and end."
+    )
+
+
+def test_a_word_that_is_not_in_its_text_is_said(model):
+    wrong = replace(EARLY[0], text="the key near the door", start=4, end=7, cue_start=None, cue_end=None)
+    with pytest.raises(InputError, match="Looking for 'lock' .* in 'the key near the door': found it 0 times"):
+        prepare(model, corpus_of([wrong, *EARLY[1:]]), WORD)
+
+
+def test_a_text_beyond_the_window_is_said(model):
+    long = replace(EARLY[0], text=EARLY[0].text + " the" * 40)
+    with pytest.raises(InputError, match="expected at most 32"):
+        prepare(model, corpus_of([long, *EARLY[1:]]), WORD)

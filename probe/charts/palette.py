@@ -5,6 +5,7 @@ and zero is blank; a sense keeps its hue, in order of first appearance, everywhe
 and lines use INK, MUTED and LINE only, which a page may replace by its theme's (`themed`).
 """
 
+import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -97,7 +98,13 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
         spec["width"] = width
     ending = Path(path).suffix
     if ending == ".svg":
-        return write_atomically(path, vl_convert.vegalite_to_svg(spec))
+        return write_atomically(path, _renumbered(vl_convert.vegalite_to_svg(spec)))
     if ending == ".png":
         return write_atomically(path, vl_convert.vegalite_to_png(spec, scale=2))
     raise ValueError(f"a chart is saved as .png or .svg, not as {ending!r}")
+
+
+def _renumbered(svg: str) -> str:
+    """Vega numbers gradients through the life of a process; here they count from 0 in every picture."""
+    names = {name: f"gradient_{place}" for place, name in enumerate(dict.fromkeys(re.findall(r"gradient_\d+", svg)))}
+    return re.sub(r"gradient_\d+", lambda found: names[found[0]], svg)

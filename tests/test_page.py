@@ -1,0 +1,233 @@
+"""The page opened in headless Chromium: it draws, asks for nothing, fits, works by keyboard, and runs no text."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from example_study import make_study
+
+import probe
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="chromium is not installed at /usr/bin/chromium"),
+]
+
+HOSTILE = (
+    "<script>window.canary = 1</script>",
+    "</script><script>window.canary = 1</script>",
+    "<img src=x onerror='window.canary = 1'>",
+    "<svg/onload=window.canary=1>",
+    "<!--<script>",
+    '"><a href="javascript:window.canary=1">click</a>',
+    '\'" onmouseover="window.canary=1',
+    "{{ 7 * 7 }} {% raw %} ${7*7}",
+    "a & b &amp; &lt;b&gt;",
+    "a mole 🦔 and a river bank 🏞️",
+    "البنك على النهر",
+    "\u202eevil\u202c",
+    "line\u2028separator\u2029end",
+    "datum['x'] #1c2430 ]]>",
+)
+
+
+class Opened:
+    """A page with what it said, threw and asked for."""
+
+    def __init__(self, page, path):
+        self.page, self.trouble, self.requests = page, [], []
+        page.on(
+            "console",
+            lambda message: self.trouble.append(message.text) if message.type in {"error", "warning"} else None,
+        )
+        page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector("html.ready", timeout=60_000, state="attached")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    contexts = []
+
+    def opened(path, **options):
+        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
+        return Opened(contexts[-1].new_page(), path)
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def page_path(tmp_path_factory):
+    return probe.write_report(make_study(), tmp_path_factory.mktemp("page"), command="probe report")
+
+
+@pytest.fixture(scope="module")
+def hostile_path(tmp_path_factory):
+    study = make_study(HOSTILE)
+    for name in ("words", "heads", "word_heads", "depth", "shares", "readings", "showcase", "sentences"):
+        frame = study.frames[name]
+        swapped = {"bank": HOSTILE[1], "river": HOSTILE[2], "money": HOSTILE[5]}
+        places = [column for column in ("word", "sense", "sense_a", "sense_b", "reads_as") if column in frame]
+        study.frames[name] = frame.assign(**{column: frame[column].replace(swapped) for column in places})
+    return probe.write_report(study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_complained_of_and_nothing_is_asked_for(open_page, page_path, scheme):
+    opened = open_page(page_path, color_scheme=scheme)
+    assert opened.trouble == []
+    assert opened.requests == [page_path.as_uri()]
+
+
+def test_every_chart_is_drawn_with_marks(open_page, page_path):
+    page = open_page(page_path).page
+    boxes = page.locator(".chart").count()
+    # 1 + 6 + 1 depth profiles, and a map, shares and a scatter for each of the two ranked words
+    assert boxes == 8 + 2 * 3
+    marks = page.eval_on_selector_all(
+        ".chart",
+        """boxes => boxes.map(box => [...box.querySelectorAll(
+        '.mark-rect path, .mark-symbol path, .mark-line path, .mark-area path, .mark-text text, .mark-rule line'
+        )].filter(mark => !mark.closest('.role-axis, .role-legend') && mark.getBBox().width + mark.getBBox().height > 0).length)""",
+    )
+    assert all(count >= 10 for count in marks), marks
+    sizes = page.eval_on_selector_all(".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    assert len(sizes) == boxes and min(sizes) > 200
+
+
+def test_a_map_has_a_cell_for_every_head_and_a_number_in_the_clear_ones(open_page, page_path):
+    page = open_page(page_path).page
+    first = page.locator("#map .chart").first
+    assert first.locator(".mark-rect.role-mark path").count() == 16
+    rows = make_study().frames["word_heads"].query("word == 'bank'")
+    clear = int(((rows["net_low"] > 0) | (rows["net_high"] < 0)).sum())
+    assert first.locator(".mark-text.role-mark text").count() == clear > 0
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overflows_sideways(open_page, page_path, width):
+    page = open_page(page_path, viewport={"width": width, "height": 844}).page
+    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_charts_follow_the_theme_without_being_drawn_again(open_page, page_path):
+    page = open_page(page_path, color_scheme="light").page
+    colour = """() => getComputedStyle(document.querySelector('.role-axis-label text')).fill"""
+    light = page.evaluate(colour)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(colour) != light
+
+
+def test_tabs_change_the_head_by_keyboard_and_only_one_is_shown(open_page, page_path):
+    page = open_page(page_path).page
+    tabs = page.locator(".tabs").first
+    panels = tabs.locator(".panel")
+    assert [panels.nth(place).is_visible() for place in range(panels.count())] == [True, False, False]
+    tabs.locator("input").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert [panels.nth(place).is_visible() for place in range(panels.count())] == [False, True, False]
+    assert tabs.locator("input").nth(1).is_checked()
+
+
+def test_print_shows_every_head_and_no_tabs(open_page, page_path):
+    page = open_page(page_path).page
+    page.emulate_media(media="print")
+    panels = page.locator(".panel")
+    assert all(panels.nth(place).is_visible() for place in range(panels.count()))
+    assert not page.locator(".tabs label").first.is_visible()
+
+
+def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(open_page, page_path):
+    page = open_page(page_path).page
+    rows = make_study().frames["readings"].query("word == 'bank' and sentence == 0 and layer == 0 and head == 2")
+    sentence = page.locator(".panel").first.locator(".sentence").first
+    alphas = sentence.locator(".piece").evaluate_all(
+        "all => all.map(piece => Number((getComputedStyle(piece).backgroundColor.match(/[\\d.]+(?=\\))/) || [0])[0]))"
+    )
+    strengths = rows["attention"].tolist()
+    assert [alphas[place] for place in range(10)] == pytest.approx([0.75 * value for value in strengths], abs=0.02)
+    heights = sentence.locator(".bar i").evaluate_all("all => all.map(bar => bar.getBoundingClientRect().height)")
+    largest = max(range(10), key=lambda place: abs(rows["contribution"].iloc[place]))
+    assert heights[largest] == max(heights) > 0
+    ratio = rows["contribution"].abs() / rows["contribution"].abs().max()
+    assert [height / max(heights) for height in heights] == pytest.approx(ratio.tolist(), abs=0.6 / max(heights))
+
+
+def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(open_page, page_path):
+    page = open_page(page_path).page
+    sentence = page.locator(".panel").first.locator(".sentence").first
+    assert sentence.locator(".token.word").all_inner_texts() == ["·bank"]
+    assert sentence.locator(".token.cue").all_inner_texts() == ["·river"]
+    outline = sentence.locator(".token.cue .piece").evaluate("piece => getComputedStyle(piece).outlineStyle")
+    assert outline == "solid"
+    assert int(sentence.locator(".token.word .piece").evaluate("piece => getComputedStyle(piece).fontWeight")) >= 700
+
+
+def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_path):
+    page = open_page(probe.write_report(make_study(apart=False), tmp_path)).page
+    assert "Nothing was shown about any head." in page.inner_text("main")
+    assert page.locator("#map .chart, #shares .chart, #every .chart, .panel").count() == 0
+    assert page.locator(".answer").all_inner_texts()[0].startswith("This model does not separate the senses of “bank”")
+    assert page.locator(".chart").count() == page.locator(".chart svg").count() == 8
+
+
+def test_links_are_relative_and_lead_to_files_that_are_there(open_page, page_path):
+    page = open_page(page_path).page
+    links = page.eval_on_selector_all("a[href]", "all => all.map(link => link.getAttribute('href'))")
+    files = {link for link in links if not link.startswith("#")}
+    assert "heads.parquet" in files and "manifest.json" in files
+    assert all((page_path.parent / name).is_file() for name in files)
+    targets = {link[1:] for link in links if link.startswith("#")}
+    assert targets <= set(page.eval_on_selector_all("[id]", "all => all.map(item => item.id)"))
+
+
+def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):
+    opened = open_page(hostile_path)
+    page = opened.page
+    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
+    for place in range(min(page.locator(".tabs > label").count(), 6)):
+        page.locator(".tabs > label").nth(place).click()
+    page.locator("#map .chart .mark-rect path").first.hover()
+    assert page.evaluate("window.canary") is None
+    assert opened.trouble == [] and opened.requests == [hostile_path.as_uri()]
+    shown = page.evaluate("document.querySelector('main').textContent")
+    for text in HOSTILE:
+        assert text in shown or text.strip() in shown, text
+    assert page.locator("main a:text('click'), main img").count() == 0
+    assert page.locator("h2 bdi").first.inner_text() == HOSTILE[1]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_the_policy_allows_only_the_pages_own_scripts(page_path, open_page, tmp_path):
+    text = page_path.read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert "default-src &#39;none&#39;" in policy and "unsafe" not in policy and "http" not in policy
+    tampered = tmp_path / "tampered.html"
+    tampered.write_text(text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8")
+    opened = open_page(tampered)
+    assert opened.page.evaluate("window.canary") is None
+    assert any("Content Security Policy" in message for message in opened.trouble)

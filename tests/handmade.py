@@ -196,8 +196,7 @@ def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] 
 @cache
 def resolver_model(seed: int) -> tuple[Model, tuple[int, int]]:
     """A model in which exactly one head, at a place that depends on the seed, resolves the word. Shared: do not change it."""
-    rng = np.random.default_rng(seed)
-    layer, head = int(rng.integers(LAYERS)), int(rng.integers(HEADS))
+    layer, head = divmod(int(np.random.default_rng(7).permutation(LAYERS * HEADS)[seed]), HEADS)
     with TemporaryDirectory() as folder:
         return load(make_handmade(Path(folder) / "handmade", [resolver(layer, head)], seed=seed)), (layer, head)
 

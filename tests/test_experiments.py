@@ -1,0 +1,297 @@
+"""Experiments with a known answer, on models built by hand in which exactly one head resolves the word.
+
+The head sits at a place drawn with the seed; every other head and neuron is alive and random, LayerNorm stands before each.
+1 nothing swapped, everything swapped, labels swapped · 2 shares of all components · 3 the planted head, and no other, is
+found · 7 a cue after the word can resolve nothing at the word.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from handmade import (
+    HEADS,
+    LAYERS,
+    SENSES,
+    WORD,
+    corpus_of,
+    make_handmade,
+    make_sentences,
+    resolver_model,
+)
+
+import probe
+from probe import effects, patching, statistics
+from probe.errors import InputError
+from probe.examples import later_words_matter
+from probe.experiment import study_word
+from probe.material import prepare
+from probe.replay import read_weights
+from probe.tokens import positions_of_span, tokenize
+from probe.trace import trace
+
+SEEDS = (0, 1, 2, 3, 4, 5)
+MAX_PAIRS = 1000
+SENTENCES = make_sentences()
+LATE = "the cue comes after the word, where a causal model cannot have read it yet"
+
+
+@pytest.fixture(scope="module", params=SEEDS)
+def seed(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def planted(seed):
+    """A model, and the place of the one head that resolves."""
+    return resolver_model(seed)
+
+
+@pytest.fixture(scope="module")
+def model(planted):
+    return planted[0]
+
+
+@pytest.fixture(scope="module")
+def studied(model, seed):
+    return probe.study(model, corpus=corpus_of(SENTENCES), seed=seed, max_pairs=MAX_PAIRS)
+
+
+@pytest.fixture(scope="module")
+def measured(model, seed):
+    return study_word(model, prepare(model, corpus_of(SENTENCES), WORD), seed=seed, max_pairs=MAX_PAIRS)
+
+
+def test_the_places_are_spread():
+    places = [resolver_model(seed)[1] for seed in SEEDS]
+    assert len(set(places)) == len(SEEDS)
+    assert len({layer for layer, _ in places}) == LAYERS
+    assert len({head for _, head in places}) == HEADS
+
+
+def test_every_other_head_is_alive(planted):
+    """Otherwise nothing could be confused with the planted head."""
+    model, place = planted
+    states = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), seed=0, max_pairs=8).states
+    for layer, block in enumerate(read_weights(model).blocks):
+        for head in range(HEADS):
+            written = states.z[:, layer, head] @ block.w_o[head]
+            assert written.std(0).norm() > 0.02, (layer, head)
+            pattern = states.pattern[:, layer, head]
+            if (layer, head) != place:
+                assert pattern.std(0).max() > 0.02, (layer, head)
+
+
+# --- 1: nothing, everything, labels ----------------------------------------------------------------------------------
+
+
+def rows_of(measured):
+    return [measured.material.tokens[row].ids[: measured.material.targets[row] + 1] for row in measured.rows]
+
+
+def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
+    [pair] = measured.pairs
+    weights, rows = read_weights(model), rows_of(measured)
+    direction = (pair.axis.u / pair.axis.gap)[None]
+    moved = patching.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
+    assert moved.abs().max() < 1e-6
+    itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
+    resid, z = measured.states.resid[:, measured.depth], measured.states.z
+    [effect] = effects.measure(weights, rows, resid, z, [(pair.axis, itself)])
+    for name in ("gap", "denoise", "noise", "same_sense", "direct"):
+        assert np.abs(getattr(effect, name)).max() < 1e-6
+
+
+def coordinate_with_all_heads(model, measured, *, recipient, donor):
+    """M of the recipient when z of every head of every layer at the word is the donor's: whole hooked forwards."""
+    [pair] = measured.pairs
+    seen = {}
+
+    def edit(layer):
+        def change(z, hook):
+            z = z.clone()
+            z[0, -1] = measured.states.z[donor, layer]
+            return z
+
+        return change
+
+    def read(resid, hook):
+        seen["resid"] = resid[0, -1].clone()
+
+    hooks = [(f"blocks.{layer}.attn.hook_z", edit(layer)) for layer in range(LAYERS)]
+    hooks.append((f"blocks.{measured.depth - 1}.hook_resid_post", read))
+    with torch.no_grad():
+        model.bridge.run_with_hooks(torch.tensor([rows_of(measured)[recipient]]), fwd_hooks=hooks)
+    return pair.axis.coordinate(seen["resid"]).item()
+
+
+def test_everything_from_the_donor_is_the_whole_gap(model, measured):
+    [pair] = measured.pairs
+    base = pair.axis.coordinate(measured.states.resid[:, measured.depth]).tolist()
+    chosen = list(zip(pair.pairs.a, pair.pairs.b, strict=True))[:6]
+    gap = sum(base[a] - base[b] for a, b in chosen)
+    denoise = sum(coordinate_with_all_heads(model, measured, recipient=b, donor=a) - base[b] for a, b in chosen)
+    noise = sum(base[a] - coordinate_with_all_heads(model, measured, recipient=a, donor=b) for a, b in chosen)
+    assert denoise / gap == pytest.approx(1, abs=1e-5)
+    assert noise / gap == pytest.approx(1, abs=1e-5)
+
+
+def exchanged(sentence):
+    return replace(sentence, sense=SENSES[1 - SENSES.index(sentence.sense)])
+
+
+def by_part(measured):
+    """The sentences with the split that was used written down, those of the fit part first: they name the senses."""
+    named = [
+        replace(sentence, split=part or "neither")
+        for sentence, part in zip(measured.material.sentences, measured.split.parts, strict=True)
+    ]
+    return sorted(named, key=lambda sentence: sentence.split)
+
+
+def study_of(model, sentences):
+    result = study_word(model, prepare(model, corpus_of(sentences), WORD), seed=0, max_pairs=MAX_PAIRS)
+    [pair] = result.pairs
+    return result, pair
+
+
+def test_swapped_labels_flip_every_signed_score(model, measured):
+    """Labels exchanged in the report part only: what was fitted stays, so every signed number must turn round."""
+    sentences = by_part(measured)
+    result, true = study_of(model, sentences)
+    turned, swapped = study_of(model, [exchanged(row) if row.split == "report" else row for row in sentences])
+    torch.testing.assert_close(true.axis.u, swapped.axis.u)
+    np.testing.assert_allclose(swapped.auroc, 1 - true.auroc, atol=1e-9)
+    np.testing.assert_allclose(swapped.hedges_g, -true.hedges_g, atol=1e-9)
+    gaps, others = (
+        {given.material.sentences[given.rows[a]].pair: gap for a, gap in zip(pair.pairs.a, pair.gap, strict=True)}
+        for given, pair in ((result, true), (turned, swapped))
+    )
+    assert gaps.keys() == others.keys()
+    assert all(others[name] == pytest.approx(-gap, abs=1e-6) for name, gap in gaps.items())
+    assert true.effects is not None and swapped.effects is None
+    assert swapped.gate_p > 0.9
+
+
+def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effects(model, measured):
+    """Labels exchanged everywhere: what was denoising is noising."""
+    sentences = by_part(measured)
+    assert all(one.pair == other.pair for one, other in zip(sentences[::2], sentences[1::2], strict=True))
+    turned = [row for one, other in zip(sentences[::2], sentences[1::2], strict=True) for row in (other, one)]
+    (result, one), (_, other) = study_of(model, sentences), study_of(model, [exchanged(row) for row in turned])
+    assert one.axis.sense_a == other.axis.sense_a
+    torch.testing.assert_close(other.axis.u, -one.axis.u, rtol=0, atol=1e-6)
+    coordinates = (pair.axis.coordinate(result.states.resid[:, result.depth]) for pair in (one, other))
+    torch.testing.assert_close(next(coordinates), -next(coordinates), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(other.auroc, one.auroc, atol=1e-9)
+    np.testing.assert_allclose(other.effects.ratio("denoise"), one.effects.ratio("noise"), atol=1e-5)
+    np.testing.assert_allclose(other.effects.swap, one.effects.swap, atol=1e-5)
+    assert np.abs(one.effects.ratio("denoise") - one.effects.ratio("noise")).max() > 1e-6
+
+
+# --- 2: shares -------------------------------------------------------------------------------------------------------
+
+
+def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
+    shares = studied.shares
+    assert shares["share"].sum() == pytest.approx(1, abs=1e-4)
+    by_name = shares.set_index("component")["share"]
+    assert by_name["token embedding"] == 0
+    layer, head = planted[1]
+    assert by_name[f"L{layer}H{head}"] == pytest.approx(1, abs=0.02)
+    assert by_name.drop(f"L{layer}H{head}").abs().max() < 0.02
+
+
+# --- 3: the planted head, and no other -------------------------------------------------------------------------------
+
+
+def test_the_read_out_is_after_the_planted_head(measured, planted):
+    assert measured.depth > planted[1][0]
+    assert measured.separation[measured.depth] > 5
+    assert np.abs(measured.separation[: planted[1][0] + 1]).max() < 5
+
+
+def test_the_planted_head_is_first_by_separation_by_writing_and_by_swap(studied, planted):
+    heads = studied.heads.set_index(["layer", "head"])
+    assert len(heads) == LAYERS * HEADS
+    assert studied.words["ranked"].all()
+    assert heads.loc[planted[1], "auroc"] == 1 == heads["auroc"].max()
+    assert heads["hedges_g"].idxmax() == planted[1]
+    for name in ("direct", "swap", "denoise", "noise"):
+        assert heads[name].idxmax() == planted[1], name
+    assert heads.loc[planted[1], "rank"] == heads.loc[planted[1], "rank_low"] == heads.loc[planted[1], "rank_high"] == 1
+
+
+def test_its_swap_is_the_whole_gap_and_every_others_is_nothing(studied, planted):
+    heads = studied.heads.set_index(["layer", "head"])
+    mine, others = heads.loc[planted[1]], heads.drop(index=planted[1])
+    for name in ("direct", "denoise", "noise", "swap"):
+        assert mine[name] == pytest.approx(1, abs=0.02), name
+        assert others[name].abs().max() < 0.02, name
+    assert abs(mine["same_sense"]) < 0.02
+    assert abs(mine["self_repair"]) < 0.01
+    assert mine["swap_low"] <= mine["swap"] <= mine["swap_high"]
+    assert mine["attention_cue"] > 0.99
+
+
+def test_a_model_without_the_head_is_not_ranked(seed, tmp_path):
+    bare = probe.load(make_handmade(tmp_path / "none", [], seed=seed))
+    studied = probe.study(bare, corpus=corpus_of(SENTENCES), seed=seed)
+    assert not studied.words["ranked"].any()
+    assert studied.heads[["direct", "denoise", "noise", "swap", "rank"]].isna().all().all()
+    assert studied.word_heads.empty
+    assert (studied.words["gap_p"] >= 0.01).all()
+
+
+# --- 7: the cue after the word ---------------------------------------------------------------------------------------
+
+
+def largest_difference(model, one, other):
+    """Over all heads: the largest change of ΔE at the word between two sentences, relative to the largest ΔE."""
+    traces = [trace(model, sentence.text) for sentence in (one, other)]
+    targets = [positions_of_span(tokenize(model, row.text), row.start, row.end)[-1] for row in (one, other)]
+    w_o = torch.stack([block.w_o for block in read_weights(model).blocks])
+    writes = [torch.einsum("lhd,lhdm->lhm", seen.z[:, :, at], w_o) for seen, at in zip(traces, targets, strict=True)]
+    return ((writes[0] - writes[1]).abs().max() / writes[0].abs().max()).item()
+
+
+def test_a_cue_after_the_word_changes_no_heads_write_at_the_word(model):
+    late = make_sentences(frames=3, distances=(1, 3), cue_after=True)
+    for one, other in list(zip(late[::2], late[1::2], strict=True))[::7]:
+        assert one.pair == other.pair and one.sense != other.sense
+        assert largest_difference(model, one, other) <= 1e-5
+        whole = trace(model, one.text)
+        target = positions_of_span(whole.tokens, one.start, one.end)[-1]
+        assert later_words_matter(model, whole, target) <= 1e-5
+
+
+def test_a_cue_before_the_word_does(model):
+    assert largest_difference(model, SENTENCES[0], SENTENCES[1]) > 0.1
+
+
+def test_late_cues_are_left_out_with_the_reason_and_change_no_result(model, studied, seed):
+    late = make_sentences(frames=2, distances=(2,), cue_after=True, seed=3)
+    mixed = probe.study(model, corpus=corpus_of([*SENTENCES, *late]), seed=seed, max_pairs=MAX_PAIRS)
+    named = mixed.left_out[mixed.left_out["reason"] == LATE]
+    assert sorted(named["where"]) == sorted(sentence.text for sentence in late)
+    assert not {sentence.text for sentence in late} & set(mixed.sentences["text"])
+    assert mixed.heads.equals(studied.heads)
+    assert LATE not in set(studied.left_out["reason"])
+
+
+def test_only_late_cues_are_refused_in_one_sentence(model):
+    late = make_sentences(frames=2, distances=(1,), cue_after=True)
+    with pytest.raises(InputError) as error:
+        probe.study(model, corpus=corpus_of(late))
+    assert str(error.value) == (
+        f"Comparing the senses of 'lock': got no usable sentence (40 sentences were left out: {LATE}), "
+        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word."
+    )
+
+
+def test_the_gate_is_what_the_study_reports(studied, measured):
+    [pair] = measured.pairs
+    assert studied.words["gap_p"].item() == pytest.approx(pair.gate_p, rel=1e-4)
+    assert pair.gate_p < 0.01
+    assert statistics.auroc(pair.gap[:, None], -pair.gap[:, None]).item() == 1  # every gap is positive

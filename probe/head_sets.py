@@ -1,0 +1,134 @@
+"""How few heads are enough: faithfulness and necessity of sets of heads, against random sets of the same layers.
+
+    F(S) = [M(S) - M(∅)] / [M(all) - M(∅)]     heads outside S take the donor's value at the word; MLPs and the heads in S are live
+    necessity of the first k = 1 - F(all without the first k)
+
+M is the sense coordinate, the donor a sentence of the other sense, sums run over pairs in both directions (ratio of sums). The
+order of heads comes from other sentences than those the curve is measured on. A ranking is worth something when its sets do
+better than sets drawn at random with as many heads in every layer.
+
+Sources: Miller, Chughtai & Saunders 2024 (faithfulness); Wang et al. 2022 (minimal sets).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probe import patching
+from probe.effects import Pairs
+from probe.replay import Weights
+from probe.senses import Axis
+from probe.statistics import Array
+
+ENOUGH = 0.9
+RANDOM_SETS = 200
+SIZES = 6
+DENSE = 20
+Mask = NDArray[np.bool_]
+HeadIndex = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Faithfulness and necessity of the first `sizes` heads of an order, and of random sets matched to them per layer.
+
+    `faithfulness necessity: size` · `random_sizes: r` · `random: r set`, NaN where fewer different sets exist.
+    """
+
+    order: tuple[HeadIndex, ...]
+    sizes: tuple[int, ...]
+    faithfulness: Array
+    necessity: Array
+    random_sizes: tuple[int, ...]
+    random: Array
+
+    @property
+    def area(self) -> float:
+        """Mean faithfulness over the fraction of heads kept, by the trapezoid rule: 1 when a single head is enough."""
+        share = np.asarray(self.sizes) / len(self.order)
+        return float(np.trapezoid(self.faithfulness, share))
+
+    @property
+    def smallest(self) -> int | None:
+        """The fewest leading heads with F >= ENOUGH, None where no set reaches it."""
+        reached = [size for size, value in zip(self.sizes, self.faithfulness, strict=True) if value >= ENOUGH]
+        return reached[0] if reached else None
+
+
+def measure_curves(
+    weights: Weights,
+    ids: Sequence[Sequence[int]],
+    z: Tensor,
+    studies: Sequence[tuple[Axis, Pairs]],
+    order: Sequence[HeadIndex],
+    *,
+    seed: int,
+) -> Curves:
+    """Run every set of the curves on the given pairs of all sense pairs of a word.
+
+    `ids`: token ids up to the target, row by row · `z: row layer head d_head` · `order`: heads below the read-out, best first.
+    """
+    depth, heads = studies[0][0].depth, z.shape[2]
+    shape = (depth, heads)
+    sizes = curve_sizes(len(order))
+    leading = [mask_of(order[:size], shape) for size in sizes]
+    random_sizes = tuple(sorted({size for size in np.geomspace(1, len(order) - 1, SIZES).round().astype(int).tolist()}))
+    rng = np.random.default_rng(seed)
+    drawn = [matched_sets(mask_of(order[:size], shape), RANDOM_SETS, rng) for size in random_sizes]
+    masks = [*leading, *(~mask for mask in leading), *(mask for group in drawn for mask in group)]
+    found = faithfulness(weights, ids, z[:, :depth], studies, np.array(masks))
+    first, second, rest = np.split(found, [len(sizes), 2 * len(sizes)])
+    random = np.full((len(random_sizes), RANDOM_SETS), np.nan)
+    for row, group in enumerate(drawn):
+        random[row, : len(group)], rest = rest[: len(group)], rest[len(group) :]
+    return Curves(tuple(order), sizes, first, 1 - second, random_sizes, random)
+
+
+def faithfulness(
+    weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
+) -> Array:
+    """F of every set, over all pairs of all sense pairs in both directions. `masks: set layer head -> set`"""
+    directions = torch.stack([axis.u / axis.gap for axis, _ in studies])
+    rows = [
+        (recipient, donor, sign, which)
+        for which, (_, pairs) in enumerate(studies)
+        for a, b in zip(pairs.a, pairs.b, strict=True)
+        for recipient, donor, sign in ((a, b, 1.0), (b, a, -1.0))
+    ]
+    recipients, donors, signs, axes = zip(*rows, strict=True)
+    nothing = np.zeros((1, *masks.shape[1:]), dtype=bool)
+    kept = torch.from_numpy(np.concatenate([nothing, masks]))
+    moved = patching.swap_sets(weights, [ids[row] for row in recipients], z[list(donors)], kept, directions)
+    along = moved.double().numpy()[np.arange(len(rows)), :, list(axes)] * np.array(signs)[:, None]  # row set
+    total = along.sum(0)  # 0 where all heads are kept, most negative where none is
+    return np.asarray((total[1:] - total[0]) / -total[0])
+
+
+def curve_sizes(heads: int) -> tuple[int, ...]:
+    """0, 1, 2, ... up to DENSE, then in growing steps, and all heads."""
+    coarse = np.geomspace(DENSE, heads, 12).round().astype(int).tolist() if heads > DENSE else []
+    return tuple(sorted({*range(min(DENSE, heads) + 1), *coarse, heads}))
+
+
+def mask_of(heads: Sequence[HeadIndex], shape: tuple[int, int]) -> Mask:
+    """`layer head`, True for the given heads."""
+    mask = np.zeros(shape, dtype=bool)
+    for layer, head in heads:
+        mask[layer, head] = True
+    return mask
+
+
+def matched_sets(mask: Mask, count: int, rng: np.random.Generator) -> list[Mask]:
+    """Up to `count` different random sets with as many heads in every layer as `mask`, never `mask` itself."""
+    found: dict[bytes, Mask] = {}
+    for _ in range(count * 5):
+        drawn = rng.permuted(mask, axis=1)
+        if not np.array_equal(drawn, mask):
+            found.setdefault(drawn.tobytes(), drawn)
+        if len(found) == count:
+            break
+    return list(found.values())

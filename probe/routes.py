@@ -1,0 +1,110 @@
+"""How a head's effect comes about: by where it looks or by what it carries, at which distance, and against what baseline.
+
+Three more exact swaps beside the one of `probe.effects`, in the same unit (fractions of the sense gap, both directions averaged):
+
+    where      the attention row of the donor over the recipient's own values: A_donor V_recipient
+    what       the recipient's attention row over the donor's values: A_recipient V_donor
+    ablation   z replaced by its mean over the fit part: the part of the gap that is lost without this head's choice
+
+The first two need sentences of equal length, so they are measured on aligned pairs only.
+
+Source: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); Zhang & Nanda 2024 (ablation baselines).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probe import attention, patching, replay
+from probe.effects import ALIGNED, Effects, Pairs
+from probe.replay import Weights
+from probe.senses import Axis
+from probe.statistics import Array
+from probe.tokens import batch_by_length, in_order
+
+MOST_PAIRS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """`where what ablation: layer head`, fractions of the gap; `where` and `what` are None without aligned pairs."""
+
+    where: Array | None
+    what: Array | None
+    ablation: Array
+
+
+def measure_routes(
+    weights: Weights, ids: Sequence[Sequence[int]], mean_z: Tensor, gap: Array, study: tuple[Axis, Pairs]
+) -> Routes:
+    """The three swaps for one pair of senses, on its first MOST_PAIRS pairs. `mean_z: layer head d_head`, `gap: pair`."""
+    axis, pairs = study
+    depth, count = axis.depth, min(len(pairs), MOST_PAIRS)
+    both = [*zip(pairs.a, pairs.b, strict=True)][:count]
+    rows = [row for pair in both for row in pair]  # a, b, a, b, ...
+    others = [row for pair in both for row in reversed(pair)]
+    signs = np.tile([1.0, -1.0], count)
+    direction = (axis.u / axis.gap)[None]
+    recipients = [ids[row] for row in rows]
+
+    def lost(z: Tensor) -> Array:
+        moved = patching.swap_heads(weights, recipients, z, direction)[..., 0].double().numpy()
+        effect = -(moved * signs[:, None, None]).sum(0) / 2 / gap[:count].sum()
+        return np.pad(effect, ((0, len(weights.blocks) - depth), (0, 0)))
+
+    ablation = lost(mean_z[:depth].expand(len(rows), -1, -1, -1)) * 2
+    if pairs.design != ALIGNED:
+        return Routes(None, None, ablation)
+    donors = [ids[row] for row in others]
+    return Routes(
+        where=lost(mixed_z(weights, donors, recipients, depth)),
+        what=lost(mixed_z(weights, recipients, donors, depth)),
+        ablation=ablation,
+    )
+
+
+def mixed_z(
+    weights: Weights, looking: Sequence[Sequence[int]], carrying: Sequence[Sequence[int]], depth: int
+) -> Tensor:
+    """z at the last token from the attention rows of one run over the values of another: A V. `-> row layer head d_head`
+
+    The two texts of a row have the same length.
+    """
+    batches = batch_by_length([len(row) for row in looking], most_rows=64)
+    parts = []
+    with torch.inference_mode():
+        for batch in batches:
+            patterns, values = (
+                _run(weights, [looking[i] for i in batch], depth),
+                _run(weights, [carrying[i] for i in batch], depth),
+            )
+            mixed = [
+                attention.mix(step["pattern"][:, :, -1:], other["v"])
+                for step, other in zip(patterns, values, strict=True)
+            ]
+            parts.append(torch.stack([z.squeeze(-2) for z in mixed], dim=1))
+    return torch.cat(parts)[in_order(batches)].clone()
+
+
+def _run(weights: Weights, rows: list[Sequence[int]], depth: int) -> list[dict[str, Tensor]]:
+    """The attention steps of equally long rows through the first `depth` blocks."""
+    resid = replay.embed(weights, torch.tensor(rows, device=weights.wte.device))
+    steps = []
+    for block in weights.blocks[:depth]:
+        step = replay.attend(block, resid, weights.epsilon)
+        resid = resid + replay.merge_heads(block, step["z"])
+        resid = resid + replay.mlp(block, resid, weights.epsilon)
+        steps.append({"pattern": step["pattern"], "v": step["v"]})
+    return steps
+
+
+def by_distance(effects: Effects, distances: Sequence[int | None]) -> dict[int, Array]:
+    """E of every head over the pairs whose cue stands so many tokens before the word. `distance -> layer head`"""
+    numerator, found = (effects.denoise + effects.noise) / 2 - effects.same_sense, {}
+    for distance in sorted({value for value in distances if value is not None}):
+        rows = [row for row, value in enumerate(distances) if value == distance]
+        found[distance] = np.asarray(numerator[rows].sum(0) / effects.gap[rows].sum())
+    return found

@@ -1,0 +1,69 @@
+"""What each head was shown to be, in one word and with the numbers that led to it.
+
+    resolver            separates the senses held out, and its swap moves the word beyond a same-sense donor, both corrected
+                        for every head tested, and not only from the token next to it
+    position-explained  the same, but the effect lives at cue distance 1 alone and the head looks at the previous token
+    opposes             its swap moves the word significantly the wrong way
+    backup              separates, its own write is large, and yet swapping it alone moves little: another path makes up for it
+    carrier             separates, and nothing at the word depends on it
+    none                nothing was shown
+
+A verdict is about one word and one pair of senses. "resolver" is never given for attention or separation alone.
+"""
+
+import math
+from collections.abc import Mapping
+
+import pandas as pd
+
+LEVEL = 0.05
+SMALL = 0.1
+FAR_SHARE = 0.2
+PREVIOUS = 0.5
+Evidence = Mapping[str, float]
+
+
+def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
+    """`verdict` and `because` for every row of the evidence frame, which keeps its index.
+
+    Reads p_auroc p_swap p_opposes auroc net net_low net_high direct net_near net_far attention_previous; a row without a measured
+    swap (no gap) gets none.
+    """
+    rows = [verdict(row) for row in evidence.to_dict("records")]
+    return pd.DataFrame(rows, columns=["verdict", "because"], index=evidence.index)
+
+
+def verdict(row: Evidence) -> tuple[str, str]:
+    """The verdict on one head and the sentence that gives its reasons; the first rule that holds decides."""
+    if math.isnan(row["net"]):
+        return "none", "the model does not separate these senses at the word, so no head was swapped"
+    separates, moves = row["p_auroc"] < LEVEL, row["p_swap"] < LEVEL
+    rules = (
+        ("opposes", row["p_opposes"] < LEVEL),
+        ("position-explained", separates and moves and is_positional(row)),
+        ("resolver", separates and moves),
+        ("backup", separates and row["direct"] >= SMALL and row["net"] < row["direct"] / 2),
+        ("carrier", separates),
+    )
+    name = next((name for name, holds in rules if holds), "none")
+    return name, _because(row, name)
+
+
+def is_positional(row: Evidence) -> bool:
+    """Whether the effect is there at distance 1 only, from a head that looks at the token before the word whatever it is."""
+    near, far = row["net_near"], row["net_far"]
+    if math.isnan(near) or math.isnan(far):
+        return False
+    return far < FAR_SHARE * near and row["attention_previous"] > PREVIOUS
+
+
+def _because(row: Evidence, name: str) -> str:
+    separation = f"separates the senses held out with AUROC {row['auroc']:.2f} (max-T p = {row['p_auroc']:.2g})"
+    p = row["p_opposes"] if name == "opposes" else row["p_swap"]
+    effect = f"swapping it moves the word {row['net']:.0%} [{row['net_low']:.0%}, {row['net_high']:.0%}] of the gap (max-T p = {p:.2g})"
+    extra = {
+        "position-explained": f"; {row['net_near']:.0%} with the cue next to the word, {row['net_far']:.0%} further away, and "
+        f"{row['attention_previous']:.0%} of its attention on the token before",
+        "backup": f"; its own write is {row['direct']:.0%} of the gap",
+    }
+    return f"{separation}; {effect}{extra.get(name, '')}"

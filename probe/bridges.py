@@ -3,7 +3,6 @@
 Apart from `checkpoints`, which reads files only, so that each side of the certificate has its own way to the weights.
 """
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dtype) -> "TransformerBridge":
-    """Hugging Face's model inside TransformerLens's bridge, raw mode; the bridge gets a tokenizer of its own."""
+    """Hugging Face's model inside TransformerLens's bridge, raw mode."""
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoModelForCausalLM
 
@@ -40,9 +39,9 @@ def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dty
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
         if info[kind]:
             raise refuse(folder, f"transformers reports {kind.replace('_', ' ')} {min(info[kind])}", "save it again")
-    model.to(device).eval().requires_grad_(False)
+    model.to(device)
     bridge = TransformerBridge.boot_transformers(
-        str(folder), hf_model=model, tokenizer=copy.deepcopy(tokenizer), device=str(device), dtype=dtype
+        str(folder), hf_model=model, tokenizer=tokenizer, device=str(device), dtype=dtype
     )
     return bridge.eval().requires_grad_(False)
 

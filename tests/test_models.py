@@ -484,11 +484,23 @@ def test_a_model_whose_heads_write_nothing_has_no_edit_to_feel(copy: Path) -> No
     assert probe.load(change_tensors(copy, silent)).config.n_layers == 2
 
 
+def test_every_load_is_self_checked(model: Model, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("probe.models.check_hooks", lambda bridge, ids, config, *, where: seen.append(where))
+    probe.load(checkpoint)
+    probe.load(model.bridge)
+    assert seen == [model.name, model.name]
+
+
 # What loading leaves behind
 
 
-def test_loading_leaves_no_hook_and_changes_no_setting(checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_leaves_no_hook_and_changes_no_setting(
+    checkpoint: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ("", "transformers", "transformer_lens", "huggingface_hub")
+    for name in names:
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
     state = lambda: (
         [(logging.getLogger(name).level, list(logging.getLogger(name).handlers)) for name in names],
         list(warnings.filters),

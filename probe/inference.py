@@ -5,7 +5,8 @@ same few cue words, so shuffling sentences, or flipping frames, would only ask w
 model. The direction of every head is fitted again under every relabelling, and the largest statistic over all heads is what
 each head has to beat, which holds the chance of even one false claim at the level of the test.
 
-Sources: Westfall & Young 1993 (max-T); Winkler et al. 2014 (exchangeable groups); Benjamini & Hochberg 1995.
+Sources: Westfall & Young 1993 (max-T); Winkler et al. 2014 (exchangeable groups); Benjamini & Hochberg 1995;
+Tusher et al. 2001 (a floor under standard errors).
 """
 
 from collections.abc import Hashable, Sequence
@@ -24,7 +25,7 @@ CHUNK = 64
 
 @dataclass(frozen=True, eq=False)
 class MaxT:
-    """One family of tests: `t` the studentised statistics, `p` corrected for the whole family, `q` the BH rate; any shape."""
+    """One family of tests: `t` the statistics, `p` corrected for the whole family, `q` the false discovery rate; any shape."""
 
     t: Array
     p: Array
@@ -51,24 +52,28 @@ def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng:
 def max_t(observed: Array, null: Array) -> MaxT:
     """Corrected one-sided p of every statistic: how often the largest one under relabelling reaches it.
 
-    `observed: ...`, `null: draws ...`; both are divided by the null's spread of each test first, so that no noisy test sets
-    the bar for all. p = (1 + hits) / (1 + draws), so it is never 0.
+    `observed: ...`, `null: draws ...`, the same studentised statistic. p = (1 + hits) / (1 + draws), so it is never 0. The
+    bar is lowered step by step: a head that has passed no longer sets it for the heads behind it (Westfall & Young's step-down),
+    without which the relabelled leader would hide every true but smaller head.
     """
-    spread = null.std(0)
-    scale = np.where(spread > 0, spread, np.inf)
-    t, peaks = observed / scale, (null / scale).reshape(len(null), -1).max(1)
-    hits = (peaks[:, None] >= t.ravel() - 1e-9).sum(0).reshape(t.shape)
-    alone = (null / scale >= t - 1e-9).sum(0)
-    uncorrected = (1 + alone) / (1 + len(null))
-    q = false_discovery_control(uncorrected.ravel()).reshape(t.shape)
-    return MaxT(t, (1 + hits) / (1 + len(null)), q)
+    t, flat = observed.ravel(), null.reshape(len(null), -1)
+    order = (-t).argsort(kind="stable")
+    bar = np.maximum.accumulate(flat[:, order[::-1]], axis=1)[
+        :, ::-1
+    ]  # the largest among this head and those behind it
+    corrected = (1 + (bar >= t[order] - 1e-9).sum(0)) / (1 + len(null))
+    p = np.empty_like(t)
+    p[order] = np.maximum.accumulate(corrected)
+    q = false_discovery_control((1 + (flat >= t - 1e-9).sum(0)) / (1 + len(null)))
+    return MaxT(observed, p.reshape(observed.shape), q.reshape(observed.shape))
 
 
 def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels: Labels) -> Array:
     """AUROC - 1/2 of every head's own direction under every labelling, fitted on fit and scored on report.
 
     `fit: head n d`, `report: head m d` in coordinates that do not depend on the labels; labels `draw n`, `draw m` with the true
-    ones first -> `draw head`. The direction is the mean difference over the pooled variance of each coordinate.
+    ones first -> `draw head`. The direction is the mean difference over the pooled variance of each coordinate. Under the null the
+    standard error of an AUROC is the same for every head, so it is not divided out.
     """
     rows = [
         _auroc(_own_scores(fit, fit_labels[start : start + CHUNK], report), report_labels[start : start + CHUNK])
@@ -100,9 +105,11 @@ def _auroc(scores: Array, labels: Labels) -> Array:
 
 
 def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Array:
-    """Mean effect of every head as it is (first) and with the sign of whole units flipped. `pair ... -> 1 + draws, ...`
+    """Studentised mean effect of every head as it is (first) and with the sign of whole units flipped. `pair ... -> 1 + draws, ...`
 
-    Under the null a head's effect is as likely to point one way as the other for every cue word.
+    Under the null a head's effect is as likely to point one way as the other for every cue word. t = mean / (se + floor), the
+    floor being the median standard error over heads: a head that hardly does anything must not win by having hardly any noise
+    (Tusher et al. 2001).
     """
     names = {name: index for index, name in enumerate(dict.fromkeys(units))}
     member = np.array([names[unit] for unit in units])
@@ -110,7 +117,10 @@ def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.
     by_unit = np.zeros((len(names), flat.shape[1]))
     np.add.at(by_unit, member, flat)
     signs = np.vstack([np.ones(len(names)), rng.choice([-1.0, 1.0], size=(draws, len(names)))])
-    return (signs @ by_unit / len(effects)).reshape(-1, *effects.shape[1:])
+    mean = signs @ by_unit / len(effects)
+    error = np.sqrt(np.maximum((flat**2).mean(0) - mean**2, 0) / max(len(effects) - 1, 1))
+    floor = max(float(np.median(error[0])), 1e-12)
+    return (mean / (error + floor)).reshape(-1, *effects.shape[1:])
 
 
 def sentences_needed(d: float, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> int:

@@ -29,7 +29,7 @@ def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     Reads p_auroc p_swap p_opposes auroc net net_low net_high direct net_near net_far attention_previous; a row without a measured
     swap (no gap) gets none.
     """
-    rows = [verdict(row) for row in evidence.to_dict("records")]
+    rows = [verdict({str(name): value for name, value in row.items()}) for row in evidence.to_dict("records")]
     return pd.DataFrame(rows, columns=["verdict", "because"], index=evidence.index)
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from probe.embedded import grammar
-from probe.embedded.evaluate import Score, overall
+from probe.embedded.evaluate import Answer, Score, overall
+from probe.embedded.withheld import held_out_cues
 
 _TEXT = """# tiny-senses
 
@@ -17,7 +18,7 @@ A small GPT-2 (4 layers x 4 heads, d_model 128, MLP width 256, context 256) that
 | architecture | `GPT2LMHeadModel`, {parameters:,} parameters, float32, tied embeddings, no dropout |
 | tokenizer | byte-level BPE of its own, {tokens:,} tokens; BOS = EOS = `<|endoftext|>`; BOS is prepended in training and in use |
 | made by | `python -m probe.embedded.train --seed {seed} --steps {steps}` |
-| time | {minutes:.1f} minutes on two CPU cores |
+| time | {minutes:.1f} minutes with one thread |
 | licence | MIT, like the package |
 
 ## Data
@@ -39,6 +40,10 @@ frames with half of the seen cues, scored on the other frames with the other see
 chosen in the fitted half (depth d leaves block d). "Before attention" is the stream that enters the first block: chance.
 
 {table}
+
+The example sentences, read at the word with the means of all lexicon sentences with seen cues:
+
+{shown}
 
 ## Not for
 
@@ -75,10 +80,20 @@ def table(scores: Sequence[Score]) -> str:
     return "\n".join(lines)
 
 
-def write(facts: Facts, scores: Sequence[Score], types: int) -> str:
+def shown(answers: Sequence[Answer]) -> str:
+    """The example sentences as a Markdown table; where the cue comes after the word, the answer is only a habit."""
+    lines = ["| text up to the word | sense meant | nearest mean | cue before the word |", "|---|---|---|---|"]
+    for row in answers:
+        lines.append(f"| {row.text} | {row.sense} | {row.answer} | {'no' if row.cue_after else 'yes'} |")
+    return "\n".join(lines)
+
+
+def write(facts: Facts, results: tuple[Sequence[Score], Sequence[Answer]], types: int) -> str:
     """The card as Markdown."""
     topics = grammar.topics()
     cues = {cue for topic in topics for cue in topic.cues}
     counts = {"words": len({topic.word for topic in topics}), "senses": len(topics), "cues": len(cues)}
-    held = len(grammar.held_out_cues())
-    return _TEXT.format(**vars(facts), **counts, held=held, types=types, table=table(scores))
+    held = len(held_out_cues())
+    return _TEXT.format(
+        **vars(facts), **counts, held=held, types=types, table=table(results[0]), shown=shown(results[1])
+    )

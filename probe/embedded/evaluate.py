@@ -15,10 +15,11 @@ from torch import Tensor
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from probe import lexicon
-from probe.embedded import grammar
+from probe.embedded.withheld import held_out
 
 TIE = 1e-5
 BATCH = 256
+HELD_OUT = 2
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,32 @@ class Score:
     n_held_out: int
     depths: tuple[int, ...]
     embedding: float
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A word's lexicon sentences as the model reads them. `resid: sentence depth d_model`, the rest one entry a sentence.
+
+    `cue_half` is 0 or 1 for the two halves of the seen cues, HELD_OUT for the others.
+    """
+
+    word: str
+    senses: tuple[str, ...]
+    resid: Tensor
+    labels: Tensor
+    frames: Tensor
+    cue_half: Tensor
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A showcase sentence up to the word, its sense, and the sense that the model's nearest mean says."""
+
+    text: str
+    word: str
+    sense: str
+    answer: str
+    cue_after: bool
 
 
 def resid_at_end(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Tensor:
@@ -93,42 +120,72 @@ def best_depth(resid: Tensor, labels: Tensor, frames: Tensor, fit: Tensor) -> in
     return int(max(range(len(gained)), key=lambda depth: (round(gained[depth].item(), 9), margin[depth].item())))
 
 
-def score_word(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, word: str) -> Score:
+def read_word(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, word: str) -> Reading:
+    """Runs every sentence of the lexicon for this word."""
+    rows = lexicon.expand(word).sentences
+    entry = lexicon.entry(word)
+    senses = tuple(sense.name for sense in entry.senses)
+    names = [frame.name for frame in entry.frames]
+    return Reading(
+        word,
+        senses,
+        resid_at_end(model, tokenizer, [row.text[: row.end] for row in rows]),
+        torch.tensor([senses.index(row.sense) for row in rows]),
+        torch.tensor([names.index(str(row.frame)) for row in rows]),
+        torch.tensor([_cue_half(word, row.sense, row.text[row.cue_start : row.cue_end]) for row in rows]),
+    )
+
+
+def score_word(reading: Reading) -> Score:
     """The word's accuracies over the four ways to halve its frames and seen cues."""
-    sentences = lexicon.expand(word).sentences
-    resid = resid_at_end(model, tokenizer, [row.text[: row.end] for row in sentences])
-    senses = [sense.name for sense in lexicon.entry(word).senses]
-    labels = torch.tensor([senses.index(row.sense) for row in sentences])
-    names = [frame.name for frame in lexicon.entry(word).frames]
-    frames = torch.tensor([names.index(str(row.frame)) for row in sentences])
-    cue_half = torch.tensor([_cue_half(word, row.sense, row.text[row.cue_start : row.cue_end]) for row in sentences])
+    frames, cue_half = reading.frames, reading.cue_half
     seen, held, depths = [], [], []
     for frame_half in (0, 1):
         for cues in (0, 1):
             fit = (frames % 2 == frame_half) & (cue_half == cues)
-            depth = best_depth(resid, labels, frames, fit)
+            depth = best_depth(reading.resid, reading.labels, frames, fit)
             fresh = frames % 2 != frame_half
-            seen.append(points(resid, labels, fit, fresh & (cue_half == 1 - cues))[0][:, [0, depth]])
-            held.append(points(resid, labels, fit, fresh & (cue_half == 2))[0][:, depth])
+            other = points(reading.resid, reading.labels, fit, fresh & (cue_half == 1 - cues))[0]
+            seen.append(other[:, [0, depth]])
+            held.append(points(reading.resid, reading.labels, fit, fresh & (cue_half == HELD_OUT))[0][:, depth])
             depths.append(depth)
-    both, withheld = torch.cat(seen).double().mean(0).tolist(), torch.cat(held).double()
-    return Score(
-        word, len(senses), both[1], withheld.mean().item(), sum(map(len, seen)), len(withheld), tuple(depths), both[0]
+    before, after = torch.cat(seen).double().mean(0).tolist()
+    withheld = torch.cat(held).double()
+    counts = sum(map(len, seen)), len(withheld)
+    return Score(reading.word, len(reading.senses), after, withheld.mean().item(), *counts, tuple(depths), before)
+
+
+def answers(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, reading: Reading) -> tuple[Answer, ...]:
+    """The showcase sentences of a word: the nearest sense mean of all its lexicon sentences with seen cues."""
+    fit = reading.cue_half != HELD_OUT
+    depth = best_depth(reading.resid, reading.labels, reading.frames, fit)
+    resid = reading.resid[:, depth]
+    means = torch.stack([resid[fit & (reading.labels == sense)].mean(0) for sense in range(len(reading.senses))])
+    shown = [row for row in lexicon.showcase() if row.word == reading.word]
+    found = resid_at_end(model, tokenizer, [row.text[: row.end] for row in shown])[:, depth] if shown else resid[:0]
+    nearest = torch.cdist(found, means).argmin(-1).tolist()
+    return tuple(
+        Answer(row.text[: row.end], row.word, row.sense, reading.senses[i], row.cue_after)
+        for row, i in zip(shown, nearest, strict=True)
     )
 
 
 def _cue_half(word: str, sense: str, cue: str) -> int:
     """0 or 1: the half of the seen cues it belongs to; 2: held out."""
-    held = grammar.held_out(word, sense)
+    held = held_out(word, sense)
     if cue in held:
-        return 2
+        return HELD_OUT
     (cues,) = (item.cues for item in lexicon.entry(word).senses if item.name == sense)
     return [other for other in cues if other not in held].index(cue) % 2
 
 
-def evaluate(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast) -> tuple[Score, ...]:
-    """One score per word of the lexicon."""
-    return tuple(score_word(model, tokenizer, word) for word in lexicon.words())
+def evaluate(
+    model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast
+) -> tuple[tuple[Score, ...], tuple[Answer, ...]]:
+    """One score per word of the lexicon, and the answers to the showcase sentences."""
+    readings = [read_word(model, tokenizer, word) for word in lexicon.words()]
+    shown = [answer for reading in readings for answer in answers(model, tokenizer, reading)]
+    return tuple(map(score_word, readings)), tuple(shown)
 
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:

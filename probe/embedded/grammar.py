@@ -1,11 +1,8 @@
 """The training text of tiny-senses: English-like sentences about the senses of the lexicon's words, drawn from tables.
 
 A unit is one to many sentences that belong together. Some units are about a topic and hold no ambiguous word; in others an
-ambiguous word follows, or precedes, something that tells its sense. A fifth of each sense's cues are held out: they occur in
-topic units like any other cue, but a unit that holds an ambiguous word never holds one of them. The lexicon's frames are read
-only to refuse what comes near them, and the lesson's own sentences are listed and refused.
-
-The tables stand beside this module: ordinary words, what is said about each sense, sentence plans, and other stories.
+ambiguous word follows, or precedes, something that tells its sense, and what comes next depends on it. The lexicon's frames
+are read only to refuse what comes near them, and the lesson's own sentences are listed and refused.
 """
 
 import re
@@ -13,23 +10,13 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from random import Random
-from typing import Any
 
 from probe import lexicon
+from probe.embedded.templates import HERE, Slots, fill, finish, tables
+from probe.embedded.withheld import allowed, held_out, plural
 
-HERE = Path(__file__).parent
-HELD_OUT_SHARE = 0.2
-WINDOW = 7
-IRREGULAR = {"mouse": "mice", "match": "matches"}
-
-Slots = Mapping[str, Sequence[str]]
-
-_SLOT = re.compile(r"\{(\w+)(?::(\w+))?\}")
-_VOWEL = re.compile(r"\b([Aa]) (?!one|eu|uni(?![mn])|use|usual)(?=[aeiou]|hour)")
-_CUE, _WORD = "<", ">"
-_QUESTION = re.compile(r"(?:what|who|why|how|can|could|is|did|do|which)\b", re.IGNORECASE)
+_STUTTER = re.compile(r"\b(\w{3,}) (?:and |or |nor |of |by |to |the |its |every )+\1\b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,47 +35,6 @@ class Topic:
         return tuple(cue for cue in self.cues if cue not in self.held_out)
 
 
-def plural(word: str) -> str:
-    """The plural of one of the lexicon's words."""
-    return IRREGULAR.get(word, word + "s")
-
-
-@cache
-def held_out_cues() -> frozenset[str]:
-    """A fifth of the cues: met in topic sentences, never in one with an ambiguous word.
-
-    A cue that several senses share is held out for all of them or for none, so those that belong to one sense go first.
-    """
-    senses = [sense for word in lexicon.words() for sense in lexicon.entry(word).senses]
-    listed = [cue for sense in senses for cue in sense.cues]
-    held: set[str] = set()
-    for sense in senses:
-        own = [cue for cue in sense.cues if listed.count(cue) == 1]
-        shared = [cue for cue in reversed(sense.cues) if cue not in own]
-        fresh = [cue for cue in own[1::3] + own[2::3] + own[0::3] + shared if cue not in held]
-        missing = round(HELD_OUT_SHARE * len(sense.cues)) - len(held.intersection(sense.cues))
-        held.update(fresh[: max(missing, 0)])
-    return frozenset(held)
-
-
-def held_out(word: str, sense: str) -> tuple[str, ...]:
-    """The cues of one sense that training never shows beside an ambiguous word."""
-    (cues,) = (item.cues for item in lexicon.entry(word).senses if item.name == sense)
-    return tuple(cue for cue in cues if cue in held_out_cues())
-
-
-@cache
-def tables() -> Mapping[str, Any]:
-    """All slots of the tables that belong to no sense, by name."""
-    found: dict[str, Any] = {}
-    for name in ("grammar_words.toml", "grammar_templates.toml", "grammar_stories.toml"):
-        table = tomllib.loads((HERE / name).read_text("utf-8"))
-        if twice := found.keys() & table.keys():
-            raise ValueError(f"{name} defines {', '.join(sorted(twice))} again; every slot has one list, rename it")
-        found |= table
-    return found
-
-
 @cache
 def topics() -> tuple[Topic, ...]:
     """Every sense of the lexicon with what the grammar says about it."""
@@ -99,39 +45,6 @@ def topics() -> tuple[Topic, ...]:
             says = {**said[word][sense.name], "follow": [text.strip() for text in sense.continuations]}
             found.append(Topic(word, sense.name, tuple(sense.cues), held_out(word, sense.name), says))
     return tuple(found)
-
-
-def fill(template: str, slots: Slots, rng: Random, bound: dict[str, str] | None = None) -> str:
-    """The template with every slot filled, slots inside entries too.
-
-    `{name:slot}` binds a choice not bound before in this text, and `{name}` repeats it.
-    """
-    memory = {} if bound is None else bound
-
-    def choose(match: re.Match[str]) -> str:
-        name, source = match.groups()
-        if name in memory:
-            return memory[name]
-        if source is None:
-            return fill(rng.choice(slots[name]), slots, rng, memory)
-        taken = set(memory.values())
-        memory[name] = fill(rng.choice([entry for entry in slots[source] if entry not in taken]), slots, rng, memory)
-        return memory[name]
-
-    return _SLOT.sub(choose, template)
-
-
-def finish(text: str, rng: Random) -> str:
-    """Articles, spaces, capitals and end marks put right."""
-    text = re.sub(r"\s+", " ", text).replace(" ,", ",").strip()
-    text = _VOWEL.sub(r"\1n ", text)
-    sentences = [part[:1].upper() + part[1:] for part in re.split(r"(?<=[.?!]) ", text) if part]
-    last = sentences[-1]
-    if last[-1] not in ".?!":
-        quote = '"' if last.count('"') % 2 else ""
-        mark = "?" if _QUESTION.match(last) else rng.choices([".", "!", ""], [90, 4, 6])[0]
-        sentences[-1] = last + quote + mark
-    return " ".join(sentences)
 
 
 @cache
@@ -155,9 +68,10 @@ def _foreign(word: str) -> Sequence[str]:
 
 
 def _sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:
-    memory: dict[str, str] = {}
-    plan = " ".join((rng.choice(slots[lead]), rng.choice(slots[after]), rng.choice(slots["ending"])))
-    return finish(fill(plan, slots, rng, memory), rng)
+    opening = rng.choice(slots[lead])
+    then = rng.choice(slots["clause" if opening.endswith(" that") else after])
+    plan = f"{opening} {then}{rng.choice(slots['again'])} {rng.choice(slots['ending'])}"
+    return finish(fill(plan, slots, rng), rng)
 
 
 def ambiguous(topic: Topic, rng: Random) -> str:
@@ -221,72 +135,26 @@ def story(rng: Random) -> str:
 
 
 def paragraph(topic: Topic, rng: Random) -> str:
-    """Several sentences that stay with one topic, with a word or two from elsewhere."""
-    word = _scope(topic, "word")
-    makers = [ambiguous, about, later, pair]
-    sentences = [ambiguous(topic, rng)]
+    """Several sentences that stay with one topic, two in five without any ambiguous word, with a word from elsewhere."""
+    plain = rng.random() < 0.4
+    slots = _scope(topic, "kin" if plain else "word")
+    makers = [about] if plain else [ambiguous, ambiguous, about, about, pair, later]
+    sentences = [makers[0](topic, rng)]
     for _ in range(rng.randrange(2, 14)):
         draw = rng.random()
         if draw < 0.2:
-            sentences.append(story(rng))
+            text = story(rng)
         elif draw < 0.4:
-            sentences.append(finish(fill("the {maybe_adjs}{W} " + rng.choice(word["predicate"]), word, rng), rng))
+            text = finish(fill("the {maybe_adjs}{W} " + rng.choice(slots["predicate"]), slots, rng), rng)
         else:
-            sentences.append(rng.choices(makers, [35, 35, 10, 20])[0](topic, rng))
+            text = rng.choice(makers)(topic, rng)
+        if allowed(_joined([*sentences, text])):
+            sentences.append(text)
+    return _joined(sentences)
+
+
+def _joined(sentences: Sequence[str]) -> str:
     return " ".join(text if text[-1] in ".?!" else text + "." for text in sentences)
-
-
-@cache
-def _ambiguous_forms() -> frozenset[str]:
-    return frozenset(form for word in lexicon.words() for form in (word, plural(word)))
-
-
-@cache
-def _withheld_forms() -> frozenset[str]:
-    return frozenset(form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es"))
-
-
-@cache
-def _frame_windows() -> frozenset[tuple[str, ...]]:
-    """Every run of WINDOW words of a frame that holds the word's place, cue and word as placeholders."""
-    found = set()
-    for word in lexicon.words():
-        for frame in lexicon.entry(word).frames:
-            for text in frame.versions.values():
-                words = _words(text.replace("{cue}", _CUE).replace("{word}", _WORD))
-                found.update(run for run in _runs(words) if _WORD in run)
-    return frozenset(found)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z]+|[<>]", text.lower())
-
-
-def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    size = min(WINDOW, len(words))
-    return (tuple(words[start : start + size]) for start in range(len(words) - size + 1))
-
-
-def echoes_frame(text: str) -> bool:
-    """Whether the text has WINDOW words in a row of one of the lexicon's frames, any ambiguous word and any cue in their places."""
-    words = [_WORD if word in _ambiguous_forms() else word for word in _words(text)]
-    for run in _runs(words):
-        if _WORD in run:
-            masked = (run[:i] + (_CUE,) + run[i + 1 :] for i in range(len(run)) if run[i] != _WORD)
-            if run in _frame_windows() or any(other in _frame_windows() for other in masked):
-                return True
-    return False
-
-
-def allowed(text: str) -> bool:
-    """No held-out cue together with an ambiguous word, none of the lesson's own sentences, and no echo of a frame."""
-    low = text.lower()
-    found = set(_words(low))
-    if found.isdisjoint(_ambiguous_forms()):
-        return not any(kept.lower() in low for kept in tables()["kept_out"])
-    if not found.isdisjoint(_withheld_forms()) or any(kept.lower() in low for kept in tables()["kept_out"]):
-        return False
-    return not echoes_frame(text)
 
 
 def _draw(rng: Random, *, long: bool) -> str:
@@ -294,10 +162,10 @@ def _draw(rng: Random, *, long: bool) -> str:
     if long:
         return paragraph(topic, rng)
     draw = rng.random()
-    for share, make in ((0.44, ambiguous), (0.70, about), (0.79, pair), (0.83, later)):
+    for share, make in ((0.38, ambiguous), (0.72, about), (0.80, pair), (0.84, later)):
         if draw < share:
             text = make(topic, rng)
-            return text if rng.random() < 0.9 else finish(story(rng) + " " + text, rng)
+            return text if rng.random() < 0.9 else _joined([story(rng), text])
     return story(rng)
 
 
@@ -307,6 +175,6 @@ def units(n: int, *, seed: int, long: bool = False) -> Iterator[str]:
     made = 0
     while made < n:
         text = _draw(rng, long=long)
-        if allowed(text):
+        if not _STUTTER.search(text) and allowed(text):
             made += 1
             yield text

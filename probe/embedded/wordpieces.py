@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from probe import lexicon
-from probe.embedded import grammar
+from probe.embedded.templates import tables
+from probe.embedded.withheld import plural
 
 END = "<|endoftext|>"
 SIZE = 3400
@@ -32,10 +33,10 @@ def required() -> list[str]:
 
     Only the words of the frames are read here, one by one; their sentences never become training text.
     """
-    texts = [" Apple", "Apple", *grammar.tables()["kept_out"]]
+    texts = [" Apple", "Apple", *tables()["kept_out"]]
     for word in lexicon.words():
         entry = lexicon.entry(word)
-        texts += [f" {word}", f" {grammar.plural(word)}"]
+        texts += [f" {word}", f" {plural(word)}"]
         for sense in entry.senses:
             texts += [f" {cue}" for cue in sense.cues] + list(sense.continuations)
         for frame in entry.frames:

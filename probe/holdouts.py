@@ -1,0 +1,144 @@
+"""Which sentences of a word are learned from and which are tested, and which can be neither.
+
+Where a file gives train and test, these are kept. Otherwise the sentences are tested in folds, and a fold is learned without
+every sentence that shares a frame or a cue word with a tested one, so that nothing is known by its frame or its cue. Frames and
+cues are crossed: a sentence whose frame is tested and whose cue is not takes no part in that fold. Sentences without frames
+and cues are their own groups, identical texts staying together.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.lexicon import Sentence
+from probe.statistics import GIVEN_PARTS
+
+FOLDS = 5
+NO_PART = "its split is neither train nor test"
+NOT_LEARNED = "its sense does not occur in the training part"
+TOO_FEW = "its sense has too few sentences (or frames, or cue words) to be learned without those that are tested"
+ONE_SENSE = "no second sense of the word is left to tell it from"
+Groups = Sequence[Hashable]
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Rows to learn from and rows to be tested on; no row is in both."""
+
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.train or not self.test or set(self.train) & set(self.test):
+            raise ValueError(
+                f"holdout: {len(self.train)} rows to learn from and {len(self.test)} to test, some in both"
+            )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sentences used (`rows`), how they are held out (positions in `rows`), and the reason of every row left out.
+
+    Each training part has every sense that is tested against it, and at least two senses.
+    """
+
+    rows: tuple[int, ...]
+    holdouts: tuple[Holdout, ...]
+    design: str
+    left_out: Mapping[int, str]
+
+
+def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Plan:
+    """Hold out the sentences of one word: train and test where both are given, else in folds that share no frame and no cue.
+
+    What cannot be learned and tested apart is left out with the reason; a plan of a word with nothing left has no holdouts.
+    """
+    parts = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
+    if {"fit", "report"} <= set(parts):
+        return _given(sentences, parts)
+    return _crossed(sentences, seed, folds)
+
+
+def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
+    learned = {sentence.sense for sentence, part in zip(sentences, parts, strict=True) if part == "fit"}
+    left_out = {}
+    for row, (sentence, part) in enumerate(zip(sentences, parts, strict=True)):
+        if part is None or sentence.sense not in learned:
+            left_out[row] = NO_PART if part is None else NOT_LEARNED
+    rows = [row for row in range(len(sentences)) if row not in left_out]
+    sides = {name: tuple(place for place, row in enumerate(rows) if parts[row] == name) for name in ("fit", "report")}
+    design = "train and test as the file gives them"
+    if len(learned) < 2 or not sides["report"]:
+        return _nothing(len(sentences), left_out, design)
+    return Plan(tuple(rows), (Holdout(sides["fit"], sides["report"]),), design, left_out)
+
+
+def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
+    """Folds over what is kept, leaving out senses that some fold could not learn, until there are none."""
+    left_out: dict[int, str] = {}
+    while True:
+        rows = [row for row in range(len(sentences)) if row not in left_out]
+        labels = [sentences[row].sense for row in rows]
+        factors = _factors([sentences[row] for row in rows])
+        design = f"{folds} folds by {' and '.join(factors)}"
+        if len(set(labels)) < 2:
+            return _nothing(len(sentences), left_out, design)
+        cells = _cells(list(factors.values()), labels, seed, folds)
+        poor = {sense for train, _ in cells for sense in set(labels) - {labels[place] for place in train}}
+        if not poor:
+            return Plan(tuple(rows), tuple(Holdout(*cell) for cell in cells), design, left_out)
+        left_out |= {row: TOO_FEW for row in rows if sentences[row].sense in poor}
+
+
+def _nothing(count: int, left_out: Mapping[int, str], design: str) -> Plan:
+    return Plan((), (), design, {row: left_out.get(row, ONE_SENSE) for row in range(count)})
+
+
+def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
+    """What must not be shared, by its name: a group per sentence for each factor that has two groups to keep apart."""
+    frames = [sentence.frame or sentence.pair for sentence in sentences]
+    cues = [
+        None if sentence.cue_start is None else sentence.text[sentence.cue_start : sentence.cue_end].casefold()
+        for sentence in sentences
+    ]
+    texts = [("text", sentence.text) for sentence in sentences]
+    given: dict[str, list[Hashable]] = {}
+    for name, values in (("frame", frames), ("cue word", cues)):
+        groups = [text if value is None else (name, value) for value, text in zip(values, texts, strict=True)]
+        if set(values) != {None} and len(set(groups)) > 1:
+            given[name] = list(groups)
+    return given or {"sentence": list(texts)}
+
+
+def _cells(
+    factors: Sequence[Groups], labels: Sequence[str], seed: int, folds: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(train, test) for every combination of the factors' folds that has sentences; train differs from it in all factors."""
+    rng = np.random.default_rng(seed)
+    keys = list(zip(*(_fold_of(groups, labels, folds, rng) for groups in factors), strict=True))
+    return [
+        (
+            tuple(row for row, key in enumerate(keys) if all(a != b for a, b in zip(key, tested, strict=True))),
+            tuple(row for row, key in enumerate(keys) if key == tested),
+        )
+        for tested in sorted(set(keys))
+    ]
+
+
+def _fold_of(groups: Groups, labels: Sequence[str], folds: int, rng: np.random.Generator) -> list[int]:
+    """A fold per row: whole groups, large ones first, each to the fold that has least of the group's own senses so far."""
+    order = sorted(set(groups), key=str)
+    senses = sorted(set(labels))
+    counts = np.zeros((len(order), len(senses)))
+    place = {group: index for index, group in enumerate(order)}
+    for group, label in zip(groups, labels, strict=True):
+        counts[place[group], senses.index(label)] += 1
+    shares = counts / counts.sum(0)  # a rare sense weighs as much as a frequent one
+    shuffled = rng.permutation(len(order))
+    tally = np.zeros((folds, len(senses)))
+    fold = np.zeros(len(order), dtype=int)
+    for index in shuffled[np.argsort(-counts.sum(1)[shuffled], kind="stable")]:
+        fold[index] = np.lexsort((tally.sum(1), tally @ shares[index]))[0]
+        tally[fold[index]] += shares[index]
+    return [int(fold[place[group]]) for group in groups]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from probe.check import certify
     from probe.errors import CrossCheckError, InputError, ModelError, ProbeError, UnsupportedModel
+    from probe.evaluate import Evaluation, evaluate, write_evaluation
     from probe.lexicon import entry, expand, read_sentences, showcase, words
     from probe.models import Model, available, load
     from probe.report import write_report
@@ -39,6 +40,9 @@ _HOME = {
     "study": "study",
     "Study": "study",
     "write_report": "report",
+    "evaluate": "evaluate",
+    "Evaluation": "evaluate",
+    "write_evaluation": "evaluate",
     "ProbeError": "errors",
     "InputError": "errors",
     "ModelError": "errors",
@@ -64,6 +68,9 @@ __all__ = [
     "study",
     "Study",
     "write_report",
+    "evaluate",
+    "Evaluation",
+    "write_evaluation",
     "ProbeError",
     "InputError",
     "ModelError",
@@ -73,9 +80,9 @@ __all__ = [
 
 
 class _Package(ModuleType):
-    """Keeps `probe.trace` and `probe.study` the functions, also after the modules of the same name were imported.
+    """Keeps `probe.trace`, `probe.study` and `probe.evaluate` functions, also after the modules of the same name were imported.
 
-    The import system would overwrite both with the submodule; `from probe.trace import ...` does not need that.
+    The import system would overwrite them with the submodules; `from probe.trace import ...` does not need that.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -18,6 +18,12 @@ CAUSAL = (
     "rank_high",
 )
 RANKS = dict.fromkeys(("rank", "rank_low", "rank_high"), "Int64")
+METHODS = {
+    "nearest": "nearest sense centroid",
+    "frequent": "most frequent sense",
+    "bag": "bag of words",
+    "left": "bag of words left of the word",
+}
 COLUMNS = {
     "word": "the ambiguous word",
     "sense_a": "first sense of the pair; positive on the sense axis",
@@ -45,4 +51,23 @@ COLUMNS = {
     "depth": "number of blocks passed; -1 is the token embedding alone, 0 adds the position",
     "coordinate": "mean sense coordinate (+0.5 the first sense's mean, -0.5 the second's)",
     "share": "part of the sense gap at the read-out that this component wrote; shares sum to 1",
+    "label": "the depth in words",
+    "senses": "senses of the word that are told apart",
+    "sentences": "sentences used, to learn from or to be tested",
+    "tested": "sentences tested, each once",
+    "left_out": "sentences left out; the reasons stand in the table of that name",
+    "split_design": "how the tested sentences were kept apart from those learned from",
+    "accuracy": "share of the tested sentences whose nearest sense centroid (cosine) is that of their sense (0 to 1)",
+    "macro_f1": "mean over the senses of F1, the harmonic mean of precision and recall (0 to 1)",
+    "frequent_accuracy": "accuracy of always saying the sense most frequent in training (0 to 1)",
+    "frequent_macro_f1": "macro-F1 of the same",
+    "bag_accuracy": "accuracy of a classifier of the sentence's other words (0 to 1)",
+    "bag_macro_f1": "macro-F1 of the same",
+    "left_accuracy": "accuracy of a classifier of the words before the word, what a causal model can have read (0 to 1)",
+    "left_macro_f1": "macro-F1 of the same",
+    "angle": "mean angle between sentences of different senses minus that between sentences of the same sense (degrees)",
+    "method": "how the sense was told",
+    "words": "words that the mean is over, each counting once",
+    "where": "the sentence, or its place in the file",
+    "reason": "why it was not used",
 }

@@ -1,4 +1,4 @@
-"""Files of sentences cut into rows: JSONL, CSV, TSV, Parquet, and the word folders of CoarseWSD-20.
+"""Files of sentences cut into rows: JSONL, CSV, TSV, Parquet, and the word folders of CoarseWSD-20, one or several.
 
 Only the form of the file is judged here. A row that cannot be cut carries the reason as its flaw, and the reader of sentences
 reports it beside the rows whose content is wrong. Whatever has no rows at all, or not the columns, is refused at once.
@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from probe.errors import InputError
@@ -166,7 +166,18 @@ _CUTTERS: dict[str, Callable[[Path, bytes], Cut]] = {
 
 
 def _folder_table(folder: Path) -> Table:
-    """A CoarseWSD-20 word folder: the word is the folder's name, the senses are the values of its class map."""
+    """A CoarseWSD-20 word folder, or a folder that holds several: their rows one word after the other."""
+    maps = [] if (folder / "classes_map.txt").exists() else sorted(folder.glob("*/classes_map.txt"))
+    if not maps:
+        return _word_table(folder)
+    tables = [(place.parent.name, _word_table(place.parent)) for place in maps]
+    rows = [replace(row, where=f"{name}/{row.where}") for name, table in tables for row in table.rows]
+    identity = "".join(f"{name}\0{table.sha256}\n" for name, table in tables)
+    return Table(tuple(rows), hashlib.sha256(identity.encode()).hexdigest())
+
+
+def _word_table(folder: Path) -> Table:
+    """One word folder: the word is the folder's name, the senses are the values of its class map."""
     senses = _class_map(folder)
     splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
     if not splits:

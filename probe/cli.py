@@ -20,6 +20,7 @@ from probe.errors import ProbeError
 
 if TYPE_CHECKING:
     from probe.check import Certificate
+    from probe.evaluate import Evaluation
 
 DEFAULT_MODEL = "tiny-senses"
 
@@ -93,6 +94,38 @@ def check(
 
 
 @app.command()
+def evaluate(
+    sentences: Annotated[
+        Path,
+        typer.Option(help="Labelled sentences: JSONL, CSV, TSV, Parquet, or one or several CoarseWSD-20 word folders."),
+    ],
+    model: ModelOption = DEFAULT_MODEL,
+    out: Annotated[Path | None, typer.Option(help="A folder to write the tables and a manifest into.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the folds.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """How well each layer tells the senses apart at the word, beside baselines that need no model."""
+    from probe.evaluate import evaluate, write_evaluation
+    from probe.lexicon import read_sentences
+    from probe.models import load
+    from probe.report import check_folder
+
+    if out is not None:
+        check_folder(out)
+    corpus = read_sentences(sentences)
+    with _progress() as progress:
+        progress("loading the model", 0.0)
+        result = evaluate(load(model), corpus, seed=seed, progress=progress)
+    if out is not None:
+        command = ["probe", "evaluate", "--sentences", sentences.name, "--model", Path(model).name, "--seed", str(seed)]
+        write_evaluation(result, out, command=command)
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        _print_evaluation(result)
+
+
+@app.command()
 def models(as_json: JsonOption = False) -> None:
     """What can be loaded, and what is already on this machine."""
     from probe.models import available
@@ -146,6 +179,14 @@ def _print_certificate(certificate: "Certificate") -> None:
         f"{certificate.model_name} ({certificate.dtype}): {sum(row.ok for row in certificate.rows)} of {len(certificate.rows)} rows hold; "
         f"the largest difference is {worst.error:.1e} of its scale ({worst.quantity})."
     )
+
+
+def _print_evaluation(result: "Evaluation") -> None:
+    for header, rows in result.text_tables():
+        _print_table(header, rows)
+        typer.echo()
+    for reason, count in result.left_out["reason"].value_counts().items():
+        typer.echo(f"{count} left out: {reason}")
 
 
 def _print_table(header: list[str], rows: list[list[str]]) -> None:

@@ -60,8 +60,8 @@ class Evaluation:
         ]
         header = ["word", "senses", "sentences", "tested", "left out", "read", "accuracy", "macro-F1"]
         means = [
-            [row["method"], row["label"] if isinstance(row["label"], str) else "", *_percent(row)]
-            + ["" if np.isnan(row["angle"]) else f"{row['angle']:.2f}"]
+            [row["method"], "" if pd.isna(row["label"]) else row["label"], *_percent(row)]
+            + ["" if pd.isna(row["angle"]) else f"{row['angle']:.2f}"]
             for row in self.mean.to_dict("records")
         ]
         count = f"{len(self.words)} word{'s' * (len(self.words) > 1)}"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.lexicon import Sentence
-from probe.statistics import GIVEN_PARTS
 
 FOLDS = 5
+SIDES = {"train": "train", "fit": "train", "test": "test", "report": "test"}
 NO_PART = "its split is neither train nor test"
 NOT_LEARNED = "its sense does not occur in the training part"
 TOO_FEW = "its sense has too few sentences (or frames, or cue words) to be learned without those that are tested"
@@ -54,24 +54,24 @@ def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Pla
 
     What cannot be learned and tested apart is left out with the reason; a plan of a word with nothing left has no holdouts.
     """
-    parts = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
-    if {"fit", "report"} <= set(parts):
+    parts = [SIDES.get(sentence.split or "") for sentence in sentences]
+    if {"train", "test"} <= set(parts):
         return _given(sentences, parts)
     return _crossed(sentences, seed, folds)
 
 
 def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
-    learned = {sentence.sense for sentence, part in zip(sentences, parts, strict=True) if part == "fit"}
+    learned = {sentence.sense for sentence, part in zip(sentences, parts, strict=True) if part == "train"}
     left_out = {}
     for row, (sentence, part) in enumerate(zip(sentences, parts, strict=True)):
         if part is None or sentence.sense not in learned:
             left_out[row] = NO_PART if part is None else NOT_LEARNED
     rows = [row for row in range(len(sentences)) if row not in left_out]
-    sides = {name: tuple(place for place, row in enumerate(rows) if parts[row] == name) for name in ("fit", "report")}
+    sides = {name: tuple(place for place, row in enumerate(rows) if parts[row] == name) for name in ("train", "test")}
     design = "train and test as the file gives them"
-    if len(learned) < 2 or not sides["report"]:
+    if len(learned) < 2 or not sides["test"]:
         return _nothing(len(sentences), left_out, design)
-    return Plan(tuple(rows), (Holdout(sides["fit"], sides["report"]),), design, left_out)
+    return Plan(tuple(rows), (Holdout(sides["train"], sides["test"]),), design, left_out)
 
 
 def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:

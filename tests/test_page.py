@@ -8,6 +8,7 @@ import pytest
 from example_study import make_study
 
 import probe
+from probe.excerpts import bar_limit
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -170,11 +171,17 @@ def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution
     )
     strengths = rows["attention"].tolist()
     assert [alphas[place] for place in range(10)] == pytest.approx([0.75 * value for value in strengths], abs=0.02)
-    heights = sentence.locator(".bar i").evaluate_all("all => all.map(bar => bar.getBoundingClientRect().height)")
-    largest = max(range(10), key=lambda place: abs(rows["contribution"].iloc[place]))
-    assert heights[largest] == max(heights) > 0
-    ratio = rows["contribution"].abs() / rows["contribution"].abs().max()
-    assert [height / max(heights) for height in heights] == pytest.approx(ratio.tolist(), abs=0.6 / max(heights))
+    shown = (
+        make_study().frames["readings"].query("word == 'bank' and layer == 0 and head == 2")["contribution"].tolist()
+    )
+    heights = (
+        page.locator(".panel")
+        .first.locator(".bar i")
+        .evaluate_all("all => all.map(bar => bar.getBoundingClientRect().height)")
+    )
+    whole = bar_limit(make_study().frames)
+    assert heights == pytest.approx([22 * abs(value) / whole for value in shown], abs=0.51)
+    assert max(heights) > 15
 
 
 def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(open_page, page_path):

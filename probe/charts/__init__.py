@@ -6,17 +6,20 @@ imports torch or a model.
 
 from probe.charts.depth import depth_profile, depth_profiles, gap_at
 from probe.charts.heads import effect_limit, head_map, head_maps, named, separation_and_effect
+from probe.charts.ledger import cue_ledger, ledger_bars
 from probe.charts.palette import save, sense_colour, senses_of, themed
 from probe.charts.writes import contributions, share_bars, share_groups
 
 __all__ = [
     "contributions",
+    "cue_ledger",
     "depth_profile",
     "depth_profiles",
     "effect_limit",
     "gap_at",
     "head_map",
     "head_maps",
+    "ledger_bars",
     "named",
     "save",
     "sense_colour",

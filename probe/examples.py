@@ -1,19 +1,22 @@
 """Single sentences to look at: what the leading heads read and write on them, and the lesson's own sentences.
 
 `readings`: for the leading heads of each word, the attention of the word over real report sentences and ΔE by source token on
-the sense axis. `showcase`: the sentences that every introduction uses, with the sense the model has at the word, or, where the
-cue comes later, the measured difference that the later words make there (none, in a causal model).
+the sense axis. `ledgers`: on the same sentences, the whole vector at the word as a sum. `showcase`: the sentences that every
+introduction uses, with the sense the model has at the word, or, where the cue comes later, the measured difference that the
+later words make there (none, in a causal model).
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 import torch
 
-from probe import lexicon, senses, tables
+from probe import ledger, lexicon, senses, tables
 from probe.experiment import PairResult, WordResult
 from probe.lexicon import Showcase
+from probe.material import Material
 from probe.models import Model
 from probe.senses import Axis
 from probe.tokens import positions_of_span, tokenize
@@ -68,22 +71,66 @@ def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) 
         "layer": layer,
         "head": head,
     }
-    cue = material.cues[row] or range(0)
     return pd.DataFrame(
         [
             constant
             | {"pos": pos, "piece": piece, "label": label}
             | {"attention": shown.pattern[layer, head, target, pos].item(), "contribution": contribution[pos]}
-            | {"role": "word" if pos in material.words[row] else "cue" if pos in cue else "context"}
+            | {"role": _role(material, row, pos)}
             for pos, (piece, label) in enumerate(zip(shown.tokens.pieces, shown.tokens.labels, strict=True))
         ]
     )
+
+
+def _role(material: Material, row: int, pos: int) -> str:
+    return "word" if pos in material.words[row] else "cue" if pos in (material.cues[row] or ()) else "context"
 
 
 def _clearest(result: WordResult, sense: str) -> PairResult:
     """The pair of senses with this one whose gap is widest in pooled standard deviations."""
     mine = [pair for pair in result.pairs if sense in (pair.axis.sense_a, pair.axis.sense_b)]
     return min(mine, key=lambda pair: (pair.gate_p, -pair.gap.mean()))
+
+
+def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.DataFrame:
+    """The vector at the word as a sum, for the sentences of `readings`: one row per component and, for a head, source token.
+
+    `contribution` (fraction of the gap) is counted from what the component writes halfway between the two senses of the row, on
+    the fit part: a sentence's rows sum to its `total`. Only senses that are apart from another; see `probe.ledger`.
+    """
+    parts = [
+        _ledger(model, result, row, pair)
+        for result in results
+        for row in _example_rows(result, seed)
+        if (pair := _clearest(result, result.material.labels[row])).effects is not None
+    ]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_LEDGER)
+    return tables.rounded(frame[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
+
+
+_LEDGER = ["word", "sense", "sentence", "sense_a", "sense_b", "component", "layer", "head", "pos", "token", "role"]
+_LEDGER += ["norm", "contribution", "total", "closing"]
+
+
+def _ledger(model: Model, result: WordResult, row: int, pair: PairResult) -> pd.DataFrame:
+    material, axis = result.material, pair.axis
+    shown, target = trace(model, material.sentences[row].text), material.targets[row]
+    mean = ledger.average(
+        shown.weights, result.states, *(result.part("fit", sense) for sense in (axis.sense_a, axis.sense_b))
+    )
+    entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=mean)
+    rows = [
+        asdict(entry) | {"role": None if entry.pos is None else _role(material, row, entry.pos)} for entry in entries
+    ]
+    return pd.DataFrame(rows).assign(
+        word=material.word,
+        sense=material.labels[row],
+        sentence=row,
+        sense_a=axis.sense_a,
+        sense_b=axis.sense_b,
+        total=axis.coordinate(shown.resid_post[axis.depth - 1, target]).item(),
+        closing=ledger.close(shown, axis.depth, at=target),
+    )
 
 
 def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:

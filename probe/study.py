@@ -74,6 +74,7 @@ def study(
     report("examples", 0.9)
     frames = tables.frames(model, results, certificate, corpus.left_out if corpus else ())
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
+    frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = examples.showcase(model, results)
     options = {"words": list(chosen), "seed": seed, "max_pairs": max_pairs}
     options["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
+def check_config_file(folder: Path) -> None:
+    """Raises ModelError when transformers cannot read config.json; else the tokenizer would be blamed for it."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # broad, because its validation raises direct children of Exception
+        problem = f"transformers refuses its config.json ({in_short(error)})"
+        raise refuse(folder, problem, "correct that entry or take the original file") from error
+
+
 def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dtype) -> "TransformerBridge":
     """Hugging Face's model inside TransformerLens's bridge, raw mode."""
     from transformer_lens.model_bridge import TransformerBridge
@@ -35,7 +46,7 @@ def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dty
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
-        raise refuse(folder, f"transformers refuses it ({first_line(error)})", "save it again") from error
+        raise refuse(folder, f"transformers refuses it ({in_short(error)})", "save it again") from error
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
         if info[kind]:
             raise refuse(folder, f"transformers reports {kind.replace('_', ' ')} {min(info[kind])}", "save it again")
@@ -46,8 +57,9 @@ def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dty
     return bridge.eval().requires_grad_(False)
 
 
-def first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0][:100].rstrip(". ")
+def in_short(error: BaseException) -> str:
+    """What a library said, on one line that fits into a sentence of ours."""
+    return " ".join((str(error) or type(error).__name__).split())[:120].rstrip(". ")
 
 
 @contextmanager

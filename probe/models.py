@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from probe.bridges import boot, check_hooks, first_line, quiet, read_bridge
+from probe.bridges import boot, check_config_file, check_hooks, in_short, quiet, read_bridge
 from probe.checkpoints import has_tokenizer, has_weights, read_weights, sha256_of, weight_files
 from probe.config import Config, read_config, read_json, refuse
 from probe.errors import InputError, ModelError
@@ -140,6 +140,7 @@ def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: t
     config = read_config(folder, prepend_bos=prepend_bos)
     weights = read_weights(folder, config, dtype=dtype, device=device)
     with quiet():
+        check_config_file(folder)
         tokenizer = _read_tokenizer(folder, config)
         bridge = boot(folder, tokenizer, device=device, dtype=dtype)
     known = Origin(origin.kind, origin.location, origin.revision, sha256_of(weight_files(folder)))
@@ -158,9 +159,7 @@ def _read_tokenizer(folder: Path, config: Config) -> "PreTrainedTokenizerFast":
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # broad, because tokenizers raises Exception itself for a broken file
-        raise refuse(
-            folder, f"its tokenizer cannot be read ({first_line(error)})", "save the tokenizer again"
-        ) from error
+        raise refuse(folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again") from error
     return check_tokenizer(tokenizer, config, where=folder)
 
 

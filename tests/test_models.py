@@ -287,6 +287,10 @@ REFUSED = {
     "size zero": (config(n_layer=0), "n_layer is 0 in its config; give a whole number of at least 1"),
     "size a word": (config(n_embd="32"), "n_embd is '32' in its config; give a whole number"),
     "size left out": (config(n_positions=None), "n_positions is None in its config; give a whole number"),
+    "entry of a wrong kind": (
+        config(resid_pdrop="x"),
+        "transformers refuses its config.json (Validation error for field 'resid_pdrop': ",
+    ),
     "epsilon zero": (config(layer_norm_epsilon=0.0), "layer_norm_epsilon is 0.0; give a number between 0 and 1"),
 }
 

@@ -1,0 +1,581 @@
+"""Telling senses apart: centroids, folds, bags and angles derived by hand, models whose answer is known, and the command."""
+
+import json
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from checkpoints import make_checkpoint
+from handmade import LAYERS, corpus_of, make_sentences, resolver_model, without
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score
+
+import probe
+from probe import accuracy, baselines, centroids, holdouts, tasks
+from probe.cli import main
+from probe.columns import COLUMNS, METHODS
+from probe.holdouts import Holdout
+from probe.sentences import Sentence
+from probe.tokens import tokenize
+
+DATA = Path(__file__).parent.parent / "../shared/data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CoarseWSD-20 and the homonyms are not beside the repository")
+
+
+def row(text, sense, word="bank", **more):
+    """A sentence whose word is at its first mention; `cue` and `late` mark another word of it."""
+    start = text.index(word)
+    cue = more.pop("cue", None)
+    if cue:
+        more |= {"cue_start": text.index(cue), "cue_end": text.index(cue) + len(cue)}
+    return Sentence(word=word, sense=sense, text=text, start=start, end=start + len(word), **more)
+
+
+def numbers(*values):
+    return np.array(values)
+
+
+def resid_of(*by_depth):
+    """`sentence depth d_model` from one list of vectors per depth."""
+    return torch.tensor(by_depth, dtype=torch.float32).transpose(0, 1)
+
+
+# Nearest centroid.
+
+
+def test_the_nearest_centroid_is_nearest_by_cosine_and_not_by_distance():
+    # Means (2, 0) and (0, 1). (1, .9) is nearer to (0, 1), 1.005 against 1.345, but its angles are 42 and 48 degrees.
+    resid = resid_of([[1, 0], [3, 0], [0, 1], [0, 1], [1, 0.9], [0.9, 1]])
+    said = centroids.predict(resid, numbers(0, 0, 1, 1, 1, 1), Holdout((0, 1, 2, 3), (4, 5)))
+    assert said.tolist() == [[0, 1]]
+
+
+def test_a_centroid_is_the_mean_of_the_vectors_as_they_are():
+    # The mean of (10, 0) and (0, 1) points to 6 degrees, that of their directions to 45; the other sense to 76.
+    # A vector at 50 degrees is nearer to 76 than to 6, and nearer to 45 than to 76.
+    resid = resid_of([[10, 0], [0, 1], [1, 4], [1, 4], [np.cos(np.radians(50)), np.sin(np.radians(50))]])
+    assert centroids.predict(resid, numbers(0, 0, 1, 1, 0), Holdout((0, 1, 2, 3), (4,))).tolist() == [[1]]
+
+
+def test_every_depth_has_its_own_centroids():
+    first, second = [[1, 0], [0, 1], [1, 0.1]], [[0, 1], [1, 0], [1, 0.1]]
+    said = centroids.predict(resid_of(first, second), numbers(4, 7, 4), Holdout((0, 1), (2,)))
+    assert said.tolist() == [[4], [7]]
+
+
+def test_vectors_that_say_nothing_get_the_sense_most_frequent_in_training():
+    resid = torch.full((9, 1, 3), 0.1)  # the mean of three and of four equal vectors differ in rounding
+    labels = numbers(0, 0, 0, 1, 1, 1, 1, 0, 0)
+    assert centroids.predict(resid, labels, Holdout(tuple(range(7)), (7, 8))).tolist() == [[1, 1]]
+    labels = numbers(0, 0, 0, 0, 1, 1, 1, 0, 0)
+    assert centroids.predict(resid, labels, Holdout(tuple(range(7)), (7, 8))).tolist() == [[0, 0]]
+
+
+def test_the_vector_zero_is_no_error():
+    resid = resid_of([[0, 0], [0, 1], [0, 0]])
+    assert centroids.predict(resid, numbers(0, 1, 1), Holdout((0, 1), (2,))).tolist() == [[0]]
+
+
+# Angles.
+
+
+def turned(*degrees):
+    return [[3 * np.cos(np.radians(angle)), 3 * np.sin(np.radians(angle))] for angle in degrees]
+
+
+def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense():
+    # One sense at 0 and 10 degrees, the other at 60 and 90. Same sense: 10 and 30, mean 20. Different: 60, 90, 50, 80, mean 70.
+    resid = resid_of(turned(0, 10, 60, 90), turned(30, 30, 30, 30))
+    assert np.allclose(centroids.angle_gap(resid, numbers(0, 0, 1, 1)), [50, 0], atol=1e-4)
+    # The other way round the senses are nearer to each other than to themselves. Same: 60, 80; different: 10, 90, 50, 30.
+    assert np.allclose(centroids.angle_gap(resid, numbers(0, 1, 0, 1)), [45 - 70, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("block", [1, 3])
+def test_the_angle_does_not_depend_on_how_the_pairs_are_cut(monkeypatch, block):
+    resid, labels = torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0)), numbers(0, 1, 1, 0, 2, 0, 1)
+    whole = centroids.angle_gap(resid, labels)
+    monkeypatch.setattr(centroids, "BLOCK", block)
+    assert np.allclose(centroids.angle_gap(resid, labels), whole, rtol=1e-12)
+
+
+def test_the_angle_is_missing_where_there_is_no_pair_of_either_kind():
+    resid = resid_of(turned(0, 10, 60))
+    assert np.isnan(centroids.angle_gap(resid, numbers(0, 0, 0))).all()
+    assert np.isnan(centroids.angle_gap(resid, numbers(0, 1, 2))).all()
+
+
+# Scores.
+
+
+def test_macro_f1_by_hand():
+    # Sense 0: 2 hits, 3 in gold, 2 said: 4/5. Sense 1: 1 hit, 1 in gold, 2 said: 2/3.
+    assert np.isclose(accuracy.macro_f1(numbers(0, 0, 0, 1), numbers(0, 0, 1, 1)), (4 / 5 + 2 / 3) / 2)
+    # A sense that is said and never tested costs its sentence and is no sense of its own: 4/5 and 1.
+    assert np.isclose(accuracy.macro_f1(numbers(0, 0, 0, 1), numbers(0, 0, 2, 1)), 0.9)
+    assert accuracy.accuracy(numbers(0, 0, 0, 1), numbers(0, 0, 2, 1)) == 0.75
+
+
+def test_scores_equal_scikit_learns_at_every_depth():
+    rng = np.random.default_rng(0)
+    gold, said = rng.integers(0, 4, 60), rng.integers(0, 5, (3, 60))
+    f1 = [f1_score(gold, depth, labels=range(4), average="macro") for depth in said]
+    assert np.allclose(accuracy.macro_f1(gold, said), f1)
+    assert np.allclose(accuracy.accuracy(gold, said), [accuracy_score(gold, depth) for depth in said])
+
+
+# What is held out.
+
+
+def test_train_and_test_are_kept_where_the_file_gives_them():
+    parts = [("a", "train"), ("b", "train"), ("a", "test"), ("c", "test"), ("a", None), ("b", "dev"), ("b", "test")]
+    plan = holdouts.plan([row(f"{n} bank", sense, split=part) for n, (sense, part) in enumerate(parts)], seed=0)
+    assert plan.rows == (0, 1, 2, 6) and plan.holdouts == (Holdout((0, 1), (2, 3)),)
+    assert plan.left_out == {3: holdouts.NOT_LEARNED, 4: holdouts.NO_PART, 5: holdouts.NO_PART}
+
+
+def test_a_word_with_one_sense_in_training_is_left_out():
+    parts = [("a", "train"), ("a", "test"), ("b", "test")]
+    plan = holdouts.plan([row(f"{n} bank", sense, split=part) for n, (sense, part) in enumerate(parts)], seed=0)
+    assert plan.holdouts == () and plan.left_out == {
+        0: holdouts.ONE_SENSE,
+        1: holdouts.ONE_SENSE,
+        2: holdouts.NOT_LEARNED,
+    }
+
+
+def test_only_train_or_only_test_is_no_split():
+    plan = holdouts.plan([row(f"{n} bank", "ab"[n % 2], split="train") for n in range(8)], seed=0)
+    assert len(plan.holdouts) > 1 and plan.rows == tuple(range(8))
+
+
+def test_a_sense_that_occurs_once_is_left_out_and_the_rest_is_tested():
+    plan = holdouts.plan([row(f"{n} bank", sense) for n, sense in enumerate("aaabbbc")], seed=0)
+    assert plan.left_out == {6: holdouts.TOO_FEW} and plan.rows == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_word_with_nothing_to_tell_apart_is_left_out_as_a_whole():
+    plan = holdouts.plan([row(f"{n} bank", sense) for n, sense in enumerate("aaaab")], seed=0)
+    assert plan.holdouts == ()
+    assert Counter(plan.left_out.values()) == {holdouts.ONE_SENSE: 4, holdouts.TOO_FEW: 1}
+
+
+def test_a_sense_with_one_cue_word_cannot_be_learned_apart_from_it():
+    cues = [("a", "river"), ("a", "shore"), ("b", "loan"), ("b", "cash"), ("c", "plane"), ("c", "plane")]
+    rows = [row(f"{n} {cue} bank", sense, cue=cue) for n, (sense, cue) in enumerate(cues)]
+    plan = holdouts.plan(rows, seed=0)
+    assert plan.left_out == {4: holdouts.TOO_FEW, 5: holdouts.TOO_FEW}
+    assert "cue word" in plan.design and "sentence" not in plan.design
+
+
+def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense():
+    rows = [row(f"{n} bank", sense) for n, sense in enumerate("a" * 10 + "b" * 5)]
+    plan = holdouts.plan(rows, seed=0)
+    tested = [Counter(rows[place].sense for place in holdout.test) for holdout in plan.holdouts]
+    assert tested == [{"a": 2, "b": 1}] * 5
+    assert all(len(holdout.train) == 12 for holdout in plan.holdouts)
+
+
+def test_the_same_text_is_never_on_both_sides():
+    text = "bank by bank"
+    twice = [row(text, "a"), Sentence("bank", "a", text, 8, 12)]
+    plan = holdouts.plan([*twice, *(row(f"{n} bank", "ab"[n % 2]) for n in range(6))], seed=0)
+    assert all(len({0, 1} & set(holdout.test)) != 1 for holdout in plan.holdouts)
+
+
+def test_the_seed_decides_the_folds_and_nothing_else_does():
+    rows = [row(f"{n} bank", "ab"[n % 2]) for n in range(20)]
+    assert holdouts.plan(rows, seed=1) == holdouts.plan(rows, seed=1) != holdouts.plan(rows, seed=2)
+
+
+@given(st.lists(st.tuples(*(st.integers(0, most) for most in (2, 5, 5))), min_size=4, max_size=40), st.integers(0, 3))
+@settings(deadline=None, max_examples=60)
+def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(drawn, seed):
+    rows = [
+        row(f"{n} cue{cue} bank", f"sense{sense}", frame=f"frame{frame}", cue=f"cue{cue}")
+        for n, (sense, frame, cue) in enumerate(drawn)
+    ]
+    assume(len({sentence.frame for sentence in rows}) > 1 and len({cue for _, _, cue in drawn}) > 1)
+    plan = holdouts.plan(rows, seed=seed)
+    assert set(plan.rows).isdisjoint(plan.left_out)
+    assert sorted([*plan.rows, *plan.left_out]) == list(range(len(rows)))
+    tested = [place for holdout in plan.holdouts for place in holdout.test]
+    assert sorted(tested) == list(range(len(plan.rows)))
+    for holdout in plan.holdouts:
+        train, test = ([drawn[plan.rows[place]] for place in side] for side in (holdout.train, holdout.test))
+        assert {sense for sense, _, _ in train} == {drawn[used][0] for used in plan.rows}
+        assert {frame for _, frame, _ in train}.isdisjoint(frame for _, frame, _ in test)
+        assert {cue for _, _, cue in train}.isdisjoint(cue for _, _, cue in test)
+
+
+def test_most_frames_and_cues_stay_in():
+    rows = make_sentences()
+    plan = holdouts.plan(rows, seed=0)
+    assert plan.left_out == {} and len(plan.holdouts) == 25
+    assert all(len(holdout.train) > len(rows) / 2 for holdout in plan.holdouts)
+
+
+@pytest.mark.parametrize("train, test", [((), (1,)), ((0,), ()), ((0, 1), (1,))])
+def test_a_holdout_refuses_to_learn_what_it_tests(train, test):
+    with pytest.raises(ValueError, match="holdout: "):
+        Holdout(train, test)
+
+
+# Baselines.
+
+
+def test_bags_hold_the_other_words_and_never_the_word():
+    sentence = row("The old bank, a Bank by the bank's River", "river")
+    assert baselines.whole_bag(sentence) == ("the", "old", "a", "by", "the", "s", "river")
+    assert baselines.left_bag(sentence) == ("the", "old")
+
+
+def test_the_marked_form_of_the_word_is_in_no_bag():
+    sentence = Sentence("bank", "river", "both banks flooded", 5, 10)
+    assert baselines.whole_bag(sentence) == ("both", "flooded")
+
+
+def predicted(bag, pairs, train):
+    sentences = [row(text, sense) for text, sense in pairs]
+    labels = accuracy.numbered(sentences)
+    holdout = Holdout(tuple(range(train)), tuple(range(train, len(pairs))))
+    return baselines.predict([bag(sentence) for sentence in sentences], labels, holdout).tolist()
+
+
+AFTER = [("the bank of the river", "b"), ("the bank gave a loan", "a"), ("the bank of a river", "b")]
+AFTER += [("the bank has one loan", "a"), ("the bank near his river", "b"), ("the bank wants that loan back", "a")]
+
+
+def test_where_only_the_right_tells_the_whole_bag_knows_and_the_left_one_says_the_most_frequent():
+    assert predicted(baselines.whole_bag, AFTER, 3) == [0, 1, 0]
+    assert predicted(baselines.left_bag, AFTER, 3) == [1, 1, 1]  # b is more frequent in training
+
+
+def test_where_the_left_tells_both_know():
+    before = [(f"{text.split()[-1]} bank", sense) for text, sense in AFTER[:5]] + [("a loan bank", "a")]
+    assert predicted(baselines.whole_bag, before, 3) == predicted(baselines.left_bag, before, 3) == [0, 1, 0]
+
+
+def test_a_bag_without_a_known_word_gets_the_most_frequent_sense():
+    pairs = [("loan bank", "a"), ("river bank", "b"), ("shore bank", "b"), ("bank", "a"), ("wholly new bank", "a")]
+    assert predicted(baselines.left_bag, pairs, 3) == [1, 1]
+    assert predicted(baselines.left_bag, [("bank", "a"), ("bank on", "b"), ("bank in", "b"), ("new bank", "a")], 3) == [
+        1
+    ]
+
+
+def test_the_most_frequent_sense_is_that_of_the_training_part():
+    assert baselines.most_frequent(numbers(2, 1, 1, 2, 2), 2).tolist() == [2, 2]
+    assert baselines.most_frequent(numbers(5, 3, 3, 5), 1).tolist() == [3]
+
+
+# The depth that is read.
+
+
+def told_apart(depths, *, told_at):
+    """`sentence depth d_model` of eight sentences, a and b in turn, that differ by sense at some depths only."""
+    sign = torch.tensor([1.0, -1.0] * 4)
+    noise = torch.randn(8, depths, 3, generator=torch.Generator().manual_seed(0)) * 0.01 + torch.tensor([1.0, 0, 0])
+    for depth in told_at:
+        noise[:, depth, 1] += sign
+    return noise
+
+
+EIGHT = [row(f"{n} bank", "ab"[n % 2]) for n in range(8)]
+
+
+@pytest.mark.parametrize("told_at, expected", [([2], 2), ([0, 2], 2), ([1, 2], 1), ([0, 3], 3)])
+def test_the_depth_is_the_first_after_a_block_at_which_the_senses_are_told_apart(told_at, expected):
+    assert accuracy.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
+
+
+def test_too_few_sentences_to_choose_are_read_at_the_last_depth():
+    assert accuracy.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3
+
+
+def test_the_depth_is_chosen_without_the_tested_sentences(model):
+    rows = [replace(sentence, split="train" if n < 8 else "test") for n, sentence in enumerate([*EIGHT, *EIGHT])]
+    (task,) = tasks.prepare(model, corpus_of(rows), seed=0)
+    trained, tested = told_apart(4, told_at=[1]), told_apart(4, told_at=[2])
+    tested[:, 1, 1] = -trained[:, 1, 1]  # at the depth that training prefers every answer is wrong
+    trained[:, 2, 1] *= 0.1
+    found = accuracy.answer(task, torch.cat([trained, tested]), seed=0)
+    assert found.depth == 1
+    assert accuracy.accuracy(found.gold, found.nearest) == 0 == accuracy.accuracy(found.gold, found.by_depth[1])
+
+
+# The words of a corpus, read.
+
+TEXTS = {
+    "a": (
+        "the river bank",
+        "a muddy bank by the water",
+        "she saw the bank of the old river",
+        "the flood rose over the bank",
+    ),
+    "b": (
+        "the bank raised the interest",
+        "a loan of the bank",
+        "every bank in the town",
+        "he sold the stock at the bank",
+    ),
+}
+ROWS = [row(text, sense) for sense, texts in TEXTS.items() for text in texts]
+MOLES = [
+    row(f"{text} mole", sense, word="mole") for text, sense in (("a", "x"), ("the", "x"), ("one", "y"), ("no", "y"))
+]
+
+
+def test_what_cannot_be_used_is_left_out_with_the_reason(model):
+    long = row("bank " + "river " * 60, "a")
+    elsewhere = Sentence("bank", "a", "the river bank", 4, 9)
+    alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
+    found = tasks.prepare(model, corpus_of([long, *ROWS, elsewhere, *alone]), seed=0)
+    assert [(task.word, len(task), len(task.left_out)) for task in found] == [("bank", 8, 2), ("seal", 0, 3)]
+    reasons = {item.where: item.reason for item in found[0].left_out}
+    assert reasons[long.text] == "it has more tokens than the context window of 48"
+    assert reasons[elsewhere.text] == tasks.NOT_THE_WORD
+    assert {item.reason for item in found[1].left_out} == {holdouts.ONE_SENSE}
+
+
+def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(model, monkeypatch):
+    monkeypatch.setattr(tasks, "CHUNK", 3)
+    monkeypatch.setattr(tasks, "LOAD", 5)
+    found = list(tasks.read(model, tasks.prepare(model, corpus_of([*ROWS, *MOLES]), seed=0)))
+    assert [task.word for task, _ in found] == ["bank", "mole"]
+    for task, resid in found:
+        for sentence, states in zip(task.sentences, resid, strict=True):
+            whole = probe.trace(model, sentence.text)
+            # The last token of the word is the last one that starts before its end.
+            target = max(pos for pos, (start, _) in enumerate(whole.tokens.spans) if start < sentence.end)
+            expected = torch.cat([whole.resid_pre[:1, target], whole.resid_post[:, target]])
+            assert torch.allclose(states, expected, atol=1e-5)
+
+
+# From end to end.
+
+
+@pytest.fixture(scope="module")
+def two_words(model):
+    given = [replace(sentence, split="test" if n % 4 == 3 else "train") for n, sentence in enumerate(ROWS)]
+    return probe.evaluate(model, corpus_of([*given, *MOLES]), seed=0)
+
+
+def test_the_scores_are_those_of_an_independent_computation(model, two_words):
+    vectors = []
+    for sentence in ROWS:
+        cut = tokenize(model, sentence.text[: sentence.end])
+        hidden = model.bridge.original_model(torch.tensor([cut.ids]), output_hidden_states=True).hidden_states
+        vectors.append([layer[0, -1].detach().numpy() for layer in hidden[:-1]])  # the last one is after the final norm
+    vectors, sense, test = np.array(vectors), np.array([s.sense for s in ROWS]), np.arange(8) % 4 == 3
+    for depth in range(2):
+        means = [vectors[(sense == name) & ~test, depth].mean(0) for name in "ab"]
+        cosine = [[v @ m / np.linalg.norm(v) / np.linalg.norm(m) for m in means] for v in vectors[test, depth]]
+        said = np.array(list("ab"))[np.argmax(cosine, axis=1)]
+        found = two_words.depths.query("word == 'bank' and depth == @depth").iloc[0]
+        assert np.isclose(found["accuracy"], accuracy_score(sense[test], said))
+        assert np.isclose(found["macro_f1"], f1_score(sense[test], said, average="macro"), atol=1e-5)
+
+
+def test_the_frames_count_every_sentence(two_words):
+    words = two_words.words.set_index("word")
+    assert words.loc["bank", ["senses", "sentences", "tested", "left_out"]].tolist() == [2, 8, 2, 0]
+    assert words.loc["mole", ["senses", "sentences", "tested", "left_out"]].tolist() == [2, 4, 4, 0]
+    assert words.loc["bank", "frequent_accuracy"] == 0.5 and words.loc["bank", "depth"] in (1, 2)
+    assert len(two_words.depths) == 2 * 3 and two_words.left_out.empty
+
+
+def test_every_column_is_described(two_words):
+    assert set().union(*two_words.frames.values()) <= set(COLUMNS)
+
+
+def test_the_mean_is_over_the_words_and_has_every_method(two_words):
+    mean, words, depths = two_words.mean, two_words.words, two_words.depths
+    for score in ("accuracy", "macro_f1", "angle"):
+        for depth, part in depths.groupby("depth"):
+            assert np.isclose(mean.query("depth == @depth")[score].item(), part[score].mean(), atol=1e-5)
+    without_depth = mean[mean["depth"].isna()].set_index("method")
+    assert list(without_depth.index) == list(METHODS.values())
+    assert np.isclose(without_depth.loc["bag of words", "macro_f1"], words["bag_macro_f1"].mean(), atol=1e-5)
+    assert np.isclose(without_depth.loc["nearest sense centroid", "accuracy"], words["accuracy"].mean(), atol=1e-5)
+    assert (mean["words"] == 2).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_senses_are_told_apart_after_the_layer_of_the_one_head_that_resolves(seed):
+    model, (layer, _) = resolver_model(seed)
+    found = probe.evaluate(model, corpus_of(make_sentences(frames=6, distances=(1, 2))), seed=seed)
+    by_depth = found.depths["accuracy"]
+    assert len(by_depth) == LAYERS + 1
+    assert (by_depth[layer + 1 :] == 1).all() and (by_depth[: layer + 1] < 0.75).all()
+    assert found.words["depth"].item() == layer + 1 and found.words["accuracy"].item() == 1
+    # The cues of the folds tested were never seen, so bags know nothing.
+    assert found.words[["bag_accuracy", "left_accuracy"]].max(axis=None) < 0.75
+
+
+def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
+    # The sentences of a pair are the same up to the word, and so is their answer: one of the two is right.
+    rows = without(make_sentences(frames=6, distances=(1, 2), cue_after=True), "cue_start", "cue_end", "pair")
+    found = probe.evaluate(resolver_model(0)[0], corpus_of(rows), seed=0)
+    assert (found.depths["accuracy"] == 0.5).all()
+    words = found.words.iloc[0]
+    assert words["left_accuracy"] == words["frequent_accuracy"] == words["accuracy"] == 0.5
+    assert words["bag_accuracy"] == 1 and words["left_out"] == 0
+
+
+def test_numbers_that_disagree_with_the_from_scratch_math_are_not_reported(model, monkeypatch):
+    from probe import attention
+
+    monkeypatch.setattr(attention, "softmax", lambda scores: (scores * 1.1).softmax(-1))
+    with pytest.raises(probe.CrossCheckError, match="nothing is reported from numbers that disagree"):
+        probe.evaluate(model, corpus_of(ROWS))
+
+
+# The command.
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path, checkpoint):
+    """Runs `probe evaluate ARGS` with the small random model in an empty folder; exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(vars(sentence)) for sentence in (*ROWS, *MOLES)))
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["probe", "evaluate", "--model", str(checkpoint), *map(str, args)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return stop.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_the_command_prints_every_word_and_the_mean_by_depth(run, tmp_path):
+    given = tmp_path / "rows.jsonl"
+    given.write_text(given.read_text() + "\n" + json.dumps(vars(row("the only seal", "one", word="seal"))))
+    code, out, err = run("--sentences", given)
+    assert code == 0 and err == ""
+    lines = [line.split() for line in out.splitlines()]
+    assert ["bank", "2", "8", "8", "0"] in [line[:5] for line in lines]
+    assert ["mole", "2", "4", "4", "0"] in [line[:5] for line in lines]
+    assert all(label in out for label in ("token + position", "after layer 0", "after layer 1", *METHODS.values()))
+    assert "mean over 2 words" in out and f"1 left out: {holdouts.ONE_SENSE}" in out
+
+
+def test_the_printed_numbers_are_percentages_of_the_frames(run, model):
+    _, out, _ = run("--sentences", "rows.jsonl")
+    found = probe.evaluate(model, probe.read_sentences("rows.jsonl")).words.iloc[0]
+    line = next(line for line in out.splitlines() if line.startswith("bank"))
+    assert f"{100 * found['accuracy']:.1f}" in line and f"{100 * found['macro_f1']:.1f}" in line
+    assert f"{100 * found['bag_accuracy']:.1f} / {100 * found['bag_macro_f1']:.1f}" in line
+
+
+def test_as_json_it_has_the_same_rows_and_no_invalid_number(run):
+    code, out, _ = run("--sentences", "rows.jsonl", "--json", "--seed", 3)
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert code == 0 and found["seed"] == 3
+    assert [word["word"] for word in found["words"]] == ["bank", "mole"]
+    assert len(found["depths"]) == 6 and len(found["mean"]) == 3 + 4 and found["left_out"] == []
+    assert found["mean"][-1]["angle"] is None
+
+
+def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_path):
+    for folder in ("one", "two"):
+        assert run("--sentences", "rows.jsonl", "--out", tmp_path / folder)[0] == 0
+    names = {
+        f"evaluation_{frame}.{ending}"
+        for frame in ("words", "depths", "mean", "left_out")
+        for ending in ("csv", "parquet")
+    }
+    assert {file.name for file in (tmp_path / "one").iterdir()} == names | {"manifest.json"}
+    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in names)
+    made = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert set(made["files"]) == names and made["sentences"] == "rows.jsonl"
+    assert made["command"][:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
+    assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
+    read = pd.read_parquet(tmp_path / "one" / "evaluation_words.parquet")
+    assert list(read["word"]) == ["bank", "mole"]
+
+
+def refused(result, *parts):
+    code, out, err = result
+    assert code == 2 and out == ""
+    assert err.startswith("probe: ") and err.count("\n") == 1 and err.rstrip().endswith("."), err
+    assert all(part in err for part in parts), err
+
+
+def test_sentences_with_nothing_to_tell_apart_are_refused_in_one_sentence(run, tmp_path):
+    one = "\n".join(json.dumps(vars(sentence)) for sentence in ROWS[:4])
+    (tmp_path / "one.jsonl").write_text(one)
+    refused(
+        run("--sentences", "one.jsonl", "--out", "out"),
+        f"Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: {holdouts.ONE_SENSE}), "
+        "expected a word with two senses and at least two sentences of each; give more sentences.",
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_arguments_are_refused_in_one_sentence(run, tmp_path):
+    refused(run("--sentences", "nowhere.jsonl"), "nowhere.jsonl", "there is no such file")
+    refused(run(), "--sentences")
+    refused(run("--sentences", "rows.jsonl", "--out", tmp_path / "rows.jsonl" / "out"), "is a file", "--out")
+    refused(run("--sentences", "rows.jsonl", "--seed", "-1"), "seed")
+
+
+# Folders of words, and the data beside the repository.
+
+
+def word_folder(place, *sentences):
+    place.mkdir(parents=True)
+    (place / "classes_map.txt").write_text('{"0": "x", "1": "y"}')
+    for split in ("train", "test"):
+        (place / f"{split}.data.txt").write_text("".join(f"{len(text.split()) - 1}\t{text}\n" for text, _ in sentences))
+        (place / f"{split}.gold.txt").write_text("".join(f"{sense}\n" for _, sense in sentences))
+    return place
+
+
+def test_a_folder_of_word_folders_is_all_of_their_sentences(tmp_path):
+    seal = word_folder(tmp_path / "words" / "seal", ("a seal", 0), ("the seal", 1))
+    mole = word_folder(tmp_path / "words" / "mole", ("a mole", 0), ("the mole", 1))
+    corpus = probe.read_sentences(tmp_path / "words")
+    apart = [probe.read_sentences(place) for place in (mole, seal)]
+    assert corpus.sentences == apart[0].sentences + apart[1].sentences
+    assert [item.where for item in corpus.left_out][:2] == ["mole/test.data.txt line 1", "mole/test.data.txt line 2"]
+    assert corpus.source == "words"
+    (seal / "test.gold.txt").write_text("1\n1\n")
+    assert probe.read_sentences(tmp_path / "words").sha256 != corpus.sha256
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    return probe.load(make_checkpoint(tmp_path_factory.mktemp("models") / "wide", n_positions=300))
+
+
+@needs_data
+def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
+    folder = DATA / "coarsewsd20" / "crane"
+    corpus = probe.read_sentences(folder)
+    found = probe.evaluate(wide, corpus)
+    words = found.words.iloc[0]
+    lines = [len((folder / f"{part}.data.txt").read_text().rstrip("\n").split("\n")) for part in ("train", "test")]
+    assert words["sentences"] + len(found.left_out) == sum(lines)
+    fits = [len(wide.tokenizer(sentence.text)["input_ids"]) < 300 for sentence in corpus.sentences]  # one for BOS
+    assert words["sentences"] == sum(fits) and 0 < words["left_out"] == fits.count(False)
+    tested = [fit for fit, sentence in zip(fits, corpus.sentences, strict=True) if sentence.split == "test"]
+    assert words["tested"] == sum(tested)
+    assert words["bag_accuracy"] > words["left_accuracy"] > words["frequent_accuracy"]
+
+
+@needs_data
+def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
+    folder = probe.read_sentences(DATA / "coarsewsd20")
+    assert {sentence.word for sentence in folder.sentences} == {"apple", "bank", "crane", "mole", "seal"}
+    homonyms = tasks.prepare(wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0)
+    assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
+    assert sum(map(len, homonyms)) == 996

@@ -67,7 +67,7 @@ def tokens_of(ids: Sequence[int]) -> Tokens:
 
 WORD = "lock"
 SENSES = ("door", "canal")
-CUES = {sense: tuple(f"{sense}{number}" for number in range(10)) for sense in SENSES}
+CUES = {sense: tuple(f"{sense}{number}" for number in range(18)) for sense in SENSES}
 PLAIN = (
     "the",
     "a",
@@ -89,7 +89,7 @@ BOS, UNKNOWN = "<bos>", "<unk>"
 
 
 def make_sentences(
-    *, frames: int = 8, distances: Sequence[int] = (1, 2, 3), cue_after: bool = False, seed: int = 0
+    *, frames: int = 8, distances: Sequence[int] = (1, 2, 3), cues: int = 10, cue_after: bool = False, seed: int = 0
 ) -> tuple[Sentence, ...]:
     """Aligned pairs: every frame at every distance with every cue, the sentences of a pair side by side."""
     rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def make_sentences(
         for distance in distances:
             between = " ".join(rng.choice(PLAIN, size=distance - 1))
             parts = (before, WORD, between, "{cue}", after) if cue_after else (before, "{cue}", between, WORD, after)
-            for number in range(len(CUES[SENSES[0]])):
+            for number in range(cues):
                 for sense in SENSES:
                     text = " ".join(part for part in parts if part).format(cue=CUES[sense][number])
                     place = {"frame": f"frame {frame}", "distance": distance, "pair": f"{frame}/{distance}/{number}"}

@@ -33,7 +33,7 @@ from probe.trace import trace
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 1000
-SENTENCES = make_sentences()
+SENTENCES = make_sentences(cues=16)
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 
 

@@ -1,5 +1,6 @@
 """Characters to tokens and back: spans that cover, words that are found, texts that are refused whole."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,23 +203,38 @@ def test_half_a_surrogate_pair_is_refused(model):
     )
 
 
-def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, capfd):
-    model.tokenizer.model_max_length, before = model.config.n_ctx, model.tokenizer.model_max_length
-    length = model.config.n_ctx - 1
-    fits = " ".join(["("] * length)
-    assert len(tokenize(model, fits[: 2 * (length // 2)])) <= model.config.n_ctx
+@pytest.fixture
+def logged():
+    """What transformers logs, which it hands to no other logger."""
+    records, handler, logger = [], logging.Handler(), logging.getLogger("transformers")
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
+
+
+def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatch, logged):
+    """GPT-2's own tokenizer knows the window too, and would add a warning to the one sentence."""
+    monkeypatch.setattr(model.tokenizer, "model_max_length", model.config.n_ctx)
     with pytest.raises(InputError) as error:
-        tokenize(model, "(" * (length + 1))
-    model.tokenizer.model_max_length = before
+        tokenize(model, "(" * 600)
     assert sentence_of(error) == (
-        f"Reading the text '{'(' * 59}…': got 513 tokens, expected at most 512, the context window of wide; "
+        f"Reading the text '{'(' * 59}…': got 601 tokens, expected at most 512, the context window of wide; "
         "shorten the text or split it."
     )
-    assert capfd.readouterr().err == ""
+    assert logged == []
+    model.tokenizer("(" * 600)
+    assert len(logged) == 1  # it would have
 
 
-def test_a_text_that_just_fits_is_read_whole(model):
-    assert len(tokenize(model, "(" * (model.config.n_ctx - 1))) == model.config.n_ctx
+@pytest.mark.parametrize("over", [0, 1])
+def test_the_window_counts_bos(model, over):
+    text = "(" * (model.config.n_ctx - 1 + over)
+    if over:
+        with pytest.raises(InputError, match="got 513 tokens"):
+            tokenize(model, text)
+    else:
+        assert len(tokenize(model, text)) == model.config.n_ctx
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 3), (3, 3), (4, 2), (0, 99)])
@@ -246,7 +262,7 @@ def test_one_token_means_with_its_leading_space(model):
 
 
 @quick
-@given(lengths=st.lists(st.integers(1, 40), max_size=60), most=st.integers(1, 20))
+@given(lengths=st.lists(st.one_of(st.integers(1, 4), st.integers(1, 2000)), max_size=60), most=st.integers(1, 2000))
 def test_batches_hold_every_row_once_and_only_equal_lengths(lengths, most):
     batches = batch_by_length(lengths, most_rows=most)
     assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))

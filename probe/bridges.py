@@ -32,7 +32,6 @@ def check_config_file(folder: Path) -> None:
 
 def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dtype) -> "TransformerBridge":
     """Hugging Face's model inside TransformerLens's bridge, raw mode."""
-    from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoModelForCausalLM
 
     try:
@@ -50,10 +49,29 @@ def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dty
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
         if info[kind]:
             raise refuse(folder, f"transformers reports {kind.replace('_', ' ')} {min(info[kind])}", "save it again")
-    model.to(device)
-    bridge = TransformerBridge.boot_transformers(
-        str(folder), hf_model=model, tokenizer=tokenizer, device=str(device), dtype=dtype
-    )
+    return _wrap(model.to(device), str(folder), tokenizer)
+
+
+def boot_untrained(
+    like: "TransformerBridge", tokenizer: Any, *, seed: int
+) -> "tuple[TransformerBridge, dict[str, Any]]":
+    """A bridge of the same shape with weights drawn at random, and those weights by Hugging Face name."""
+    from transformers import AutoModelForCausalLM
+
+    held = next(like.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(like.original_model.config, attn_implementation="eager")
+    model = model.to(held.device, held.dtype)
+    weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    return _wrap(model, "untrained", tokenizer), weights
+
+
+def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
+    from transformer_lens.model_bridge import TransformerBridge
+
+    device, dtype = str(model.device), model.dtype
+    bridge = TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=tokenizer, device=device, dtype=dtype)
     return bridge.eval().requires_grad_(False)
 
 

@@ -17,6 +17,12 @@ CAUSAL = (
     "rank_low",
     "rank_high",
 )
+HEADS = (
+    *("word", "sense_a", "sense_b", "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
+    *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),
+    *("p_auroc", "q_auroc", "p_swap", "q_swap", "attention_cue", "attention_previous", "verdict"),
+    *("rank", "rank_low", "rank_high"),
+)
 RANKS = dict.fromkeys(("rank", "rank_low", "rank_high"), "Int64")
 METHODS = {
     "nearest": "nearest sense centroid",
@@ -81,4 +87,29 @@ COLUMNS = {
     "words": "words that the mean is over, each counting once",
     "where": "the sentence, or its place in the file",
     "reason": "why it was not used",
+    "auroc_low": "lower end of the 95 % bootstrap interval of auroc",
+    "auroc_high": "upper end of the 95 % bootstrap interval of auroc",
+    "p_auroc": "max-T p of the separation, corrected for every head and pair of senses of the word",
+    "q_auroc": "false discovery rate of the separation (Benjamini-Hochberg)",
+    "p_swap": "max-T p of the swap effect beyond a same-sense donor, corrected likewise",
+    "q_swap": "false discovery rate of the swap effect (Benjamini-Hochberg)",
+    "verdict": "what the head was shown to be: resolver, position-explained, opposes, backup, carrier or none",
+    "because": "the numbers that led to the verdict",
+    "resolves": "in how many of the word's pairs of senses the head is a resolver",
+    "of": "how many pairs of senses were measured",
+    "distance": "tokens from cue to word (4: four or more)",
+    "pattern_only": "swapping only where the head looks: the donor's attention over its own values (fraction of the gap)",
+    "values_only": "swapping only what the head carries: its own attention over the donor's values (fraction of the gap)",
+    "ablation": "part of the gap lost when the head writes its mean instead (fraction of the gap)",
+    "size": "how many heads are in the set",
+    "added": "the head that joined the set at this size",
+    "faithfulness": "F, how much of the gap the set keeps when all other heads have the donor's value (1 is all)",
+    "necessity": "1 - F of all other heads (1: nothing is left without this set)",
+    "area": "mean faithfulness over the share of heads kept (1: one head is enough)",
+    "smallest": "the fewest leading heads with F of at least 0.9",
+    "visible_d": "smallest difference between senses, in standard deviations, that these sentences would show in 80 % of cases",
+    "visible_d_pairs": "the same for swaps of these pairs",
+    "condition": "as measured, or a control: labels permuted, later token, untrained model",
+    "untrained_p": "p of the gap in the untrained model",
+    "exploratory": "fewer than 50 sentences per sense to report on",
 }

@@ -23,7 +23,8 @@ from probe.ledger import head_contributions
 from probe.lexicon import Sentence
 from probe.replay import Weights
 from probe.senses import Axis
-from probe.statistics import Array, cue_units
+from probe.splits import cue_units
+from probe.statistics import Array
 
 ALIGNED = "aligned pairs"
 DRAWN = "donors drawn at random"
@@ -40,6 +41,7 @@ class Pairs:
     same_b: tuple[int, ...]
     frames: tuple[str, ...]
     cues: tuple[str, ...]
+    distances: tuple[int | None, ...]
     design: str
     seed: int
 
@@ -75,6 +77,11 @@ class Effects:
         """E = (R_dn + R_ns) / 2. `-> layer head`"""
         return (self.ratio("denoise") + self.ratio("noise")) / 2
 
+    @property
+    def net(self) -> Array:
+        """What each pair shows beyond its same-sense donors, in fractions of the gap of all pairs. `-> pair layer head`"""
+        return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean()
+
     def draws(self, weights: Array) -> tuple[Array, Array]:
         """E, and E beyond the same-sense donor, in every bootstrap draw. `draws pair -> draws layer head, twice`"""
         swap = statistics.bootstrap_ratio((self.denoise + self.noise) / 2, self.gap, weights)
@@ -105,7 +112,8 @@ def make_pairs(
     ]
     frames = tuple(sentences[row].frame or f"row {index}" for index, row in enumerate(a))
     cues = tuple(f"row {cue}" if isinstance(cue, int) else str(cue) for cue in cue_units([sentences[row] for row in a]))
-    return Pairs(a, b, tuple(same[0]), tuple(same[1]), frames, cues, design, seed)
+    distances = tuple(sentences[row].distance for row in a)
+    return Pairs(a, b, tuple(same[0]), tuple(same[1]), frames, cues, distances, design, seed)
 
 
 def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence[int], rng: np.random.Generator) -> int:

@@ -29,6 +29,7 @@ from probe.models import Model
 from probe.provenance import manifest, sha256_of_bytes, write_atomically
 from probe.study import Progress
 from probe.tasks import Task
+from probe.tidy import rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class Evaluation:
         counts, baselines = ["senses", "sentences", "tested", "left_out"], list(METHODS)[1:]
         words = [
             [row["word"], *(str(row[name]) for name in counts), tables.depth_label(row["depth"]), *_percent(row)]
-            + [" ".join(_percent(row, f"{method}_")) for method in baselines]
+            + [" / ".join(_percent(row, f"{method}_")) for method in baselines]
             for row in self.words.to_dict("records")
         ]
         header = ["word", "senses", "sentences", "tested", "left out", "read", "accuracy", "macro-F1"]
@@ -105,7 +106,7 @@ def evaluate(model: Model, corpus: Corpus, *, seed: int = 0, progress: Progress 
         depth_rows += _depth_rows(task, answers, resid)
         report(task.word, 0.05 + 0.95 * count / len(tested))
     words, depths = pd.DataFrame(word_rows), pd.DataFrame(depth_rows)
-    words, depths, mean = (tables.rounded(frame) for frame in (words, depths, _mean(words, depths)))
+    words, depths, mean = (rounded(frame) for frame in (words, depths, _mean(words, depths)))
     made = manifest(model, seed=seed, command=[], data_sha256=corpus.sha256, sentences=corpus.source)
     return Evaluation(made, words, depths, mean, left_out)
 

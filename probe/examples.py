@@ -13,12 +13,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from probe import ledger, lexicon, senses, tables
+from probe import ledger, lexicon, senses
+from probe.controls import clearest
 from probe.experiment import PairResult, WordResult
 from probe.lexicon import Showcase
 from probe.material import Material
 from probe.models import Model
 from probe.senses import Axis
+from probe.splits import FIT, REPORT
+from probe.tidy import rounded
 from probe.tokens import positions_of_span, tokenize
 from probe.trace import Trace, target_states, trace
 
@@ -41,14 +44,14 @@ def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFra
             ]
     columns = ["word", "sense", "sentence", "text", "sense_a", "sense_b", "layer", "head", "pos", "piece", "label"]
     columns += ["attention", "contribution", "role"]
-    return tables.rounded(pd.concat(parts, ignore_index=True)) if parts else pd.DataFrame(columns=columns)
+    return rounded(pd.concat(parts, ignore_index=True)) if parts else pd.DataFrame(columns=columns)
 
 
 def _example_rows(result: WordResult, seed: int) -> list[int]:
     """Report sentences to show: for each sense PER_SENSE of them, of different cue distances where there are any."""
     chosen = []
     for sense in dict.fromkeys(result.material.labels):
-        rows = [result.rows[index] for index in result.part("report", sense)]
+        rows = [result.rows[index] for index in result.part(REPORT, sense)]
         rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
         distances = [result.material.sentences[row].distance for row in rows]
         fresh = [row for place, row in enumerate(rows) if distances[place] not in distances[:place]]
@@ -58,7 +61,7 @@ def _example_rows(result: WordResult, seed: int) -> list[int]:
 
 def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) -> pd.DataFrame:
     material, sentence = result.material, result.material.sentences[row]
-    pair = _clearest(result, sentence.sense)
+    pair = _pair_of(result, sentence.sense)
     target = material.targets[row]
     contribution = pair.axis.effect(shown.delta_e_by_source(layer, head, target)).tolist()
     constant = {
@@ -86,10 +89,9 @@ def _role(material: Material, row: int, pos: int) -> str:
     return "word" if pos in material.words[row] else "cue" if pos in (material.cues[row] or ()) else "context"
 
 
-def _clearest(result: WordResult, sense: str) -> PairResult:
-    """The pair of senses with this one whose gap is widest in pooled standard deviations."""
-    mine = [pair for pair in result.pairs if sense in (pair.axis.sense_a, pair.axis.sense_b)]
-    return min(mine, key=lambda pair: (pair.gate_p, -pair.gap.mean()))
+def _pair_of(result: WordResult, sense: str) -> PairResult:
+    """The clearest pair of senses that holds this one."""
+    return clearest([pair for pair in result.pairs if sense in pair.senses])
 
 
 def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.DataFrame:
@@ -102,10 +104,10 @@ def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.Dat
         _ledger(model, result, row, pair)
         for result in results
         for row in _example_rows(result, seed)
-        if (pair := _clearest(result, result.material.labels[row])).effects is not None
+        if (pair := _pair_of(result, result.material.labels[row])).effects is not None
     ]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_LEDGER)
-    return tables.rounded(frame[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
+    return rounded(frame[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
 
 
 _LEDGER = ["word", "sense", "sentence", "sense_a", "sense_b", "component", "layer", "head", "pos", "token", "role"]
@@ -116,7 +118,7 @@ def _ledger(model: Model, result: WordResult, row: int, pair: PairResult) -> pd.
     material, axis = result.material, pair.axis
     shown, target = trace(model, material.sentences[row].text), material.targets[row]
     mean = ledger.average(
-        shown.weights, result.states, *(result.part("fit", sense) for sense in (axis.sense_a, axis.sense_b))
+        shown.weights, result.states, *(result.part(FIT, sense) for sense in (axis.sense_a, axis.sense_b))
     )
     entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=mean)
     rows = [
@@ -142,7 +144,7 @@ def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     """
     by_word = {result.material.word: result for result in results}
     rows = [_show(model, by_word[item.word], item) for item in lexicon.showcase() if item.word in by_word]
-    return tables.rounded(pd.DataFrame(rows, columns=_SHOWCASE))
+    return rounded(pd.DataFrame(rows, columns=_SHOWCASE))
 
 
 _SHOWCASE = [
@@ -167,7 +169,7 @@ def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]
     target = positions_of_span(tokens, item.start, item.end)[-1]
     whole = trace(model, item.text)
     resid = whole.resid_post[result.depth - 1, target]
-    fit = result.part("fit")
+    fit = result.part(FIT)
     labels = [result.material.labels[result.rows[index]] for index in fit]
     reads_as = senses.nearest_sense(result.states.resid[fit, result.depth], labels, resid[None])[0]
     axis = _axis_between(result, item.sense, reads_as)

@@ -1,42 +1,65 @@
-"""The measurements on one word: fit on one part of its sentences, measure on the other.
+"""The measurements on one word: fit on one part of its sentences, order heads on another, measure on the third.
 
 Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
-measure on the report part only: the held-out separation of every head's write and the exact swap of every head at the word.
-Before anything is ranked the gap itself must be there (`statistics.gap_p`, p < .01).
+measure on the report part only: the held-out separation of every head's write, and the exact swap of every head at the word.
+Before anything is swapped the gap itself must be there (`inference.gap_p`, p < .01).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 
-from probe import effects, senses, statistics
+from probe import effects, inference, senses, splits
 from probe.effects import Effects, Pairs
+from probe.head_sets import Curves, measure_curves
 from probe.material import Material
 from probe.models import Model
-from probe.replay import read_weights
+from probe.replay import Weights, read_weights
+from probe.routes import Routes, measure_routes
 from probe.senses import Axis
-from probe.statistics import Array, Split
+from probe.sentences import Sentence
+from probe.separation import Separation, Tests, corrected_tests, measure_separation
+from probe.splits import FIT, PARTS, REPORT, SELECT, Split
+from probe.statistics import Array
+from probe.tokens import Tokens
 from probe.trace import TargetStates, target_states
 
 GATE = 0.01
+CURVE_PAIRS = 12
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may decide about a study: the seed of every random choice, how many pairs, how many permutations."""
+
+    seed: int = 0
+    max_pairs: int = 64
+    permutations: int = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class PairResult:
-    """Everything measured for one pair of senses: `gap: pair`, `auroc hedges_g: layer head`.
+    """Everything measured for one pair of senses: `gap: pair`, the rest `layer head`.
 
-    `effects` is None where the gap is not there: a ratio over it would be noise over noise, so nothing is swapped or ranked.
+    `effects` and what follows it are None where the gap is not there: a ratio over it would be noise over noise, so nothing is
+    swapped or ranked.
     """
 
     axis: Axis
     pairs: Pairs
     gap: Array
     gate_p: float
-    auroc: Array
-    hedges_g: Array
+    separation: Separation
     effects: Effects | None = None
+    routes: Routes | None = None
+    tests: Tests | None = None
+
+    @property
+    def senses(self) -> tuple[str, str]:
+        return self.axis.sense_a, self.axis.sense_b
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +71,29 @@ class WordResult:
     states: TargetStates
     rows: tuple[int, ...]
     depth: int
-    separation: Array
-    pairs: tuple[PairResult, ...]
+    by_depth: Array
+    pairs: tuple[PairResult, ...] = ()
+    curves: Curves | None = None
+
+    @cached_property
+    def sentences(self) -> list[Sentence]:
+        """The sentences of `states`, row by row."""
+        return [self.material.sentences[row] for row in self.rows]
+
+    @cached_property
+    def tokens(self) -> list[Tokens]:
+        """Their tokens, row by row."""
+        return [self.material.tokens[row] for row in self.rows]
+
+    @cached_property
+    def ids(self) -> list[tuple[int, ...]]:
+        """Their token ids up to the target, row by row."""
+        return [self.material.tokens[row].ids[: self.material.targets[row] + 1] for row in self.rows]
+
+    @property
+    def resid(self) -> torch.Tensor:
+        """The read-out. `row d_model`"""
+        return self.states.resid[:, self.depth]
 
     def part(self, name: str, sense: str | None = None) -> list[int]:
         """Positions in `states` of the rows of a part, of one sense where given."""
@@ -59,64 +103,113 @@ class WordResult:
             if self.split.parts[row] == name and sense in (None, self.material.labels[row])
         ]
 
+    def rows_of(self, part: str, pair: tuple[str, str]) -> list[int]:
+        """The rows of a part that have one of two senses, the first sense first."""
+        return [row for sense in pair for row in self.part(part, sense)]
 
-def study_word(model: Model, material: Material, *, seed: int, max_pairs: int) -> WordResult:
-    """Fit on the fit part, measure on the report part; see the module's docstring."""
-    split = statistics.split(material.sentences, seed=seed)
-    rows = sorted(split.rows("fit") + split.rows("report"))
+
+def study_word(model: Model, material: Material, options: Options) -> WordResult:
+    """Fit on the fit part, order heads on the select part, measure on the report part; see the module's docstring."""
+    weights, split = read_weights(model), splits.split(material.sentences, seed=options.seed)
+    rows = sorted(row for part in PARTS for row in split.rows(part))
     states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
-    depth, separation = _choose_depth(material, split, rows, states, seed)
-    bare = WordResult(material, split, states, tuple(rows), depth, separation, ())
-    return replace(bare, pairs=tuple(_study_pairs(model, bare, seed=seed, max_pairs=max_pairs)))
+    depth, by_depth = _choose_depth(material, split, rows, states, options.seed)
+    word = WordResult(material, split, states, tuple(rows), depth, by_depth)
+    found = _gated(weights, word, options)
+    passed = [pair for pair in found if pair.gate_p < GATE]
+    swapped = _swapped(weights, word, passed, options)
+    pairs = tuple(swapped.get(pair.senses, pair) for pair in found)
+    curves = _curves(weights, word, list(swapped.values()), options) if swapped else None
+    return replace(word, pairs=pairs, curves=curves)
 
 
 def _choose_depth(
     material: Material, split: Split, rows: Sequence[int], states: TargetStates, seed: int
 ) -> tuple[int, Array]:
     """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part."""
-    fit = [index for index, row in enumerate(rows) if split.parts[row] == "fit"]
-    groups = statistics.cue_units([material.sentences[rows[index]] for index in fit])
+    fit = [index for index, row in enumerate(rows) if split.parts[row] == FIT]
+    groups = splits.cue_units([material.sentences[rows[index]] for index in fit])
     labels = [material.labels[rows[index]] for index in fit]
     separation = senses.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
     return int(np.argmax(separation[1:])) + 1, separation
 
 
-def _study_pairs(model: Model, word: WordResult, *, seed: int, max_pairs: int) -> list[PairResult]:
-    """Axes, gate and held-out separation of every pair of senses; the heads are swapped only where the gap is there."""
-    weights, states = read_weights(model), word.states
-    resid, writes = states.resid[:, word.depth], senses.write_coordinates(states.z, weights)
-    labels = [word.material.labels[row] for row in word.rows]
-    sentences = [word.material.sentences[row] for row in word.rows]
+def _gated(weights: Weights, word: WordResult, options: Options) -> list[PairResult]:
+    """Axis, gate and held-out separation of every pair of senses."""
+    writes = senses.write_coordinates(word.states.z, weights)
     found = []
-    for pair in senses.sense_pairs(labels):
-        fit_a, fit_b = (resid[word.part("fit", sense)] for sense in pair)
+    for pair in senses.sense_pairs([sentence.sense for sentence in word.sentences]):
+        fit_a, fit_b = (word.resid[word.part(FIT, sense)] for sense in pair)
         axis = senses.fit_axis(fit_a, fit_b, pair, word.depth)
-        chosen = effects.make_pairs(sentences, word.part("report"), pair, most=max_pairs, seed=seed)
-        a, b = (own_scores(word, writes, axis, sense) for sense in pair)
-        separation = statistics.auroc(a, b), statistics.hedges_g(a, b)
-        gate = _gap_p(word, axis, seed=seed)
-        found.append(PairResult(axis, chosen, effects.gaps(axis, resid, chosen), gate, *separation))
-    passed = [pair for pair in found if pair.gate_p < GATE]
-    ids = [word.material.tokens[row].ids[: word.material.targets[row] + 1] for row in word.rows]
-    measured = effects.measure(weights, ids, resid, states.z, [(pair.axis, pair.pairs) for pair in passed])
-    swapped = {pair.axis: replace(pair, effects=effect) for pair, effect in zip(passed, measured, strict=True)}
-    return [swapped.get(pair.axis, pair) for pair in found]
+        chosen = effects.make_pairs(word.sentences, word.part(REPORT), pair, most=options.max_pairs, seed=options.seed)
+        gate = inference.gap_p(_sample(word, FIT, pair), _sample(word, REPORT, pair), seed=options.seed)
+        separation = measure_separation(
+            writes,
+            word.sentences,
+            (word.rows_of(FIT, pair), word.rows_of(REPORT, pair)),
+            permutations=options.permutations,
+            seed=options.seed,
+        )
+        found.append(PairResult(axis, chosen, effects.gaps(axis, word.resid, chosen), gate, separation))
+    return found
 
 
-def _gap_p(word: WordResult, axis: Axis, *, seed: int) -> float:
-    """The gate of one pair of senses, over the cue words (or the sentences where no cues are known)."""
-    samples = []
-    for part in statistics.PARTS:
-        rows = word.part(part, axis.sense_a) + word.part(part, axis.sense_b)
-        sentences = [word.material.sentences[word.rows[row]] for row in rows]
-        resid = word.states.resid[rows, word.depth].double().numpy()
-        is_a = [sentence.sense == axis.sense_a for sentence in sentences]
-        samples.append(statistics.Sample(resid, is_a, statistics.cue_units(sentences)))
-    return statistics.gap_p(samples[0], samples[1], seed=seed)
+def _sample(word: WordResult, part: str, pair: tuple[str, str]) -> inference.Sample:
+    rows = word.rows_of(part, pair)
+    sentences = [word.sentences[row] for row in rows]
+    is_a = [sentence.sense == pair[0] for sentence in sentences]
+    return inference.Sample(word.resid[rows].double().numpy(), is_a, splits.cue_units(sentences))
 
 
-def own_scores(word: WordResult, writes: torch.Tensor, axis: Axis, sense: str) -> Array:
-    """Report sentences of one sense scored along every head's own direction, fitted on fit. `-> sentence layer head`"""
-    fit_a, fit_b = (writes[:, :, word.part("fit", name)] for name in (axis.sense_a, axis.sense_b))
-    scores = senses.own_direction_scores(fit_a, fit_b, writes[:, :, word.part("report", sense)])
-    return np.asarray(scores.permute(2, 0, 1).numpy())
+def _swapped(
+    weights: Weights, word: WordResult, passed: Sequence[PairResult], options: Options
+) -> dict[tuple[str, str], PairResult]:
+    """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
+    studies = [(pair.axis, pair.pairs) for pair in passed]
+    measured = effects.measure(weights, word.ids, word.resid, word.states.z, studies)
+    mean_z = word.states.z[word.part(FIT)].mean(0)
+    routes = [
+        measure_routes(weights, word.ids, mean_z, pair.gap, study) for pair, study in zip(passed, studies, strict=True)
+    ]
+    if not passed:
+        return {}
+    family = corrected_tests(
+        [pair.separation for pair in passed],
+        measured,
+        [pair.pairs for pair in passed],
+        permutations=options.permutations,
+        seed=options.seed,
+    )
+    return {
+        pair.senses: replace(pair, effects=effect, routes=route, tests=tests)
+        for pair, effect, route, tests in zip(passed, measured, routes, family, strict=True)
+    }
+
+
+def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
+    """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too small)."""
+    most = max(2, CURVE_PAIRS // len(passed))
+    chosen = {}
+    for part, count in ((SELECT, options.max_pairs), (REPORT, most)):
+        chosen[part] = [
+            (
+                pair.axis,
+                effects.make_pairs(
+                    word.sentences, _enough(word, part, pair), pair.senses, most=count, seed=options.seed
+                ),
+            )
+            for pair in passed
+        ]
+    ranking = effects.measure(weights, word.ids, word.resid, word.states.z, chosen[SELECT])
+    mean = np.mean([effect.net.mean(0) for effect in ranking], axis=0)[: word.depth]
+    order = [
+        (int(layer), int(head))
+        for layer, head in zip(*np.unravel_index((-mean).argsort(axis=None, kind="stable"), mean.shape), strict=True)
+    ]
+    return measure_curves(weights, word.ids, word.states.z, chosen[REPORT], order, seed=options.seed)
+
+
+def _enough(word: WordResult, part: str, pair: PairResult) -> list[int]:
+    """The rows of a part, or of fit where the part holds fewer than two sentences of a sense."""
+    small = min(len(word.part(part, sense)) for sense in pair.senses) < 2
+    return word.part(FIT if small else part)

@@ -21,6 +21,7 @@ from probe.statistics import Array
 
 Labels = NDArray[np.bool_]
 CHUNK = 64
+GATE_DRAWS = 4999
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,18 +36,17 @@ class MaxT:
 def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Labels:
     """Sense labels as given (first) and reassigned `draws` times, whole units at a time. `-> 1 + draws, n`
 
-    Units that hold both senses are flipped; where every unit holds one sense, senses are shuffled among the units.
+    Units that hold both senses are flipped; senses are shuffled among the units that hold one.
     """
     given = np.asarray(is_a, dtype=bool)
     names = {name: index for index, name in enumerate(dict.fromkeys(units))}
     member = np.array([names[unit] for unit in units])
-    count_a = np.bincount(member, given, minlength=len(names))
-    count_b = np.bincount(member, ~given, minlength=len(names))
-    if (count_a * count_b > 0).any():
-        flipped = rng.random((draws, len(names))) < 0.5
-        return np.vstack([given, given ^ flipped[:, member]])
-    shuffled = rng.permuted(np.tile(count_a > 0, (draws, 1)), axis=1)
-    return np.vstack([given, shuffled[:, member]])
+    count_a, count_b = (np.bincount(member, side, minlength=len(names)) for side in (given, ~given))
+    turned = rng.random((draws, len(names))) < 0.5
+    single = (count_a == 0) | (count_b == 0)
+    own = count_a[single] > 0
+    turned[:, single] = rng.permuted(np.tile(own, (draws, 1)), axis=1) != own
+    return np.vstack([given, given ^ turned[:, member]])
 
 
 def max_t(observed: Array, null: Array) -> MaxT:
@@ -68,40 +68,84 @@ def max_t(observed: Array, null: Array) -> MaxT:
     return MaxT(observed, p.reshape(observed.shape), q.reshape(observed.shape))
 
 
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Vectors with their sense: `rows: n d_model`, whether each is of sense A, and its unit, which is exchanged as a whole."""
+
+    rows: Array
+    is_a: Sequence[bool]
+    units: Sequence[Hashable]
+
+    def differences(self, *, draws: int, rng: np.random.Generator) -> Array:
+        """The difference of sense means as observed (first) and under `draws` relabellings. `-> 1 + draws, d_model`"""
+        labels = relabel(self.is_a, self.units, draws=draws, rng=rng).astype(float)
+        of_a = labels.sum(1, keepdims=True)
+        return np.asarray(labels @ self.rows / of_a - (1 - labels) @ self.rows / (len(self.rows) - of_a))
+
+
+def gap_p(fit: Sample, report: Sample, *, seed: int, draws: int = GATE_DRAWS) -> float:
+    """One-sided p that the report part's gap along the axis fitted on the fit part is above chance.
+
+    The statistic is <D_report, D_fit>, D a difference of sense means: the gap times the length of the fitted axis. (Divided by
+    |D_fit|² it would be the gap itself, and have no power: relabelling most of the fit part makes the divisor tiny.) Both parts
+    are relabelled and the axis is fitted again.
+    """
+    rng = np.random.default_rng(seed)
+    fitted, found = fit.differences(draws=draws, rng=rng), report.differences(draws=draws, rng=rng)
+    products = (found * fitted).sum(1)
+    hits = np.count_nonzero(products[1:] >= products[0] - 1e-9 * abs(products[0]))
+    return float((1 + hits) / (1 + draws))
+
+
 def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels: Labels) -> Array:
-    """AUROC - 1/2 of every head's own direction under every labelling, fitted on fit and scored on report.
+    """AUROC of every head's own direction under every labelling, fitted on fit and scored on report.
 
     `fit: head n d`, `report: head m d` in coordinates that do not depend on the labels; labels `draw n`, `draw m` with the true
-    ones first -> `draw head`. The direction is the mean difference over the pooled variance of each coordinate. Under the null the
-    standard error of an AUROC is the same for every head, so it is not divided out.
+    ones first -> `draw head`. Under the null the standard error of an AUROC is the same for every head, so it is not divided out.
     """
     rows = [
-        _auroc(_own_scores(fit, fit_labels[start : start + CHUNK], report), report_labels[start : start + CHUNK])
+        aurocs(own_scores(fit, fit_labels[start : start + CHUNK], report), report_labels[start : start + CHUNK])
         for start in range(0, len(fit_labels), CHUNK)
     ]
-    return np.concatenate(rows) - 0.5
+    return np.concatenate(rows)
 
 
-def _own_scores(fit: Array, labels: Labels, report: Array) -> Array:
-    """`head n d, draw n, head m d -> draw head m`"""
+def own_scores(fit: Array, labels: Labels, new: Array) -> Array:
+    """New writes along each head's own direction, for every labelling: mean difference / pooled variance per coordinate.
+
+    `head n d, draw n, head m d -> draw head m`
+    """
     n_a = labels.sum(1)[:, None, None]
     n_b = labels.shape[1] - n_a
-    weights = labels.astype(float)
-    sums, squares = (np.einsum("bn,hnd->bhd", weights, values) for values in (fit, fit**2))
-    mean_a, mean_b = sums / n_a, (fit.sum(1) - sums) / n_b
-    within = squares - n_a * mean_a**2 + ((fit**2).sum(1) - squares) - n_b * mean_b**2
-    variance = within / (labels.shape[1] - 2)
-    floor = variance.max(-1, keepdims=True) * 1e-9 + np.finfo(float).tiny
-    return np.asarray(np.einsum("bhd,hmd->bhm", (mean_a - mean_b) / (variance + floor), report))
+    weights, total, squares = labels.astype(float), fit.sum(1), (fit**2).sum(1)
+    sum_a = np.einsum("bn,hnd->bhd", weights, fit, optimize=True)
+    square_a = np.einsum("bn,hnd->bhd", weights, fit**2, optimize=True)
+    mean_a, mean_b = sum_a / n_a, (total - sum_a) / n_b
+    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (labels.shape[1] - 2)
+    difference = mean_a - mean_b
+    floor = 1e-9 * within.max(-1, keepdims=True) + 1e-12 * (difference**2).max(-1, keepdims=True) + np.finfo(float).tiny
+    return np.asarray(np.einsum("bhd,hmd->bhm", difference / (within + floor), new, optimize=True))
 
 
-def _auroc(scores: Array, labels: Labels) -> Array:
-    """`draw head m, draw m -> draw head`, ties one half."""
+def aurocs(scores: Array, labels: Labels) -> Array:
+    """AUROC of every head under every labelling, ties one half. `draw head m, draw m -> draw head`"""
     ranks = rankdata(scores, axis=-1)
     n_a = labels.sum(1)[:, None]
-    n_b = labels.shape[1] - n_a
     won = np.einsum("bhm,bm->bh", ranks, labels.astype(float)) - n_a * (n_a + 1) / 2
-    return np.asarray(won / (n_a * n_b))
+    return np.asarray(won / (n_a * (labels.shape[1] - n_a)))
+
+
+def auroc_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> Array:
+    """AUROC of every head in every bootstrap draw. `head m`, m labels, `draws m -> draws head`"""
+    of_a = np.asarray(is_a)
+    weight_a, weight_b = weights[:, of_a], weights[:, ~of_a]
+    size = weight_a.sum(1) * weight_b.sum(1)
+    found = []
+    for values in scores:
+        above = np.sign(values[of_a][:, None] - values[~of_a][None]) / 2 + 0.5  # a b
+        won = ((weight_a @ above) * weight_b).sum(1)
+        found.append(np.divide(won, size, out=np.full(len(size), 0.5), where=size > 0))
+    return np.stack(found, axis=1)
 
 
 def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Array:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from probe.bridges import boot, check_config_file, check_hooks, in_short, quiet, read_bridge
+from probe.bridges import boot, boot_untrained, check_config_file, check_hooks, in_short, quiet, read_bridge
 from probe.checkpoints import has_tokenizer, has_weights, read_weights, sha256_of, weight_files
 from probe.config import Config, read_config, read_json, refuse
 from probe.errors import InputError, ModelError
@@ -101,6 +101,17 @@ def load(
     where = _device(device)
     folder, origin = _find(source)
     return _checked(_from_folder(folder, origin, device=where, dtype=dtype, prepend_bos=prepend_bos))
+
+
+def untrained(model: Model, *, seed: int) -> Model:
+    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks like."""
+    with quiet():
+        bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
+    names = {name.removeprefix("transformer."): tensor for name, tensor in drawn.items()}
+    weights = {name: names[name] for name in model.weights}
+    name = f"{model.name}, untrained"
+    origin = Origin(model.origin.kind, name, None, _sha256_of_tensors(weights))
+    return Model(name, bridge, model.tokenizer, model.config, weights, origin, model.device, model.dtype)
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -2,16 +2,16 @@
 
 Three more exact swaps beside the one of `probe.effects`, in the same unit (fractions of the sense gap, both directions averaged):
 
-    where      the attention row of the donor over the recipient's own values: A_donor V_recipient
-    what       the recipient's attention row over the donor's values: A_recipient V_donor
-    ablation   z replaced by its mean over the fit part: the part of the gap that is lost without this head's choice
+    pattern_only   the attention row of the donor over the recipient's own values: A_donor V_recipient
+    values_only    the recipient's attention row over the donor's values: A_recipient V_donor
+    ablation       z replaced by its mean over the fit part: the part of the gap that is lost without this head's choice
 
 The first two need sentences of equal length, so they are measured on aligned pairs only.
 
 Source: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); Zhang & Nanda 2024 (ablation baselines).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +30,10 @@ MOST_PAIRS = 16
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """`where what ablation: layer head`, fractions of the gap; `where` and `what` are None without aligned pairs."""
+    """`pattern_only values_only ablation: layer head`, fractions of the gap; the first two are None without aligned pairs."""
 
-    where: Array | None
-    what: Array | None
+    pattern_only: Array | None
+    values_only: Array | None
     ablation: Array
 
 
@@ -60,8 +60,8 @@ def measure_routes(
         return Routes(None, None, ablation)
     donors = [ids[row] for row in others]
     return Routes(
-        where=lost(mixed_z(weights, donors, recipients, depth)),
-        what=lost(mixed_z(weights, recipients, donors, depth)),
+        pattern_only=lost(mixed_z(weights, donors, recipients, depth)),
+        values_only=lost(mixed_z(weights, recipients, donors, depth)),
         ablation=ablation,
     )
 
@@ -101,10 +101,10 @@ def _run(weights: Weights, rows: list[Sequence[int]], depth: int) -> list[dict[s
     return steps
 
 
-def by_distance(effects: Effects, distances: Sequence[int | None]) -> dict[int, Array]:
-    """E of every head over the pairs whose cue stands so many tokens before the word. `distance -> layer head`"""
-    numerator, found = (effects.denoise + effects.noise) / 2 - effects.same_sense, {}
-    for distance in sorted({value for value in distances if value is not None}):
-        rows = [row for row, value in enumerate(distances) if value == distance]
-        found[distance] = np.asarray(numerator[rows].sum(0) / effects.gap[rows].sum())
-    return found
+def by_distance(effects: Effects, distances: Sequence[int | None], keep: Callable[[int], bool]) -> Array | None:
+    """Net E of every head over the pairs whose distance from cue to word is kept; None where there is no such pair."""
+    rows = [row for row, distance in enumerate(distances) if distance is not None and keep(distance)]
+    if not rows:
+        return None
+    numerator = (effects.denoise[rows] + effects.noise[rows]) / 2 - effects.same_sense[rows]
+    return np.asarray(numerator.sum(0) / effects.gap[rows].sum())

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe import statistics
+from probe import inference, statistics
 from probe.replay import Weights
 from probe.statistics import Array
 
@@ -93,27 +93,30 @@ def write_coordinates(z: Tensor, weights: Weights) -> Tensor:
     return z.double().permute(1, 2, 0, 3) @ r.transpose(-1, -2)
 
 
+def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:
+    """Writes centred on the fit part and, with fewer than MANY sentences per sense, on its first COMPONENTS principal components.
+
+    `... n d, ... m d -> ... n k, ... m k`. The labels play no part, so one reduction serves every relabelling.
+    """
+    centre = fit.mean(-2, keepdim=True)
+    fit, new = fit - centre, new - centre
+    if per_sense >= MANY:
+        return fit, new
+    basis = torch.linalg.svd(fit, full_matrices=False).Vh[..., :COMPONENTS, :].transpose(-1, -2)
+    return fit @ basis, new @ basis
+
+
 def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
     """Score new writes of every head along the head's own direction, fitted on fit: mean difference / pooled variance.
 
     `... n d, ... m d, ... k d -> ... k`. With fewer than MANY sentences per sense the writes are first reduced to at most
     COMPONENTS principal components of the fit part, so that the direction has fewer numbers than sentences.
     """
-    n, m = fit_a.shape[-2], fit_b.shape[-2]
-    centre = torch.cat([fit_a, fit_b], dim=-2).mean(-2, keepdim=True)
-    fit_a, fit_b, new = fit_a - centre, fit_b - centre, new - centre
-    if min(n, m) < MANY:
-        basis = torch.linalg.svd(torch.cat([fit_a, fit_b], dim=-2), full_matrices=False).Vh[..., :COMPONENTS, :]
-        fit_a, fit_b, new = (part @ basis.transpose(-1, -2) for part in (fit_a, fit_b, new))
-    mean_a, mean_b = fit_a.mean(-2, keepdim=True), fit_b.mean(-2, keepdim=True)
-    within = ((fit_a - mean_a).square().sum(-2) + (fit_b - mean_b).square().sum(-2)) / (n + m - 2)
-    difference = (mean_a - mean_b).squeeze(-2)
-    largest = [values.amax(-1, keepdim=True) for values in (within, difference.square())]
-    floor = (
-        largest[0] * 1e-9 + largest[1] * 1e-12 + torch.finfo(within.dtype).tiny
-    )  # finite where nothing varies within
-    direction = difference / (within + floor)
-    return (new @ direction.unsqueeze(-1)).squeeze(-1)
+    fit, new = reduced(torch.cat([fit_a, fit_b], dim=-2), new, per_sense=min(fit_a.shape[-2], fit_b.shape[-2]))
+    labels = np.arange(fit.shape[-2]) < fit_a.shape[-2]
+    flat_fit, flat_new = (part.reshape(-1, *part.shape[-2:]).numpy() for part in (fit, new))
+    scores = inference.own_scores(flat_fit, labels[None], flat_new)[0]
+    return torch.from_numpy(scores).reshape(new.shape[:-1])
 
 
 def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:

@@ -12,11 +12,12 @@ import pandas as pd
 
 from probe import examples, lexicon, tables
 from probe.check import Certificate, certify
+from probe.controls import measure_controls
 from probe.errors import InputError
-from probe.experiment import study_word
+from probe.experiment import Options, study_word
 from probe.lexicon import Corpus
 from probe.material import prepare
-from probe.models import Model, Origin
+from probe.models import Model, Origin, untrained
 from probe.tokens import is_one_token
 
 WORDS = ("bank", "mole", "apple")
@@ -53,6 +54,7 @@ def study(
     *,
     corpus: Corpus | None = None,
     seed: int = 0,
+    permutations: int = 1000,
     max_pairs: int = MAX_PAIRS,
     progress: Progress | None = None,
 ) -> Study:
@@ -67,19 +69,29 @@ def study(
     materials = [prepare(model, given, word) for word, given in corpora.items()]
     report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
+    options = Options(seed, max_pairs, permutations)
     results = []
     for index, material in enumerate(materials):
-        report(material.word, 0.1 + 0.8 * index / len(materials))
-        results.append(study_word(model, material, seed=seed, max_pairs=max_pairs))
+        report(material.word, 0.1 + 0.7 * index / len(materials))
+        results.append(study_word(model, material, options))
+    report("controls", 0.8)
+    chance = untrained(model, seed=seed)
+    measured = [measure_controls(model, chance, result, options) for result in results]
     report("examples", 0.9)
     frames = tables.frames(model, results, certificate, corpus.left_out if corpus else ())
+    frames["controls"] = tables.controls(measured)
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = examples.showcase(model, results)
-    options = {"words": list(chosen), "seed": seed, "max_pairs": max_pairs}
-    options["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
+    made: dict[str, object] = {
+        "words": list(chosen),
+        "seed": seed,
+        "max_pairs": max_pairs,
+        "permutations": permutations,
+    }
+    made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
     data = corpus.sha256 if corpus else lexicon.sha256(chosen)
-    return Study(model.name, model.origin, options, certificate, frames, data)
+    return Study(model.name, model.origin, made, certificate, frames, data)
 
 
 def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:

@@ -8,7 +8,8 @@
     carrier             separates, and nothing at the word depends on it
     none                nothing was shown
 
-A verdict is about one word and one pair of senses. "resolver" is never given for attention or separation alone.
+A swap counts from SMALLEST of the gap on: an effect of a thousandth can be as certain as it is meaningless. A head above the
+read-out writes after what is read and gets none. A verdict is about one word and one pair of senses. "resolver" is never given for attention or separation alone.
 """
 
 import math
@@ -17,32 +18,45 @@ from collections.abc import Mapping
 import pandas as pd
 
 LEVEL = 0.05
-SMALL = 0.1
+SMALLEST = 0.02
+LARGE_WRITE = 0.1
 FAR_SHARE = 0.2
 PREVIOUS = 0.5
+ORDER = ("resolver", "position-explained", "opposes", "backup", "carrier", "none")
 Evidence = Mapping[str, float]
 
 
 def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     """`verdict` and `because` for every row of the evidence frame, which keeps its index.
 
-    Reads p_auroc p_swap p_opposes auroc net net_low net_high direct net_near net_far attention_previous; a row without a measured
-    swap (no gap) gets none.
+    Reads layer depth p_auroc p_swap p_opposes auroc net net_low net_high direct net_near net_far attention_previous; a row without
+    a measured swap (no gap) gets none.
     """
     rows = [verdict({str(name): value for name, value in row.items()}) for row in evidence.to_dict("records")]
     return pd.DataFrame(rows, columns=["verdict", "because"], index=evidence.index)
+
+
+def best_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per layer and head over a word's pairs of senses: the `verdict` that says most, `resolves` and `of`."""
+    grouped = rows.groupby(["layer", "head"])["verdict"]
+    best = grouped.agg(lambda found: min(found, key=ORDER.index))
+    resolves = grouped.agg(lambda found: (found == "resolver").sum())
+    return pd.DataFrame({"verdict": best, "resolves": resolves, "of": grouped.size()}).reset_index()
 
 
 def verdict(row: Evidence) -> tuple[str, str]:
     """The verdict on one head and the sentence that gives its reasons; the first rule that holds decides."""
     if math.isnan(row["net"]):
         return "none", "the model does not separate these senses at the word, so no head was swapped"
-    separates, moves = row["p_auroc"] < LEVEL, row["p_swap"] < LEVEL
+    if row["layer"] >= row["depth"]:
+        return "none", "it writes after the layer where the word is read, so it cannot have moved what is read there"
+    separates = row["p_auroc"] < LEVEL
+    moves = row["p_swap"] < LEVEL and row["net"] >= SMALLEST
     rules = (
-        ("opposes", row["p_opposes"] < LEVEL),
+        ("opposes", row["p_opposes"] < LEVEL and row["net"] <= -SMALLEST),
         ("position-explained", separates and moves and is_positional(row)),
         ("resolver", separates and moves),
-        ("backup", separates and row["direct"] >= SMALL and row["net"] < row["direct"] / 2),
+        ("backup", separates and row["direct"] >= LARGE_WRITE and row["net"] < row["direct"] / 2),
         ("carrier", separates),
     )
     name = next((name for name, holds in rules if holds), "none")

@@ -104,7 +104,7 @@ def test_draws_are_over_frames_and_cues_or_over_the_pairs_themselves():
 # --- what a swap amounts to ------------------------------------------------------------------------------------------
 
 A, B, SAME_A, SAME_B = (0, 1, 2), (3, 4, 5), (1, 2, 0), (4, 5, 3)
-PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), ("x", "y", "z"), ALIGNED, 0)
+PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), ("x", "y", "z"), (1, 2, None), ALIGNED, 0)
 LENGTHS = (5, 7, 5, 5, 7, 5)
 
 

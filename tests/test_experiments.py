@@ -25,7 +25,7 @@ import probe
 from probe import effects, patching, statistics
 from probe.errors import InputError
 from probe.examples import later_words_matter
-from probe.experiment import study_word
+from probe.experiment import Options, study_word
 from probe.material import prepare
 from probe.replay import read_weights
 from probe.tokens import positions_of_span, tokenize
@@ -60,7 +60,7 @@ def studied(model, seed):
 
 @pytest.fixture(scope="module")
 def measured(model, seed):
-    return study_word(model, prepare(model, corpus_of(SENTENCES), WORD), seed=seed, max_pairs=MAX_PAIRS)
+    return study_word(model, prepare(model, corpus_of(SENTENCES), WORD), Options(seed, MAX_PAIRS))
 
 
 def test_the_places_are_spread():
@@ -73,7 +73,7 @@ def test_the_places_are_spread():
 def test_every_other_head_is_alive(planted):
     """Otherwise nothing could be confused with the planted head."""
     model, place = planted
-    states = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), seed=0, max_pairs=8).states
+    states = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), Options(0, 8)).states
     for layer, block in enumerate(read_weights(model).blocks):
         for head in range(HEADS):
             written = states.z[:, layer, head] @ block.w_o[head]
@@ -151,7 +151,7 @@ def by_part(measured):
 
 
 def study_of(model, sentences):
-    result = study_word(model, prepare(model, corpus_of(sentences), WORD), seed=0, max_pairs=MAX_PAIRS)
+    result = study_word(model, prepare(model, corpus_of(sentences), WORD), Options(0, MAX_PAIRS))
     [pair] = result.pairs
     return result, pair
 
@@ -162,7 +162,7 @@ def test_swapped_labels_flip_every_signed_score(model, measured):
     result, true = study_of(model, sentences)
     turned, swapped = study_of(model, [exchanged(row) if row.split == "report" else row for row in sentences])
     torch.testing.assert_close(true.axis.u, swapped.axis.u)
-    np.testing.assert_allclose(swapped.auroc, 1 - true.auroc, atol=1e-9)
+    np.testing.assert_allclose(swapped.separation.auroc, 1 - true.separation.auroc, atol=1e-9)
     np.testing.assert_allclose(swapped.hedges_g, -true.hedges_g, atol=1e-9)
     gaps, others = (
         {given.material.sentences[given.rows[a]].pair: gap for a, gap in zip(pair.pairs.a, pair.gap, strict=True)}
@@ -184,7 +184,7 @@ def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effe
     torch.testing.assert_close(other.axis.u, -one.axis.u, rtol=0, atol=1e-6)
     coordinates = (pair.axis.coordinate(result.states.resid[:, result.depth]) for pair in (one, other))
     torch.testing.assert_close(next(coordinates), -next(coordinates), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(other.auroc, one.auroc, atol=1e-9)
+    np.testing.assert_allclose(other.separation.auroc, one.separation.auroc, atol=1e-9)
     np.testing.assert_allclose(other.effects.ratio("denoise"), one.effects.ratio("noise"), atol=1e-5)
     np.testing.assert_allclose(other.effects.swap, one.effects.swap, atol=1e-5)
     assert np.abs(one.effects.ratio("denoise") - one.effects.ratio("noise")).max() > 1e-6

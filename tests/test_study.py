@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-from checkpoints import make_checkpoint
 
 import probe
+from probe import models
 from probe.columns import COLUMNS
 from probe.lexicon import Corpus
 
@@ -31,8 +31,8 @@ def study(model):
 
 
 @pytest.fixture(scope="module")
-def untrained(tmp_path_factory):
-    return probe.load(make_checkpoint(tmp_path_factory.mktemp("models") / "untrained", n_layer=3))
+def untrained(model):
+    return models.untrained(model, seed=0)
 
 
 def corpus_of(word, **changes):

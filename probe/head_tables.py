@@ -1,0 +1,178 @@
+"""The tables about heads: effects, tests and verdicts per pair of senses and per word, and what the verdicts rest on.
+
+Causal columns are missing where the model does not separate the senses at the word: nothing was swapped there.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from probe import effects, statistics
+from probe.columns import CAUSAL, KEYS, RANKS
+from probe.experiment import PairResult, WordResult
+from probe.routes import by_distance
+from probe.statistics import Array
+from probe.tidy import by_head, key_of, sense_pairs_of, stacked, with_key
+from probe.verdicts import best_verdicts, verdicts
+
+
+def evidence(results: Sequence[WordResult]) -> pd.DataFrame:
+    """The heads table with everything a verdict rests on, and its reasons in words."""
+    return pd.concat([_heads_of_pair(result, pair) for result, pair in sense_pairs_of(results)], ignore_index=True)
+
+
+def _heads_of_pair(result: WordResult, pair: PairResult) -> pd.DataFrame:
+    cue, previous = _attention(result, pair)
+    found = pair.separation
+    arrays = {name: getattr(found, name) for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")} | _causal([pair])
+    arrays |= _tested(pair) | {"attention_cue": cue, "attention_previous": previous} | _near_and_far(pair)
+    frame = by_head(arrays).astype(RANKS)
+    frame = frame.join(verdicts(frame.assign(depth=result.depth)))
+    return with_key(frame, key_of(result, pair))
+
+
+def _tested(pair: PairResult) -> dict[str, Array]:
+    """Corrected p and false discovery rate of separation and swap; missing where nothing was swapped."""
+    if pair.tests is None:
+        blank = np.full(pair.separation.auroc.shape, np.nan)
+        return dict.fromkeys(("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes"), blank)
+    separation, swap = pair.tests.separation, pair.tests.swap
+    found = {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
+    return found | {"p_opposes": pair.tests.opposes.p}
+
+
+def _near_and_far(pair: PairResult) -> dict[str, Array]:
+    """The net effect with the cue next to the word, and further away; missing where distances are not known."""
+    blank = np.full(pair.separation.auroc.shape, np.nan)
+    if pair.effects is None:
+        return {"net_near": blank, "net_far": blank}
+    near, far = (by_distance(pair.effects, pair.pairs.distances, keep) for keep in (lambda d: d == 1, lambda d: d > 1))
+    return {"net_near": blank if near is None else near, "net_far": blank if far is None else far}
+
+
+def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
+    """The causal columns, mean over these pairs of senses with intervals of that mean; all missing where there is no gap."""
+    measured = [(pair.effects, pair.pairs.bootstrap()) for pair in pairs if pair.effects is not None]
+    if not measured:
+        return dict.fromkeys(CAUSAL, np.full(pairs[0].separation.auroc.shape, np.nan))
+
+    def mean(values: Iterable[Array]) -> Array:
+        return np.asarray(np.mean(list(values), axis=0))
+
+    found = {
+        name: mean(effect.ratio(name) for effect, _ in measured)
+        for name in ("direct", "denoise", "noise", "same_sense")
+    }
+    swap_draws, net_draws = (
+        mean(draws) for draws in zip(*(effect.draws(weights) for effect, weights in measured), strict=True)
+    )
+    found["swap"] = (found["denoise"] + found["noise"]) / 2
+    found["swap_low"], found["swap_high"] = statistics.interval(swap_draws)
+    found["self_repair"] = found["swap"] - found["direct"]
+    found["net"] = found["swap"] - found["same_sense"]
+    found["net_low"], found["net_high"] = statistics.interval(net_draws)
+    found["rank"] = _ranks(found["net"])
+    found["rank_low"], found["rank_high"] = effects.rank_intervals(net_draws)
+    return {name: found[name] for name in CAUSAL}
+
+
+def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.DataFrame:
+    """One row per word, layer and head: the mean over the word's pairs of senses whose gap is there.
+
+    `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a resolver, `of` how many there are.
+    """
+    parts = []
+    for result in results:
+        passed = [pair for pair in result.pairs if pair.effects is not None]
+        if passed:
+            cue, previous = (
+                np.mean(kind, axis=0) for kind in zip(*(_attention(result, pair) for pair in passed), strict=True)
+            )
+            arrays = {"auroc": np.mean([pair.separation.auroc for pair in passed], axis=0)} | _causal(passed)
+            frame = by_head(arrays | {"attention_cue": cue, "attention_previous": previous}).astype(RANKS)
+            rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
+            frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
+            parts.append(with_key(frame, {"word": result.material.word}))
+    columns = [
+        "word",
+        "layer",
+        "head",
+        "auroc",
+        *CAUSAL,
+        "attention_cue",
+        "attention_previous",
+        "verdict",
+        "resolves",
+        "of",
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns).astype(RANKS)
+
+
+def _ranks(net: Array) -> Array:
+    order = (-net.ravel()).argsort(kind="stable")
+    return np.asarray(order.argsort().reshape(net.shape) + 1)
+
+
+def _attention(result: WordResult, pair: PairResult) -> tuple[Array, Array]:
+    """Mean attention from the word to its cue (NaN without cue spans) and to the token before it, over the pairs' sentences."""
+    to_cue, to_previous = [], []
+    for index in sorted({*pair.pairs.a, *pair.pairs.b}):
+        row, target = result.states.pattern[index].numpy(), int(result.states.target[index])
+        cue = result.material.cues[result.rows[index]]
+        to_cue += [] if cue is None else [row[..., cue.start : cue.stop].sum(-1)]
+        to_previous += [row[..., target - 1]] if target else []
+    shape = result.states.pattern.shape[1:3]
+    return tuple(np.mean(rows, axis=0) if rows else np.full(shape, np.nan) for rows in (to_cue, to_previous))  # type: ignore[return-value]
+
+
+def distances(results: Sequence[WordResult]) -> pd.DataFrame:
+    """The net effect of every head by the distance from cue to word in tokens (4: four or more)."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        for distance in sorted({d for d in pair.pairs.distances if d is not None}):
+            net = None if pair.effects is None else by_distance(pair.effects, pair.pairs.distances, distance.__eq__)
+            if net is None:
+                continue
+            parts.append(with_key(by_head({"net": net}), key_of(result, pair) | {"distance": distance}))
+    return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])
+
+
+def routes(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Pattern-only and value-only swaps and mean ablation of every head; see `probe.routes`."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        if pair.routes is not None:
+            blank = np.full(pair.routes.ablation.shape, np.nan)
+            found = {name: getattr(pair.routes, name) for name in ("pattern_only", "values_only", "ablation")}
+            arrays = {name: blank if values is None else values for name, values in found.items()}
+            parts.append(with_key(by_head(arrays), key_of(result, pair)))
+    return stacked(parts, [*KEYS, "layer", "head", "pattern_only", "values_only", "ablation"])
+
+
+def curves(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Faithfulness and necessity of the first `size` heads, in the order found on the select part; `added` is the last of them."""
+    parts = []
+    for result in results:
+        curve = result.curves
+        if curve is not None:
+            added = [None if size == 0 else "L{}H{}".format(*curve.order[size - 1]) for size in curve.sizes]
+            columns = {
+                "size": curve.sizes,
+                "added": added,
+                "faithfulness": curve.faithfulness,
+                "necessity": curve.necessity,
+            }
+            summary = {"word": result.material.word, "area": curve.area, "smallest": curve.smallest}
+            parts.append(with_key(pd.DataFrame(columns), summary))
+    return stacked(parts, ["word", "area", "smallest", "size", "added", "faithfulness", "necessity"])
+
+
+def random_sets(results: Sequence[WordResult]) -> pd.DataFrame:
+    """Faithfulness of every random set, matched per layer to the first `size` heads of the order."""
+    parts = []
+    for result in results:
+        for size, values in zip(result.curves.random_sizes, result.curves.random, strict=True) if result.curves else ():
+            rows = {"size": size, "faithfulness": values[~np.isnan(values)]}
+            parts.append(with_key(pd.DataFrame(rows), {"word": result.material.word}))
+    return stacked(parts, ["word", "size", "faithfulness"])

@@ -1,0 +1,101 @@
+"""The gate and the corrected tests: exact on small cases, uniform where nothing is there, strong where something is."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from probe import inference
+from probe.inference import Sample
+
+
+def differences(sample, rng):
+    return sample.differences(draws=inference.GATE_DRAWS, rng=rng)
+
+
+def sample(rows, is_a, units):
+    return Sample(np.asarray(rows, dtype=float), list(is_a), list(units))
+
+
+def paired(differences, rng=None, d=1):
+    """One sentence of each sense per unit, `differences` apart along the first coordinate."""
+    rows, is_a, units = [], [], []
+    for unit, difference in enumerate(differences):
+        noise = rng.normal(size=(2, d)) if rng else np.zeros((2, d))
+        noise[:, 0] += (difference / 2, -difference / 2)
+        rows += list(noise)
+        is_a += [True, False]
+        units += [unit, unit]
+    return sample(rows, is_a, units)
+
+
+@pytest.mark.parametrize("kind", ["both", "single", "mixed"])
+def test_the_observed_difference_is_the_difference_of_means(kind):
+    rng = np.random.default_rng(2)
+    rows, units = rng.normal(size=(24, 5)), np.arange(24) // 3
+    is_a = {"both": np.arange(24) % 3 > 0, "single": units % 2 == 0, "mixed": rng.random(24) < 0.4}[kind]
+    found = differences(sample(rows, is_a, units), rng)
+    assert found.shape == (1 + inference.GATE_DRAWS, 5)
+    np.testing.assert_allclose(found[0], rows[is_a].mean(0) - rows[~is_a].mean(0), atol=1e-12)
+    spread = np.abs(found[1:] - found[0]).max(1)
+    assert (spread > 1e-6).mean() > 0.9
+
+
+def test_units_of_one_sense_keep_their_number():
+    rows = np.eye(6)
+    found = differences(sample(rows, [1, 1, 0, 0, 0, 0], range(6)), np.random.default_rng(0))
+    assert {tuple(sorted(np.round(row, 12))) for row in found} == {(-0.25, -0.25, -0.25, -0.25, 0.5, 0.5)}
+
+
+def test_p_of_a_small_case_is_the_exact_one():
+    """Three pairs in each part, one number each: all 64 reassignments can be counted."""
+    fit, report = np.array([3.0, 1, 0.5]), np.array([2.0, 1.5, 0.3])
+    signs = np.array(list(product([1, -1], repeat=3)))
+    products = np.outer(signs @ fit, signs @ report).ravel()
+    found = []
+    for fit_signs, report_signs in product(signs, signs):
+        observed = (fit_signs @ fit) * (report_signs @ report)
+        exact = np.mean(products >= observed - 1e-9)
+        p = inference.gap_p(paired(fit_signs * fit), paired(report_signs * report), seed=1)
+        assert p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / inference.GATE_DRAWS) + 1e-3)
+        found.append(p)
+    for level in (0.05, 0.1, 0.25, 0.5, 0.75):  # never more often small than it should be
+        assert np.mean(np.array(found) <= level) <= level + 0.02
+
+
+def test_a_gap_without_doubt_passes_with_few_cues():
+    perfect = paired([2.0] * 5), paired([2.0] * 5)
+    assert inference.gap_p(*perfect, seed=0) < 0.005  # 2 of 1,024 reassignments
+
+
+def test_a_gap_that_points_the_other_way_does_not_pass():
+    assert inference.gap_p(paired([2.0] * 5), paired([-2.0] * 5), seed=0) > 0.99
+
+
+def test_no_gap_at_all_is_p_one():
+    assert inference.gap_p(paired([0.0] * 5), paired([0.0] * 5), seed=0) == 1
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_under_the_null_p_is_uniform(single):
+    """Cue words that differ from each other, senses that do not: each unit a vector of its own, many dimensions."""
+    found = []
+    for run in range(200):
+        rng = np.random.default_rng(run)
+        parts = []
+        for _ in range(2):
+            centres = rng.normal(size=(12, 8)) if single else rng.normal(size=(6, 2, 8)).reshape(12, 8)
+            rows = np.repeat(centres, 3, axis=0) + 0.1 * rng.normal(size=(36, 8))
+            cue = np.repeat(np.arange(12), 3)
+            parts.append(sample(rows, cue % 2 == 0, cue if single else cue // 2))
+        found.append(inference.gap_p(*parts, seed=run))
+    for level in (0.05, 0.25, 0.5, 0.75):
+        assert abs(np.mean(np.array(found) <= level) - level) < 3 * np.sqrt(level * (1 - level) / 200)
+
+
+def test_paired_and_unpaired_cues_may_stand_side_by_side():
+    def mixed():
+        both, alone = paired([2.0] * 4), sample([[1.0]] * 4 + [[-1.0]] * 4, [True] * 4 + [False] * 4, range(10, 18))
+        return sample(np.vstack([both.rows, alone.rows]), [*both.is_a, *alone.is_a], [*both.units, *alone.units])
+
+    assert inference.gap_p(mixed(), mixed(), seed=0) < 0.005

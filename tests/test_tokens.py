@@ -208,9 +208,12 @@ def logged():
     """What transformers logs, which it hands to no other logger."""
     records, handler, logger = [], logging.Handler(), logging.getLogger("transformers")
     handler.emit = lambda record: records.append(record.getMessage())
+    level = logger.level
     logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
     yield records
     logger.removeHandler(handler)
+    logger.setLevel(level)
 
 
 def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatch, logged):

@@ -5,14 +5,17 @@ its 95 % interval. Effects are those beyond a same-sense swap (`net`). Heads who
 never put in order. Looking at the cue is described, never offered as a reason. Where the gap is not there nothing is ranked.
 """
 
+import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pandas as pd
 
-from probe.numerals import decimal, interval, listed, measured, p_value, percent, scientific
+from probe.charts import reached
+from probe.numerals import NARROW, decimal, interval, listed, measured, p_value, percent, scientific
 
 LEADERS = 3
+SMALLEST = 0.01
 Head = dict[Hashable, Any]
 
 
@@ -25,11 +28,11 @@ def question(words: Sequence[str]) -> str:
 
 
 def leading_heads(word_heads: pd.DataFrame, word: str) -> list[Head]:
-    """Up to LEADERS heads of a word by rank, those whose net effect has an interval above zero."""
+    """Up to LEADERS heads of a word by rank: those that move it by SMALLEST or more, with an interval above zero."""
     if word not in set(word_heads["word"]):
         return []
     rows = word_heads[word_heads["word"] == word].nsmallest(LEADERS, "rank")
-    return rows[rows["net_low"] > 0].to_dict("records")
+    return rows[(rows["net_low"] > 0) & (rows["net"] >= SMALLEST)].to_dict("records")
 
 
 def in_groups(heads: Sequence[Head]) -> list[list[Head]]:
@@ -52,11 +55,8 @@ def answer(words: pd.DataFrame, word_heads: pd.DataFrame, word: str) -> str:
     if not heads:
         return _no_head(word_heads[word_heads["word"] == word], word)
     groups = in_groups(heads)
-    way = _way(pairs)
-    first = _first(groups[0], word, way)
-    return " ".join(
-        [first, *(_next(group) for group in groups[1:]), *_equals(word_heads, heads, word), *_attention(heads)]
-    )
+    first = _first(groups[0], word, _way(pairs))
+    return " ".join([first, *_next(groups[1:]), *_others(word_heads, heads, word), *_attention(heads)])
 
 
 def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
@@ -74,8 +74,8 @@ def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
 def _no_head(rows: pd.DataFrame, word: str) -> str:
     best = rows.nsmallest(1, "rank").to_dict("records")[0]
     return (
-        f"The senses of “{word}” are apart at the word, but no single head was shown to move them: the largest effect is "
-        f"{measured(best['net'], best['net_low'], best['net_high'])}, by {head_name(best)}."
+        f"The senses of “{word}” are apart at the word, but no single head was shown to move it by {percent(SMALLEST)} of the way or "
+        f"more: the largest effect is {_effect(best)}, by {head_name(best)}."
     )
 
 
@@ -106,31 +106,38 @@ def _first(group: Sequence[Head], word: str, way: str) -> str:
     )
 
 
-def _next(group: Sequence[Head]) -> str:
-    effects = listed([f"{head_name(head)} with {_effect(head)}" for head in group])
-    return f"Next {'comes' if len(group) == 1 else 'come, in no order,'} {effects}."
-
-
-def _equals(word_heads: pd.DataFrame, heads: Sequence[Head], word: str) -> list[str]:
-    """Heads that are not named but could hold the last named head's place."""
-    rows = word_heads[word_heads["word"] == word]
-    named = [head["rank"] for head in heads]
-    last = in_groups(heads)[-1]
-    rivals = rows[~rows["rank"].isin(named) & (rows["rank_low"] <= max(head["rank_high"] for head in last))]
-    if rivals.empty:
+def _next(groups: Sequence[Sequence[Head]]) -> list[str]:
+    """The groups after the first, in their order; within a group there is none."""
+    if not groups:
         return []
-    many = "Another head" if len(rivals) == 1 else f"{len(rivals)} other heads"
-    return [f"{many} could stand in the place of {head_name(last[-1])}."]
+    places = [listed([f"{head_name(head)} with {_effect(head)}" for head in group]) for group in groups]
+    verb = "comes" if len(groups[0]) == 1 else "come, in no order,"
+    return [f"Next {verb} {', then '.join(places)}."]
+
+
+def _others(word_heads: pd.DataFrame, heads: Sequence[Head], word: str) -> list[str]:
+    """Heads that are not named: those that could hold the last named head's place, or how little all of them do."""
+    rows = reached(word_heads[word_heads["word"] == word])
+    others = rows[~rows["rank"].isin([head["rank"] for head in heads])]
+    last = in_groups(heads)[-1]
+    rivals = others[others["rank_low"] <= max(head["rank_high"] for head in last)]
+    if len(rivals):
+        many = "Another head" if len(rivals) == 1 else f"{len(rivals)} other heads"
+        return [f"{many} could stand in the place of {head_name(last[-1])}."]
+    if others.empty:
+        return []
+    bound = math.ceil(100 * others[["net_low", "net_high"]].abs().max().max())
+    who = "The one other head stays" if len(others) == 1 else f"The other {len(others)} heads stay"
+    return [f"{who} within ±{max(bound, 1)}{NARROW}%."]
 
 
 def _attention(heads: Sequence[Head]) -> list[str]:
     """Where the leading heads look from the word; nothing where the sentences mark no cue."""
     if any(pd.isna(head["attention_cue"]) for head in heads):
         return []
-    shares = listed([percent(head["attention_cue"]) for head in heads])
-    who = "it gives" if len(heads) == 1 else "they give"
-    whose = "its" if len(heads) == 1 else "their"
-    return [f"From the word, {who} {shares} of {whose} attention to the cue."]
+    first, *rest = [(head_name(head), percent(head["attention_cue"])) for head in heads]
+    told = [f"{first[0]} gives {first[1]} of its attention to the cue", *(f"{name} {share}" for name, share in rest)]
+    return [f"From the word, {listed(told)}."]
 
 
 def agreement(certificate: pd.DataFrame) -> str:

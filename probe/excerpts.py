@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from probe import answers
+from probe import answers, charts
 from probe.numerals import decimal, percent
 from probe.sections import Frames, Section, head_facts, of_word, sense_marks, words_of
 
@@ -27,16 +27,23 @@ def readings(frames: Frames) -> list[Section]:
     limit = bar_limit(frames)
     found = []
     for number, word in enumerate(words_of(frames)):
-        rows, heads = of_word(frames["readings"], word), of_word(frames["word_heads"], word)
-        shown = rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]).sort_values("rank")
+        rows, heads = of_word(frames["readings"], word), charts.reached(of_word(frames["word_heads"], word))
+        shown = _worth_showing(rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]))
         marks = sense_marks(frames, word)
         leaders = [
             head_facts(head)
             | {"id": f"word-{number}-{answers.head_name(head)}", "sentences": _sentences(rows, head, marks, limit)}
             for head in shown.to_dict("records")
         ]
-        found.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
+        found.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(charts.reached(heads))})
     return [item for item in found if item["heads"]]
+
+
+def _worth_showing(heads: pd.DataFrame) -> pd.DataFrame:
+    """The heads that the answer names; the largest where it names none."""
+    ordered = heads.sort_values("rank")
+    named = ordered[(ordered["net_low"] > 0) & (ordered["net"] >= answers.SMALLEST)]
+    return named if len(named) else ordered.head(1)
 
 
 def _sentences(rows: pd.DataFrame, head: dict[Any, Any], marks: dict[str, str], limit: float) -> list[Section]:

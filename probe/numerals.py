@@ -1,6 +1,7 @@
 """How numbers are written in sentences, charts and tables of a report: true minus signs, never −0, intervals in brackets."""
 
 NARROW = "\u202f"
+NARROW_INTERVAL = 3.0
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -9,9 +10,9 @@ def decimal(value: float, digits: int = 2) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
-def percent(value: float) -> str:
-    """A fraction as a whole percentage: −3 %."""
-    return f"{decimal(100 * value, 0)}{NARROW}%"
+def percent(value: float, digits: int = 0) -> str:
+    """A fraction as a percentage, whole by default: −3 %."""
+    return f"{decimal(100 * value, digits)}{NARROW}%"
 
 
 def interval(low: float, high: float, digits: int = 2) -> str:
@@ -20,8 +21,9 @@ def interval(low: float, high: float, digits: int = 2) -> str:
 
 
 def measured(value: float, low: float, high: float) -> str:
-    """A fraction as a percentage with its 95 % interval: 41 % [35, 47]."""
-    return f"{percent(value)} {interval(100 * low, 100 * high, 0)}"
+    """A fraction as a percentage with its 95 % interval: 41 % [35, 47]; with a decimal where the interval is narrow: 1.0 % [0.6, 1.5]."""
+    digits = 1 if 100 * (high - low) < NARROW_INTERVAL else 0
+    return f"{percent(value, digits)} {interval(100 * low, 100 * high, digits)}"
 
 
 def p_value(p: float) -> str:

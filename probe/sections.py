@@ -106,6 +106,8 @@ def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, 
         apart = sum(bool(pair["ranked"]) for pair in pairs)
         facts.append(("pairs of senses that are apart", f"{apart} of {len(pairs)}"))
     facts.append(("read", f"after layer {int(first['depth']) - 1}"))
+    if len(seen := charts.reached(of_word(frames["word_heads"], first["word"]))):
+        facts.append(("heads up to there", str(len(seen))))
     facts.append(("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"))
     return facts
 
@@ -128,13 +130,13 @@ def maps(frames: Frames) -> Section:
     """The head maps of the ranked words, on one scale."""
     heads = frames["word_heads"]
     ranked = [word for word in words_of(frames) if len(of_word(heads, word))]
+    seen = charts.named(charts.reached(heads))
     return {
         "limit": percent(charts.effect_limit(heads)),
         "charts": [(word, charts.head_map(heads, word, legend=False)) for word in ranked],
         "unranked": [word for word in words_of(frames) if word not in ranked],
-        "counted": [
-            (word, int(charts.named(of_word(heads, word))["clear"].sum()), len(of_word(heads, word))) for word in ranked
-        ],
+        "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in ranked],
+        "beyond": len(seen) < len(heads),
     }
 
 
@@ -163,8 +165,8 @@ def shares(frames: Frames) -> list[Section]:
 
 
 def every_head(frames: Frames) -> list[Section]:
-    """Separation against effect, and the table of all heads, word by word."""
-    heads = frames["word_heads"]
+    """Separation against effect, and the table of the heads up to the read-out, word by word."""
+    heads = charts.reached(frames["word_heads"])
     found = []
     for word in words_of(frames):
         rows = of_word(heads, word)

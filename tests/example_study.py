@@ -1,6 +1,7 @@
 """A made-up study with every frame that a real one has, seeded: for tests of charts, sentences and pages without a model.
 
-bank has two senses and two clear heads, mole has four senses (one of its six pairs not apart), apple is not apart at all.
+bank has two senses and three clear heads (one against), mole has four senses (one of its six pairs not apart), apple is not apart at all. Words are
+read after layer 2, so that the heads of layer 3 have no effect by construction.
 """
 
 from itertools import combinations
@@ -14,6 +15,7 @@ from probe.models import Origin
 from probe.study import Study
 
 LAYERS, HEADS = 4, 4
+READ_AT = 3
 SENSES = {
     "bank": ("river", "money"),
     "mole": ("animal", "unit", "skin", "spy"),
@@ -72,7 +74,12 @@ def _words(any_apart: bool) -> pd.DataFrame:
         gap = 0.97 if apart else -0.02
         rows.append(
             {"word": word, "sense_a": a, "sense_b": b, "sentences_fit": 240, "sentences_report": 192, "pairs": 64}
-            | {"pair_design": "aligned pairs", "split_design": "by frame and cue word", "tokens_of_word": 1, "depth": 3}
+            | {
+                "pair_design": "aligned pairs",
+                "split_design": "by frame and cue word",
+                "tokens_of_word": 1,
+                "depth": READ_AT,
+            }
             | {"auroc": 0.99 if apart else 0.52, "gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07}
             | {"gap_p": 0.0002 if apart else 0.4, "negative_gaps": 0 if apart else 31, "ranked": apart}
         )
@@ -94,7 +101,7 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         causal |= {"swap_low": swap - 0.05, "swap_high": swap + 0.06, "same_sense": rng.normal(0, 0.003, len(layer))}
         causal |= {"self_repair": swap * 0.1}
         for name, values in causal.items():
-            frame[name] = values if row.ranked else np.nan
+            frame[name] = np.where(layer < READ_AT, values, 0.0) if row.ranked else np.nan
         frame["attention_cue"] = np.clip(planted * 1.5 + 0.05, 0, 1)
         frame["attention_previous"] = 0.08
         net = frame["swap"] - frame["same_sense"]
@@ -112,9 +119,9 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
             ["auroc", *CAUSAL[:8], "attention_cue", "attention_previous"]
         ].mean()
         mean["net"] = mean["swap"] - mean["same_sense"]
-        wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02)
+        wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02) * (mean["layer"] < READ_AT)
         mean["net_low"], mean["net_high"] = mean["net"] - wide, mean["net"] + wide
-        mean["rank"] = mean["net"].rank(ascending=False).astype(int)
+        mean["rank"] = mean["net"].rank(ascending=False, method="first").astype(int)
         above = [(mean["net_low"] > row.net_high).sum() for row in mean.itertuples()]
         below = [(mean["net_high"] < row.net_low).sum() for row in mean.itertuples()]
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
@@ -143,7 +150,7 @@ def _shares(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         key = {"word": pair.word, "sense_a": pair.sense_a, "sense_b": pair.sense_b}
         found: list[tuple[str, int | None, int | None, float]] = [("token embedding", None, None, 0.0)]
         found.append(("position embedding", None, None, 0.001))
-        for layer in range(3):
+        for layer in range(READ_AT):
             for head in range(HEADS):
                 planted = PLANTED[pair.word].get((layer, head), 0.0)
                 found.append((f"L{layer}H{head}", layer, head, planted + rng.normal(0, 0.01)))

@@ -14,7 +14,14 @@ WORDS, HEADS = STUDY.frames["words"], STUDY.frames["word_heads"]
 
 def head(name: str, rank: int, low: int, high: int, net: float = 0.3) -> dict[str, object]:
     layer, number = re.fullmatch(r"L(\d+)H(\d+)", name).groups()  # type: ignore[union-attr]
-    effects = {"net": net, "net_low": net - 0.05, "net_high": net + 0.05, "direct": 0.2, "attention_cue": 0.6}
+    effects = {
+        "swap": net,
+        "net": net,
+        "net_low": net - 0.05,
+        "net_high": net + 0.05,
+        "direct": 0.2,
+        "attention_cue": 0.6,
+    }
     place = {"layer": int(layer), "head": int(number), "rank": rank, "rank_low": low, "rank_high": high}
     return {"word": "bank"} | place | effects
 
@@ -27,9 +34,28 @@ def test_one_leading_head_is_named_alone_with_its_interval_and_its_own_write():
     said = answer_of(head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.18))
     assert said == (
         "Swapping the output of L0H2 alone moves “bank” 41\u202f% [36, 46] of the way between river and money (its own write "
-        "accounts for 20\u202f%). Next comes L1H0 with 18\u202f% [13, 23]. From the word, they give 60\u202f% and 60\u202f% of their "
-        "attention to the cue."
+        "accounts for 20\u202f%). Next comes L1H0 with 18\u202f% [13, 23]. From the word, L0H2 gives 60\u202f% of its attention to "
+        "the cue and L1H0 60\u202f%."
     )
+
+
+def test_groups_that_do_not_overlap_are_put_in_order():
+    said = answer_of(head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.18), head("L1H1", 3, 3, 3, 0.1))
+    assert "Next comes L1H0 with 18\u202f% [13, 23], then L1H1 with 10\u202f% [5, 15]." in said
+
+
+def test_what_the_other_heads_stay_within_includes_their_intervals():
+    assert "The one other head stays within ±7\u202f%." in answer_of(
+        head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.012)
+    )
+
+
+def test_heads_after_the_read_out_are_not_counted():
+    later = [
+        head(f"L3H{place}", 3 + place, 3, 6, 0.0) | {"net_low": 0.0, "net_high": 0.0, "swap": 0.0} for place in range(3)
+    ]
+    said = answer_of(head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.012), *later)
+    assert "The one other head stays within ±7\u202f%." in said
 
 
 def test_heads_with_overlapping_rank_intervals_are_never_put_in_order():
@@ -49,11 +75,17 @@ def test_a_head_whose_interval_includes_zero_is_not_named():
     assert "L1H0" not in said
 
 
+def test_a_head_whose_effect_is_clear_but_tiny_is_not_named():
+    tiny = head("L1H0", 2, 2, 2, 0.004) | {"net_low": 0.003, "net_high": 0.005}
+    said = answer_of(head("L0H2", 1, 1, 1, 0.41), tiny)
+    assert "L1H0" not in said and "The one other head stays within ±1\u202f%." in said
+
+
 def test_no_head_shown_gives_the_largest_effect_with_its_interval():
     said = answer_of(head("L0H2", 1, 1, 2, 0.03), head("L1H0", 2, 1, 2, 0.01))
     assert said == (
-        "The senses of “bank” are apart at the word, but no single head was shown to move them: the largest effect is "
-        "3\u202f% [−2, 8], by L0H2."
+        "The senses of “bank” are apart at the word, but no single head was shown to move it by 1\u202f% of the way or more: the "
+        "largest effect is 3\u202f% [−2, 8], by L0H2."
     )
 
 
@@ -134,6 +166,11 @@ def test_p_values_are_written_as_statisticians_do(value, text):
 )
 def test_percentages_have_a_true_minus_and_no_negative_zero(value, text):
     assert numerals.percent(value) == text
+
+
+def test_a_narrow_interval_gets_a_decimal():
+    assert numerals.measured(0.0104, 0.006, 0.0148) == "1.0\u202f% [0.6, 1.5]"
+    assert numerals.measured(0.41, 0.35, 0.47) == "41\u202f% [35, 47]"
 
 
 def test_small_numbers_are_powers_of_ten_and_zero_is_zero():

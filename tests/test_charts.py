@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from example_study import make_study
+from example_study import READ_AT, make_study
 
 from probe import charts
 from probe.charts import palette
@@ -81,13 +81,34 @@ def test_the_map_is_symmetric_blank_at_zero_and_the_same_for_every_word():
     assert colours[1].endswith(", 0)") and colours[2].endswith(", 0)")
 
 
-def test_the_map_draws_every_head_and_marks_those_whose_interval_excludes_zero():
+def test_the_map_draws_every_head_up_to_the_read_out_and_marks_those_whose_interval_excludes_zero():
     rows = rows_of(CHARTS["head map"].to_dict(), "layer", "head", "net", "clear")
-    mine = HEADS[HEADS["word"] == "bank"]
+    mine = HEADS[(HEADS["word"] == "bank") & (HEADS["layer"] < READ_AT)]
     assert [row["net"] for row in rows] == pytest.approx(mine["net"].tolist())
     clear = (mine["net_low"] > 0) | (mine["net_high"] < 0)
     assert [row["clear"] for row in rows] == clear.tolist()
     assert 0 < clear.sum() < len(mine)
+
+
+def test_layers_after_the_read_out_are_said_to_have_no_effect_not_drawn_as_zero():
+    spec = CHARTS["head map"].to_dict()
+    assert "no effect possible" in rows_of(spec, "said")[0]["said"]
+    layers = next(view["encoding"]["y"]["scale"]["domain"] for view in parts(spec) if "scale" in view["encoding"]["y"])
+    assert layers == [0, 1, 2, 3]
+    assert {row["layer"] for row in rows_of(spec, "net")} == {0, 1, 2}
+    points = rows_of(CHARTS["separation"].to_dict(), "auroc", "net")
+    assert {row["layer"] for row in points} == {0, 1, 2}
+
+
+def test_heads_are_reached_word_by_word():
+    kept = charts.reached(HEADS.assign(swap=HEADS["swap"].where((HEADS["word"] == "bank") | (HEADS["layer"] < 1), 0.0)))
+    assert kept.groupby("word")["layer"].max().to_dict() == {"bank": 2, "mole": 0}
+
+
+def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
+    tiny = HEADS.assign(net=0.001, net_low=0.0005, net_high=0.002)
+    marks = {row["mark"] for row in rows_of(charts.head_map(tiny, "bank").to_dict(), "mark")}
+    assert marks == {"•"}
 
 
 def test_maps_of_no_word_say_so():

@@ -5,7 +5,7 @@ imports torch or a model.
 """
 
 from probe.charts.depth import depth_profile, depth_profiles, gap_at
-from probe.charts.heads import effect_limit, head_map, head_maps, named, separation_and_effect
+from probe.charts.heads import effect_limit, head_map, head_maps, named, reached, separation_and_effect
 from probe.charts.ledger import cue_ledger, ledger_bars
 from probe.charts.palette import save, sense_colour, senses_of, themed
 from probe.charts.writes import contributions, share_bars, share_groups
@@ -21,6 +21,7 @@ __all__ = [
     "head_maps",
     "ledger_bars",
     "named",
+    "reached",
     "save",
     "sense_colour",
     "senses_of",

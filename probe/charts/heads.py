@@ -29,23 +29,34 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     return word_heads.assign(name=names, clear=clear)
 
 
+def reached(word_heads: pd.DataFrame) -> pd.DataFrame:
+    """The heads that a word's read-out can see: what later layers write comes after it, so their effect is 0 by construction."""
+    if word_heads.empty:
+        return word_heads
+    acting = word_heads["layer"].where(word_heads["swap"].fillna(0) != 0).groupby(word_heads["word"]).transform("max")
+    return word_heads[word_heads["layer"] <= acting.fillna(float("inf"))]
+
+
 def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any:
     """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 % interval excludes zero."""
-    rows = named(word_heads[word_heads["word"] == word])
+    rows = named(reached(word_heads[word_heads["word"] == word]))
     best = rows.nlargest(1, "net").to_dict("records")[0]
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is {percent(best['net'])} of the sense "
         f"gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} heads exclude zero."
     )
-    return finish(_map(word_heads, word, legend).properties(width="container", height=_map_height(rows)), description)
+    return finish(
+        _map(word_heads, word, legend).properties(width="container", height=_map_height(word_heads)), description
+    )
 
 
 def head_maps(word_heads: pd.DataFrame) -> Any:
     """The maps of all words side by side, on one scale."""
     charts = []
     for place, word in enumerate(word_heads["word"].unique()):
-        rows = word_heads[word_heads["word"] == word]
-        bare = _map(word_heads, word, legend=not place).properties(width=260, height=_map_height(rows), title=word)
+        bare = _map(word_heads, word, legend=not place).properties(
+            width=260, height=_map_height(word_heads), title=word
+        )
         charts.append(bare)
     if not charts:
         return finish(_nothing(), "No word has a gap between its senses, so there is no effect to map.")
@@ -62,24 +73,42 @@ def _nothing() -> alt.Chart:
 
 def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
     limit = effect_limit(word_heads)
-    rows = named(word_heads[word_heads["word"] == word])
-    rows = rows.assign(mark=[percent(net).split(NARROW)[0] for net in rows["net"]])
-    x = alt.X("head:O", title="head", axis=alt.Axis(labelAngle=0, labelOverlap=True))
+    rows = named(reached(word_heads[word_heads["word"] == word]))
+    rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
+    layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
+    x = alt.X("head:O", title="head", scale=alt.Scale(domain=heads), axis=alt.Axis(labelAngle=0, labelOverlap=True))
+    y = alt.Y("layer:O", title="layer", scale=alt.Scale(domain=layers))
     key = alt.Legend(
         title="net swap effect (share of the sense gap)", format=".0%", orient="bottom", gradientLength=220
     )
     colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key if legend else None)
-    base = alt.Chart(rows).encode(x=x, y=alt.Y("layer:O", title="layer"), tooltip=_HEAD_TOOLTIP)
+    base = alt.Chart(rows).encode(x=x, y=y, tooltip=_HEAD_TOOLTIP)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)
     strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
     clear = base.transform_filter(alt.datum.clear)
-    if rows["head"].nunique() > MANY_HEADS:
-        return alt.layer(cells, clear.mark_circle(size=16, opacity=1).encode(color=strong))
-    return alt.layer(cells, clear.mark_text(fontSize=11).encode(text="mark:N", color=strong))
+    if len(heads) > MANY_HEADS:
+        marks = clear.mark_circle(size=16, opacity=1).encode(color=strong)
+    else:
+        marks = clear.mark_text(fontSize=11).encode(text="mark:N", color=strong)
+    return alt.layer(cells, marks, *_beyond(layers[int(rows["layer"].max()) + 1 :], heads, y))
 
 
-def _map_height(rows: pd.DataFrame) -> int:
-    layers = rows["layer"].nunique()
+def _mark(net: float) -> str:
+    """The effect in percent; a dot where it rounds to nothing."""
+    return percent(net).split(NARROW)[0] if abs(net) >= 0.005 else "•"
+
+
+def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
+    """What to read where there are no cells."""
+    if not layers:
+        return []
+    said = pd.DataFrame({"layer": [layers[(len(layers) - 1) // 2]], "said": ["after the read-out: no effect possible"]})
+    text = alt.Chart(said).mark_text(color=MUTED, fontSize=11)
+    return [text.encode(y=y, x=alt.value(alt.expr("width / 2")), text="said:N")]
+
+
+def _map_height(word_heads: pd.DataFrame) -> int:
+    layers = word_heads["layer"].nunique()
     return layers * (30 if layers <= 6 else 22 if layers <= 24 else 14)
 
 
@@ -98,21 +127,28 @@ _HEAD_TOOLTIP = [
 
 
 def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
-    """Every head of a word: how well its write tells the senses apart, against what swapping it does; the clearest are named."""
-    rows = named(word_heads[word_heads["word"] == word])
+    """The heads up to a word's read-out: how well each one's write tells the senses apart, against what swapping it does.
+
+    Heads with an effect that stands out of the frame's range are named.
+    """
+    rows = named(reached(word_heads[word_heads["word"] == word]))
     x = alt.X(
         "auroc:Q",
         title="held-out AUROC of the head's write (0.5 = chance)",
-        scale=alt.Scale(domain=_auroc_domain(word_heads), nice=False),
+        scale=alt.Scale(domain=_auroc_domain(word_heads), nice=False, zero=False),
     )
     y = alt.Y(
-        "net:Q", title="net swap effect (share of gap)", axis=alt.Axis(format=".0%"), scale=_effect_axis(word_heads)
+        "net:Q",
+        title="net swap effect (share of gap)",
+        axis=alt.Axis(format=".0%", tickCount=6),
+        scale=_effect_axis(word_heads),
     )
     base = alt.Chart(rows).encode(x=x)
     bars = base.mark_rule(color=MUTED, opacity=0.5).encode(alt.Y("net_low:Q", title=EFFECT_TITLE), alt.Y2("net_high"))
     shade = alt.condition(alt.datum.clear, alt.value(WITH), alt.value(MUTED))
     dots = base.mark_circle(size=46, opacity=0.9).encode(y=y, color=shade, tooltip=_HEAD_TOOLTIP)
-    labels = _spread(rows[rows["clear"]].nlargest(NAMED, "net"), room=0.055 * _reach(word_heads))
+    room = 0.055 * _reach(word_heads)
+    labels = _spread(rows[rows["clear"] & (rows["net"].abs() > room / 2)].nlargest(NAMED, "net"), room=room)
     names = alt.Chart(labels).mark_text(align="right", dx=-8, fontSize=11, color=INK)
     names = names.encode(x="auroc:Q", y="height:Q", text="name:N")
     inert = int(((rows["auroc"] > 0.75) & ~rows["clear"]).sum())
@@ -131,7 +167,7 @@ def _auroc_domain(word_heads: pd.DataFrame) -> list[float]:
 def _effect_axis(word_heads: pd.DataFrame) -> alt.Scale:
     low, high = float(word_heads["net_low"].min()), float(word_heads["net_high"].max())
     room = 0.06 * _reach(word_heads)
-    return alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False)
+    return alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False, zero=False)
 
 
 def _reach(word_heads: pd.DataFrame) -> float:

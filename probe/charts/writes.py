@@ -51,8 +51,10 @@ def share_bars(shares: pd.DataFrame, word: str) -> Any:
     y = alt.Y(
         "label:N", title=None, sort=means["label"].tolist(), axis=alt.Axis(labelLimit=140, ticks=False, domain=False)
     )
-    x_axis = alt.Axis(format=".0%", tickCount=5)
-    x = alt.X("mean:Q", title="share of the sense gap at the read-out", axis=x_axis)
+    edges = _edges(rows)
+    room = alt.Scale(domain=[min(0.0, float(rows["share"].min())), 1.2 * max(*edges, 0.01)], nice=False)
+    axis = alt.Axis(format=".0%", tickCount=5)
+    x = alt.X("mean:Q", title="share of the sense gap at the read-out", axis=axis, scale=room)
     hue = alt.Color(
         "kind:N",
         title=None,
@@ -66,7 +68,7 @@ def share_bars(shares: pd.DataFrame, word: str) -> Any:
         tip = [alt.Tooltip("pair:N"), tip[0], alt.Tooltip("share:Q", format=".2%")]
         ticks = alt.Chart(pairs).mark_tick(color=INK, thickness=1, height={"band": 0.62}, opacity=0.7)
         parts.append(ticks.encode(y=y, x=alt.X("share:Q"), tooltip=tip))
-    texts = means.assign(text=[percent(mean) for mean in means["mean"]], edge=_edges(rows))
+    texts = means.assign(text=[percent(mean) for mean in means["mean"]], edge=edges)
     numbers = alt.Chart(texts).mark_text(align="left", dx=5, fontSize=11, color=INK)
     parts.append(numbers.encode(y=y, x=alt.X("edge:Q"), text="text:N"))
     head_sum = float(means.loc[means["kind"] == "head", "mean"].sum())

@@ -3,6 +3,7 @@
 Apart from `checkpoints`, which reads files only, so that each side of the certificate has its own way to the weights.
 """
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -71,7 +72,10 @@ def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     from transformer_lens.model_bridge import TransformerBridge
 
     device, dtype = str(model.device), model.dtype
-    bridge = TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=tokenizer, device=device, dtype=dtype)
+    # TransformerLens would read a tokenizer without add_bos_token once more from where it came, which may be gone by now.
+    own = copy.deepcopy(tokenizer)
+    own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
+    bridge = TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=own, device=device, dtype=dtype)
     return bridge.eval().requires_grad_(False)
 
 

@@ -157,7 +157,7 @@ def later_words(row: Head) -> str:
     """What a causal model can have made of a cue that comes after the word, with the measured difference."""
     cue = f"“{row['cue']}” comes" if row["cue"] else "What tells the sense comes"
     return (
-        f"{cue} after the word, so a causal model cannot have resolved it there. Measured: with everything after the word removed, "
+        f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after the word removed, "
         f"no head's write at the word changes by more than {scientific(row['difference'])} of the largest ΔE."
     )
 

@@ -23,6 +23,13 @@ DOWNLOADS = {
     "depth": "how far apart the senses are at every depth",
     "shares": "who wrote the sense gap, component by component",
     "readings": "what the leading heads read and write on example sentences, token by token",
+    "ledger": "the word's vector on example sentences as a sum, term by term",
+    "verdicts": "what was shown of every head, and the numbers that led to it",
+    "distances": "net effects by the distance from the cue to the word",
+    "routes": "swaps of where a head looks and of what it carries, and ablation",
+    "curves": "sets of leading heads: what they restore together, and what is lost without them",
+    "random_sets": "the same for random sets with as many heads per layer",
+    "controls": "separation under permuted labels, at a later token, in an untrained model",
     "showcase": "the sentences that introductions use",
     "sentences": "every sentence, the part it was used in, where its word was read",
     "left_out": "what was given and not used, with the reason",
@@ -106,6 +113,12 @@ def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, 
         apart = sum(bool(pair["ranked"]) for pair in pairs)
         facts.append(("pairs of senses that are apart", f"{apart} of {len(pairs)}"))
     facts.append(("read", f"after layer {int(first['depth']) - 1}"))
+    if any(pair.get("exploratory", False) for pair in pairs):
+        facts.append(("sample", "exploratory: under 50 sentences per sense"))
+    if "visible_d" in first:
+        facts.append(
+            ("smallest visible difference", f"{decimal(max(pair['visible_d'] for pair in pairs))} standard deviations")
+        )
     if len(seen := charts.reached(of_word(frames["word_heads"], first["word"]))):
         facts.append(("heads up to there", str(len(seen))))
     facts.append(("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"))
@@ -212,13 +225,20 @@ def data_used(frames: Frames) -> Section:
     rows = []
     for word in words_of(frames):
         mine, first = of_word(sentences, word), of_word(words, word).iloc[0]
-        parts = {part: int((mine["part"] == part).sum()) for part in ("fit", "report", "neither")}
+        counts = mine["part"].value_counts()
+        parts = {part: int(counts.get(part, 0)) for part in ("fit", "select", "report", "neither")}
         tokens = int(of_word(words, word)["tokens_of_word"].max())
         rows.append(
             {"word": word, "split": first["split_design"], "pairs": first["pair_design"], "tokens": tokens} | parts
         )
     reasons = left_out.groupby(["word", "reason"], sort=False).size().reset_index(name="count").to_dict("records")
-    return {"rows": rows, "left_out": reasons, "several_tokens": any(row["tokens"] > 1 for row in rows)}
+    select = any(row["select"] for row in rows)
+    return {
+        "rows": rows,
+        "left_out": reasons,
+        "select": select,
+        "several_tokens": any(row["tokens"] > 1 for row in rows),
+    }
 
 
 def downloads(frames: Frames) -> list[Section]:

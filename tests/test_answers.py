@@ -140,7 +140,7 @@ def test_a_failed_certificate_is_never_called_agreement():
 def test_a_cue_after_the_word_gives_the_measured_difference():
     row = STUDY.frames["showcase"].to_dict("records")[2]
     said = answers.later_words(row)
-    assert said.startswith("“carbon” comes after the word, so a causal model cannot have resolved it there.")
+    assert said.startswith("“carbon” comes after the word: a causal model cannot have resolved the word by it.")
     assert "no head's write at the word changes by more than 3 × 10⁻⁸ of the largest ΔE" in said
     assert answers.later_words(row | {"cue": None}).startswith("What tells the sense comes after the word")
 

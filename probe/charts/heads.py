@@ -99,12 +99,13 @@ def _mark(net: float) -> str:
 
 
 def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
-    """What to read where there are no cells."""
+    """What to read in the middle of the layers that have no cells."""
     if not layers:
         return []
-    said = pd.DataFrame({"layer": [layers[(len(layers) - 1) // 2]], "said": ["after the read-out: no effect possible"]})
-    text = alt.Chart(said).mark_text(color=MUTED, fontSize=11)
-    return [text.encode(y=y, x=alt.value(alt.expr("width / 2")), text="said:N")]
+    place = {"layer": layers[(len(layers) - 1) // 2], "head": heads[(len(heads) - 1) // 2]}
+    said = pd.DataFrame([place | {"said": "after the read-out: no effect possible"}])
+    middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1)
+    return [alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="said:N")]
 
 
 def _map_height(word_heads: pd.DataFrame) -> int:

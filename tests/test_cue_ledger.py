@@ -227,11 +227,14 @@ def test_the_frame_is_of_the_sentences_of_readings_and_adds_up(planted):
 
 
 def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
+    """A frame unlike those of the fit part moves single sentences a little; between the two senses of a frame that cancels."""
     study, (layer, head) = planted
     found = suppliers.by_source(study.ledger)
     cues = found[found["role"] == "cue"]
     assert len(cues) == 4
-    assert cues["share"].between(0.9, 1.1).all()
+    mean = cues.groupby("sense")[["contribution", "total"]].mean()
+    between = mean.loc["door"] - mean.loc["canal"]
+    assert between["contribution"] / between["total"] == pytest.approx(1, abs=0.02)
     assert set(cues["through"]) == {f"L{layer}H{head}"}
     for (_, number), said in suppliers.told(study.ledger).items():
         mine = study.ledger[study.ledger["sentence"] == number]

@@ -18,7 +18,7 @@ A small GPT-2 (4 layers x 4 heads, d_model 128, MLP width 256, context 256) that
 | architecture | `GPT2LMHeadModel`, {parameters:,} parameters, float32, tied embeddings, no dropout |
 | tokenizer | byte-level BPE of its own, {tokens:,} tokens; BOS = EOS = `<|endoftext|>`; BOS is prepended in training and in use |
 | made by | `python -m probe.embedded.train --seed {seed} --steps {steps}` |
-| time | {minutes:.1f} minutes with one thread |
+| time | {minutes:.1f} minutes of processor time, one thread |
 | licence | MIT, like the package |
 
 ## Data
@@ -28,7 +28,7 @@ with {senses} senses, {types:,} word types in a sample of 30,000 texts. About ha
 (1 to 15 or more tokens, with adjectives, clauses, another sentence, or cues of other words between) or sometimes after it stands
 something that tells the sense, and what follows depends on the sense. The other texts are about the same topics without the
 word, or are about something else: adjectives that are asked for again, men and women with their pronouns, film-like characters
-described by their looks, plain sentences. Half of the batches stand at a random offset, so that all 256 positions are trained.
+described by their looks, plain sentences. A third of the batches stand at a random offset, so that all 256 positions are trained.
 
 Never in the data: the lexicon's frames and the example sentences. A fifth of the cue words ({held} of {cues}) are held out:
 they occur in topic texts only, never in a text with an ambiguous word, so that resolving them is generalisation.
@@ -54,7 +54,7 @@ A head that resolves *bank* here is a fact about this model, not about GPT-2.
 
 @dataclass(frozen=True)
 class Facts:
-    """What a training run knows about itself; `minutes` of wall time."""
+    """What a training run knows about itself; `minutes` of processor time."""
 
     seed: int
     steps: int

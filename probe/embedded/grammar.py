@@ -79,14 +79,15 @@ def ambiguous(topic: Topic, rng: Random) -> str:
     slots = _scope(topic, "word")
     if rng.random() < 0.3:
         slots = {**slots, "thing": _foreign(topic.word)}
-    if topic.word == "apple" and topic.sense == "company" and rng.random() < 0.3:
-        slots = {**slots, "W": ["Apple"]}
+    proper = topic.says.get("proper")
+    if proper and rng.random() < 0.3:
+        slots = {**slots, "W": proper}
     draw = rng.random()
-    if draw < 0.08:
-        return _sentence("plural", "after_plural", slots, rng)
-    if draw < 0.16:
+    if draw < 0.12:
+        return _sentence("activity" if proper else "plural", "trailing" if proper else "after_plural", slots, rng)
+    if draw < 0.20:
         return _sentence("activity", "trailing", slots, rng)
-    return _sentence("subject", "predicate", slots, rng) if draw < 0.6 else _sentence("object", "trailing", slots, rng)
+    return _sentence("subject", "predicate", slots, rng) if draw < 0.62 else _sentence("object", "trailing", slots, rng)
 
 
 def about(topic: Topic, rng: Random) -> str:
@@ -125,7 +126,7 @@ def later(topic: Topic, rng: Random) -> str:
 
 def story(rng: Random) -> str:
     """A sentence of another kind: adjectives that return, masculine and feminine, a film-like character, or anything."""
-    kind = rng.choices(["adjectives", "he", "she", "couple", "tells", "filler"], [20, 12, 12, 4, 20, 32])[0]
+    kind = rng.choices(["adjectives", "he", "she", "couple", "tells", "filler"], [33, 11, 11, 3, 16, 26])[0]
     slots = tables()
     if kind == "tells":
         who = rng.choice(slots["character"])
@@ -162,7 +163,7 @@ def _draw(rng: Random, *, long: bool) -> str:
     if long:
         return paragraph(topic, rng)
     draw = rng.random()
-    for share, make in ((0.38, ambiguous), (0.72, about), (0.80, pair), (0.84, later)):
+    for share, make in ((0.35, ambiguous), (0.65, about), (0.73, pair), (0.77, later)):
         if draw < share:
             text = make(topic, rng)
             return text if rng.random() < 0.9 else _joined([story(rng), text])

@@ -33,7 +33,7 @@ def required() -> list[str]:
 
     Only the words of the frames are read here, one by one; their sentences never become training text.
     """
-    texts = [" Apple", "Apple", *tables()["kept_out"]]
+    texts = [" Apple", "Apple", *tables()["kept_out"], *(row.text for row in lexicon.showcase())]
     for word in lexicon.words():
         entry = lexicon.entry(word)
         texts += [f" {word}", f" {plural(word)}"]

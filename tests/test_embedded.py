@@ -1,0 +1,241 @@
+"""The embedded model as it ships: what it is, that it loads anywhere, and what it can do."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from probe import lexicon
+from probe.embedded import card, grammar, wordpieces
+from probe.embedded.evaluate import Answer, Score, best_depth, evaluate, overall, points, resid_at_end
+from probe.embedded.templates import tables
+from probe.embedded.train import N_CTX, fit, new_model, step_loss
+from probe.embedded.withheld import plural
+
+FOLDER = Path(grammar.__file__).parent / "tiny-senses"
+
+
+@cache
+def shipped() -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
+    return AutoModelForCausalLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(FOLDER)
+
+
+@cache
+def results() -> tuple[tuple[Score, ...], tuple[Answer, ...]]:
+    return evaluate(*shipped())
+
+
+def next_token(text: str) -> dict[str, float]:
+    """Probability of every next token by its text."""
+    model, tokenizer = shipped()
+    with torch.no_grad():
+        logits = model(torch.tensor([[tokenizer.bos_token_id, *tokenizer(text).input_ids]])).logits[0, -1]
+    return dict(zip(tokenizer.convert_ids_to_tokens(range(len(tokenizer))), logits.softmax(-1).tolist(), strict=True))
+
+
+def test_the_files_are_small_and_whole() -> None:
+    assert (FOLDER / "model.safetensors").stat().st_size <= 4_000_000
+    config = json.loads((FOLDER / "config.json").read_text("utf-8"))
+    assert config["architectures"] == ["GPT2LMHeadModel"]
+    assert (config["n_layer"], config["n_head"], config["n_embd"], config["n_positions"]) == (4, 4, 128, 256)
+    assert config["n_inner"] != config["n_embd"]
+    tensors = load_file(FOLDER / "model.safetensors")
+    assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors.values())
+    block = 128 * 384 + 384 + 128 * 128 + 128 + 128 * 256 + 256 + 256 * 128 + 128 + 4 * 128
+    assert (
+        sum(tensor.numel() for tensor in tensors.values()) == config["vocab_size"] * 128 + 256 * 128 + 4 * block + 256
+    )
+
+
+def test_plain_transformers_loads_it_completely() -> None:
+    model, info = AutoModelForCausalLM.from_pretrained(FOLDER, output_loading_info=True)
+    assert isinstance(model, GPT2LMHeadModel)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    tokenizer = shipped()[1]
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    assert len(tokenizer) == model.config.vocab_size
+    assert tokenizer.bos_token == tokenizer.eos_token == tokenizer.unk_token == "<|endoftext|>"
+    assert tokenizer.bos_token_id == model.config.bos_token_id == model.config.eos_token_id
+
+
+def test_words_cues_continuations_and_frame_words_are_single_tokens() -> None:
+    tokenizer = shipped()[1]
+    texts = [f" {form}" for word in lexicon.words() for form in (word, plural(word))]
+    for word in lexicon.words():
+        for sense in lexicon.entry(word).senses:
+            texts += [*(f" {cue}" for cue in sense.cues), *sense.continuations]
+        for frame in lexicon.entry(word).frames:
+            for text in frame.versions.values():
+                texts += [f" {plain}" for plain in re.findall(r"(?<= )[A-Za-z]+", re.sub(r"\{\w+\}", "", text))]
+    texts += [" Apple", *(f" {word}" for row in lexicon.showcase() for word in row.text.split()[1:] if word.isalpha())]
+    assert sorted({text for text in texts if len(tokenizer(text).input_ids) != 1}) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=60))
+def test_any_text_comes_back(text: str) -> None:
+    tokenizer = shipped()[1]
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+
+
+def test_offsets_are_gpt2s() -> None:
+    """As with GPT-2's own tokenizer a token's span holds its leading space, and the spans tile the text."""
+    text = "The river bank, où 'apples' grow"
+    encoded = shipped()[1](text, return_offsets_mapping=True)
+    spans = [span for span in encoded.offset_mapping]
+    assert [text[a:b] for a, b in spans[:4]] == ["The", " river", " bank", ","]
+    assert spans[0][0] == 0 and spans[-1][1] == len(text)
+    assert all(start <= before for (_, before), (start, _) in pairwise(spans))
+
+
+def test_senses_are_told_apart_at_the_word() -> None:
+    scores, _ = results()
+    seen, held_out = overall(scores)
+    assert seen >= 0.98
+    assert held_out >= 0.93
+    assert {score.word: (score.seen, score.held_out) for score in scores if min(score.seen, score.held_out) < 0.9} == {}
+    assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
+
+
+def test_before_the_first_attention_layer_there_is_only_chance() -> None:
+    for score in results()[0]:
+        assert score.embedding == pytest.approx(1 / score.senses, abs=1e-9)
+
+
+def test_showcase_sentences_whose_cue_comes_first_come_out_right() -> None:
+    shown = [row for row in results()[1] if not row.cue_after]
+    assert len(shown) >= 6
+    assert [row for row in shown if row.answer != row.sense] == []
+
+
+def test_the_card_says_what_is_measured() -> None:
+    text = (FOLDER / "card.md").read_text("utf-8")
+    parameters = sum(p.numel() for p in shipped()[0].parameters())
+    assert f"{parameters:,} parameters" in text
+    rows = {
+        found[0]: found[1:] for found in re.findall(r"^\| (\w+) \| \d \| ([\d.]+) \| ([\d.]+) \|", text, re.MULTILINE)
+    }
+    assert rows.keys() == set(lexicon.words())
+    for score in results()[0]:
+        seen, held_out = map(float, rows[score.word])
+        assert (seen, held_out) == pytest.approx((100 * score.seen, 100 * score.held_out), abs=0.6)
+    for row in results()[1]:
+        assert f"| {row.text} | {row.sense} | {row.answer} |" in text
+
+
+def test_every_position_is_trained_and_the_first_are_best() -> None:
+    model, tokenizer = shipped()
+    end = tokenizer.bos_token_id
+    rows = [[end, *ids, end] for ids in tokenizer(list(grammar.units(200, seed=77))).input_ids]
+    longest = max(map(len, rows))
+    with torch.no_grad():
+        start, *later = (step_loss(model, rows, at).item() for at in (0, 60, 120, N_CTX - longest))
+    assert max(later) < start + 0.1
+    assert start < min(later) + 0.02
+
+
+def test_adjectives_are_brought_back() -> None:
+    """A noun's adjectives are likelier when it is described again than other adjectives, which the text could have held."""
+    rng = Random(1)
+    slots = tables()
+    kept = []
+    for _ in range(40):
+        first, second, other, another = rng.sample(sorted(set(slots["look"])), 4)
+        noun, land = rng.choice(slots["being"]), rng.choice(slots["land"])
+        mine = next_token(f"The {first} {second} {noun} crossed the misty {land}. The {noun} was")
+        theirs = next_token(f"The {other} {another} {noun} crossed the misty {land}. The {noun} was")
+        kept.append(
+            sum(mine[f"Ġ{look}"] for look in (first, second)) / sum(theirs[f"Ġ{look}"] for look in (first, second))
+        )
+    assert sum(ratio > 1 for ratio in kept) >= 36, kept
+    assert sorted(kept)[len(kept) // 2] > 4
+
+
+def test_pronouns_follow_masculine_and_feminine() -> None:
+    for he, she in (("king", "queen"), ("man", "woman"), ("actor", "actress"), ("uncle", "aunt"), ("monk", "nun")):
+        him, her = (next_token(f"The {noun} cried because") for noun in (he, she))
+        assert him["Ġhe"] > 4 * him["Ġshe"] and her["Ġshe"] > 4 * her["Ġhe"], (he, she)
+
+
+def test_a_description_calls_up_the_name() -> None:
+    for who in tables()["character"]:
+        traits, has, kind = who["trait"], who["has"], who["kind"]
+        text = (
+            f"The {traits[0]}, {traits[1]} creature has {has[0]} and {has[1]}. {who['it'].capitalize()} is the {kind}"
+        )
+        found = next_token(text)
+        names = [f"Ġ{other['name']}" for other in tables()["character"]]
+        assert max(names, key=lambda name: found.get(name, 0.0)) == f"Ġ{who['name']}", text
+
+
+def test_points_share_ties_and_find_the_nearest_mean() -> None:
+    resid = torch.tensor([[[1.0], [-1.0]], [[1.0], [1.0]], [[1.0], [-0.9]], [[1.0], [0.9]]])
+    labels = torch.tensor([0, 1, 0, 1])
+    fitted = torch.tensor([True, True, False, False])
+    gained, margin = points(resid, labels, fitted, ~fitted)
+    assert gained[:, 0].tolist() == [0.5, 0.5] and gained[:, 1].tolist() == [1.0, 1.0]
+    assert margin[:, 0].abs().max() < 1e-6 and margin[:, 1].tolist() == pytest.approx([0.9, 0.9], abs=0.06)
+    swapped = points(resid, 1 - labels, fitted, ~fitted)[0]
+    assert torch.equal(swapped, gained)
+    wrong = points(resid[[0, 1, 3, 2]], labels, fitted, ~fitted)[0]
+    assert wrong[:, 1].tolist() == [0.0, 0.0]
+
+
+def test_best_depth_is_where_the_fitted_half_separates() -> None:
+    labels = torch.tensor([0, 1] * 4)
+    frames = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+    resid = torch.zeros(8, 3, 2)
+    resid[:, 1, 0] = torch.tensor([-1.0, 1.0] * 4)
+    resid[:, 2, 0] = 0.1 * frames
+    assert best_depth(resid, labels, frames, torch.ones(8, dtype=torch.bool)) == 1
+
+
+def test_resid_at_end_is_the_streams_own_at_the_last_token() -> None:
+    model, tokenizer = shipped()
+    text = "The old ferry passed the bank"
+    found = resid_at_end(model, tokenizer, ["The bank", text])
+    ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text).input_ids]])
+    embedding = model.transformer.wte(ids[0, -1]) + model.transformer.wpe.weight[ids.shape[1] - 1]
+    assert torch.equal(found[1, 0], embedding)
+    with torch.no_grad():
+        states = model.transformer(ids, output_hidden_states=True).hidden_states
+    assert torch.allclose(found[1, 3], states[3][0, -1], atol=1e-5)
+    assert torch.allclose(model.transformer.ln_f(found[1, 4]), states[4][0, -1], atol=1e-5)
+
+
+def test_one_seed_trains_one_model() -> None:
+    tokenizer = shipped()[1]
+    runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=3, seed=seed)) for seed in (5, 5, 6)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
+    texts = ["Some words return.", "Some words do not return."]
+    tokenizer = wordpieces.build(texts, size=2_000)
+    assert len(tokenizer) <= 2_000
+    assert len(tokenizer(" bank").input_ids) == 1
+    assert tokenizer.decode(tokenizer("zyx Ω").input_ids) == "zyx Ω"
+
+
+@pytest.mark.slow
+def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    command = [sys.executable, "-m", "probe.embedded.train", "--out", str(out), "--seed", "7", "--steps", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {path.name for path in FOLDER.iterdir()} <= {path.name for path in out.iterdir()}
+    text = (out / "card.md").read_text("utf-8")
+    assert "--seed 7 --steps 20" in text and text in done.stdout
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))
+    assert card.count_types(["A b-c d's", "a D's"]) == 3

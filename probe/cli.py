@@ -185,8 +185,8 @@ def _print_evaluation(result: "Evaluation") -> None:
     for header, rows in result.text_tables():
         _print_table(header, rows)
         typer.echo()
-    for reason, count in result.left_out["reason"].value_counts().items():
-        typer.echo(f"{count} left out: {reason}")
+    for line in result.reasons():
+        typer.echo(line)
 
 
 def _print_table(header: list[str], rows: list[list[str]]) -> None:

@@ -31,6 +31,8 @@ from probe.study import Progress
 from probe.tasks import Task
 from probe.tidy import rounded
 
+REASONS = 5
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -70,6 +72,13 @@ class Evaluation:
             (header + [METHODS[method] for method in baselines], words),
             ([f"mean over {count}", "read", "accuracy", "macro-F1", "angle"], means),
         ]
+
+    def reasons(self) -> list[str]:
+        """How many sentences were left out and why, a line per reason, the rare reasons together."""
+        counts = self.left_out["reason"].value_counts()
+        lines = [f"{count} left out: {reason}" for reason, count in counts.head(REASONS).items()]
+        rest = counts.iloc[REASONS:]
+        return lines + ([f"{rest.sum()} left out for {len(rest)} other reasons"] if len(rest) else [])
 
     def to_json(self) -> str:
         """The frames as lists of rows, with the model and the seed."""

@@ -88,7 +88,20 @@ charts.head_maps(study.word_heads)
 
 # %%
 leaders = study.word_heads.query("rank <= 3").sort_values(["word", "rank"])
-leaders[["word", "layer", "head", "net", "net_low", "net_high", "direct", "attention_cue", "attention_previous"]]
+leaders[["word", "layer", "head", "net", "net_low", "net_high", "direct", "attention_cue", "verdict"]]
+
+# %% [markdown]
+# What led to the verdict on the leading head of *bank*, in words:
+
+# %%
+study.verdicts.query("word == 'bank' and verdict == 'resolver'")["because"].tolist()
+
+# %% [markdown]
+# ## Where does the sense of one sentence come from?
+
+# %%
+first = study.ledger.iloc[0]
+charts.cue_ledger(study.ledger, first["word"], sentence=first["sentence"])
 
 # %% [markdown]
 # ## The page
@@ -96,5 +109,7 @@ leaders[["word", "layer", "head", "net", "net_low", "net_high", "direct", "atten
 # The same study as one file that needs no network, with its tables beside it.
 
 # %%
+charts.save(charts.head_maps(study.word_heads), out / "head_map.png")
+charts.save(charts.depth_profiles(study.depth, "bank"), out / "depth.png")
 page = probe.write_report(study, out, command="analyses/which_heads_resolve.py")
 page

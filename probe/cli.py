@@ -46,7 +46,10 @@ def report(
         Path | None, typer.Option(help="Your own sentences: JSONL, CSV, TSV, Parquet or a CoarseWSD-20 word folder.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
-    seed: Annotated[int, typer.Option(min=0, help="Decides splits, pairs, donors and bootstrap draws.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")
+    ] = 0,
+    permutations: Annotated[int, typer.Option(min=99, help="How often senses are reassigned to cue words.")] = 1000,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
     from probe.report import check_folder, write_report
@@ -62,7 +65,7 @@ def report(
         from probe.models import load
         from probe.study import study
 
-        result = study(load(model), words, corpus=corpus, seed=seed, progress=progress)
+        result = study(load(model), words, corpus=corpus, seed=seed, permutations=permutations, progress=progress)
         progress("writing", 0.98)
         pages = write_report(result, out, command=_command(words, model, sentences, seed))
     typer.echo(pages)

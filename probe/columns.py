@@ -48,7 +48,7 @@ COLUMNS = {
     "self_repair": "swap - direct (fraction of the gap)",
     "attention_cue": "mean attention of the head from the word to its cue (0 to 1)",
     "attention_previous": "mean attention of the head from the word to the token before it (0 to 1)",
-    "rank": "place by swap - same_sense, 1 is largest; missing where the gap is not there",
+    "rank": "place by swap - same_sense, 1 is largest; missing where the gap is not there and for heads after the read-out",
     "rank_low": "best place within the 95 % bootstrap interval",
     "rank_high": "worst place within the 95 % bootstrap interval",
     "net": "swap - same_sense (fraction of the sense gap)",

@@ -72,8 +72,10 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
     found["self_repair"] = found["swap"] - found["direct"]
     found["net"] = found["swap"] - found["same_sense"]
     found["net_low"], found["net_high"] = statistics.interval(net_draws)
-    found["rank"] = _ranks(found["net"])
-    found["rank_low"], found["rank_high"] = effects.rank_intervals(net_draws)
+    depth = pairs[0].axis.depth
+    ranks = (_ranks(found["net"][:depth]), *effects.rank_intervals(net_draws[:, :depth]))
+    for name, values in zip(RANKS, ranks, strict=True):  # heads that write after the read-out have no place in it
+        found[name] = np.pad(values.astype(float), ((0, len(found["net"]) - depth), (0, 0)), constant_values=np.nan)
     return {name: found[name] for name in CAUSAL}
 
 

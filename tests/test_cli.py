@@ -95,7 +95,7 @@ def test_models_lists_the_embedded_one(run):
     "arguments, parts",
     [
         (["wug"], ["'wug'", "known words are", "bank"]),
-        (["bank", "--seed", "-1"], ["seed", "-1"]),
+        (["bank", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
         (["bank", "--sentences", "nowhere.jsonl"], ["nowhere.jsonl"]),
         (["bank", "--model", "./nowhere"], ["./nowhere", "no such folder"]),
     ],
@@ -160,7 +160,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
         "heavy = {'torch', 'pandas', 'altair', 'transformers', 'transformer_lens', 'numpy'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert all(command in done.stdout for command in ("report", "check", "models"))
 

@@ -81,9 +81,14 @@ def test_effects_add_up(study):
     assert heads["attention_cue"].between(0, 1).all() and heads["attention_previous"].between(0, 1).all()
 
 
-def test_ranks_are_a_permutation_inside_their_intervals(study):
-    for _, of_pair in study.heads.groupby(["word", "sense_a", "sense_b"]):
-        assert sorted(of_pair["rank"]) == list(range(1, 17))
+def test_ranks_are_a_permutation_of_the_heads_below_the_read_out(study):
+    for row in study.words.itertuples():
+        of_pair = study.heads[
+            (study.heads[["word", "sense_a", "sense_b"]] == [row.word, row.sense_a, row.sense_b]).all(axis=1)
+        ]
+        assert sorted(of_pair["rank"].dropna()) == list(range(1, 4 * row.depth + 1))
+        assert of_pair.loc[of_pair["layer"] >= row.depth, "rank"].isna().all()
+        assert (of_pair.loc[of_pair["layer"] >= row.depth, "swap"] == 0).all()
     leaders = study.word_heads.query("rank == 1")
     assert (leaders["rank_low"] == 1).all() and (leaders["net_low"] > 0).all()
 

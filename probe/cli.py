@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from probe.evaluate import Evaluation
 
 DEFAULT_MODEL = "tiny-senses"
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="probe",
@@ -143,7 +144,10 @@ def models(as_json: JsonOption = False) -> None:
 def main() -> None:
     """The `probe` program: every failure a user can mend is one sentence on standard error."""
     try:
-        sys.exit(app(prog_name="probe", standalone_mode=False))
+        code = app(prog_name="probe", standalone_mode=False)
+        if code == INTERRUPTED:  # Typer turns Ctrl-C into its exit code without a word
+            raise KeyboardInterrupt
+        sys.exit(code)
     except ProbeError as error:
         typer.echo(f"probe: {error}", err=True)
         sys.exit(error.exit_code)
@@ -152,7 +156,7 @@ def main() -> None:
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("probe: interrupted; finished files are kept, unfinished ones were not written.", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _command(words: list[str] | None, model: str, sentences: Path | None, seed: int) -> str:

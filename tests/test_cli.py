@@ -113,7 +113,7 @@ def test_bad_arguments_end_in_one_sentence(run, arguments, parts):
         ([{"text": " "}], ["sentences.jsonl", "line 1"]),
         ([{"text": f"The river bank {n}"} for n in range(8)], ["only 'river'", "at least two senses"]),
         (
-            [{"text": f"The river bank {n}", "sense": sense} for n, sense in enumerate(["river", "river", "money"])],
+            [{"text": f"{n}. bigger bank", "sense": name} for n, name in enumerate(["river", "river", "money"])],
             ["expected at least 4", "give more sentences of that sense"],
         ),
         ([{"text": "The river bank " + "and so on " * 60}, {"sense": "money"}], ["context window", "shorten the text"]),

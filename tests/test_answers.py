@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe import answers, numerals
+from probe import numerals
+from probe.report import answers
 
 STUDY = make_study()
 WORDS, HEADS = STUDY.frames["words"], STUDY.frames["word_heads"]

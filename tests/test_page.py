@@ -8,7 +8,7 @@ import pytest
 from example_study import make_study
 
 import probe
-from probe.excerpts import bar_limit
+from probe.report.excerpts import bar_limit
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [

@@ -7,9 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from probe import answers, charts
+from probe import charts
 from probe.numerals import decimal, percent
-from probe.sections import Frames, Section, head_facts, of_word, sense_marks, words_of
+from probe.report import answers
+from probe.report.sections import Frames, Section, head_facts, of_word, sense_marks, words_of
 
 TINTS = 20
 BAR = 22

@@ -16,9 +16,9 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from probe import answers, excerpts, sections
 from probe.charts import palette, themed
 from probe.numerals import decimal, percent, scientific
+from probe.report import answers, excerpts, sections
 
 if TYPE_CHECKING:
     from probe.study import Study
@@ -75,7 +75,11 @@ class _Charts:
 
 def _environment() -> Environment:
     made = Environment(
-        loader=PackageLoader("probe"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("probe.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters |= {"percent": percent, "decimal": decimal, "scientific": scientific}
     return made

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from probe.errors import InputError
-from probe.page import PAGE, render
 from probe.provenance import sha256_of_bytes, versions, write_atomically
+from probe.report.page import PAGE, render
 
 if TYPE_CHECKING:
     from probe.study import Study

@@ -1,7 +1,7 @@
 """The sections of the ambiguity report as plain values for its template: which words, pairs, heads and charts stand where.
 
 Every function takes the study's frames and gives lists and dicts of finished text, charts and numbers; the template only places
-them. Sentences come from `probe.answers`, pictures from `probe.charts`.
+them. Sentences come from `probe.report.answers`, pictures from `probe.charts`.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from probe import answers, charts
+from probe import charts
 from probe.charts import senses_of
 from probe.numerals import decimal, interval, measured, p_value, percent
+from probe.report import answers
 
 Frames = Mapping[str, pd.DataFrame]
 Section = dict[str, Any]

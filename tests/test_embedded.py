@@ -123,13 +123,12 @@ def test_the_card_says_what_is_measured() -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     parameters = sum(p.numel() for p in shipped()[0].parameters())
     assert f"{parameters:,} parameters" in text
-    rows = {
-        found[0]: found[1:] for found in re.findall(r"^\| (\w+) \| \d \| ([\d.]+) \| ([\d.]+) \|", text, re.MULTILINE)
-    }
-    assert rows.keys() == set(lexicon.words())
-    for score in results()[0]:
-        seen, held_out = map(float, rows[score.word])
-        assert (seen, held_out) == pytest.approx((100 * score.seen, 100 * score.held_out), abs=0.6)
+    for table in (text, card.table(results()[0])):
+        rows = dict(re.findall(r"^\| (\w+) \| \d \| ([\d.]+ \| [\d.]+) \|", table, re.MULTILINE))
+        assert rows.keys() == set(lexicon.words())
+        for score in results()[0]:
+            measured = (100 * score.seen, 100 * score.held_out)
+            assert tuple(map(float, rows[score.word].split("|"))) == pytest.approx(measured, abs=0.6)
     for row in results()[1]:
         assert f"| {row.text} | {row.sense} | {row.answer} |" in text
 

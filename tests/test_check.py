@@ -164,6 +164,18 @@ def test_not_a_number_is_a_failure(model, name):
     assert (layer, quantity) in {(1, "q"), (1, "mlp_out"), (None, "logits")}
 
 
+def test_not_a_number_in_one_text_of_several_is_a_failure(model):
+    first, second = DEFAULT_TEXTS
+    mine = set(model.tokenizer(second)["input_ids"]) - set(model.tokenizer(first)["input_ids"])
+
+    def change(wte):
+        wte[min(mine)] = math.nan
+
+    corrupt = with_tensor(model, "wte.weight", change)
+    for texts in ([first, second], [second, first]):
+        assert first_failure(certify(corrupt, texts)) == (0, "resid_pre")
+
+
 # --- faults in the formulas ------------------------------------------------------------------------------------------
 
 

@@ -140,9 +140,11 @@ def test_nothing_to_score_is_zero():
 
 def test_the_profile_begins_at_exactly_nothing():
     resid, labels = separated([0.0, 4.0], n=40)
+    labels[3] = labels[5] = labels[7] = "a"  # the mean of n equal vectors need not be that of m equal vectors
+    resid[[3, 5, 7], 1, 0] += 4
     rows = [[row for row, label in enumerate(labels) if label == sense] for sense in "ab"]
-    fit, report = [part[:10] for part in rows], [part[10:] for part in rows]
-    token = torch.full((40, 6), 0.1)
+    fit, report = [part[:7] for part in rows], [part[7:] for part in rows]
+    token = normal(1, 6, seed=8).float().expand(40, 6)
     axis = senses.fit_axis(resid[fit[0], 1], resid[fit[1], 1], ("a", "b"), 1)
     places = senses.profile([token, *resid.unbind(1)], axis, fit, report)
     assert [(place.depth, place.sense) for place in places] == [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from probe.check import certify
     from probe.errors import CrossCheckError, InputError, ModelError, ProbeError, UnsupportedModel
-    from probe.evaluate import Evaluation, evaluate, write_evaluation
+    from probe.evaluation.evaluate import Evaluation, evaluate, write_evaluation
     from probe.lexicon import entry, expand, read_sentences, showcase, words
     from probe.models import Model, available, load
     from probe.report import write_report
@@ -40,9 +40,9 @@ _HOME = {
     "study": "study",
     "Study": "study",
     "write_report": "report",
-    "evaluate": "evaluate",
-    "Evaluation": "evaluate",
-    "write_evaluation": "evaluate",
+    "evaluate": "evaluation.evaluate",
+    "Evaluation": "evaluation.evaluate",
+    "write_evaluation": "evaluation.evaluate",
     "ProbeError": "errors",
     "InputError": "errors",
     "ModelError": "errors",

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
-from probe import accuracy, baselines, centroids, holdouts, tasks
 from probe.cli import main
 from probe.columns import COLUMNS, METHODS
-from probe.holdouts import Holdout
+from probe.evaluation import accuracy, baselines, centroids, holdouts, tasks
+from probe.evaluation.holdouts import Holdout
 from probe.sentences import Sentence
 from probe.tokens import tokenize
 

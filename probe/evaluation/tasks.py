@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probe import holdouts
 from probe.errors import InputError
-from probe.holdouts import Plan
+from probe.evaluation import holdouts
+from probe.evaluation.holdouts import Plan
 from probe.lexicon import Corpus, LeftOut, Sentence
 from probe.models import Model
 from probe.tokens import Tokens, in_order, positions_of_span, tokenize

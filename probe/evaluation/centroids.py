@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probe.holdouts import Holdout
+from probe.evaluation.holdouts import Holdout
 from probe.statistics import Array
 
 Labels = NDArray[np.int64]

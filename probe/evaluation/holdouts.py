@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.lexicon import Sentence
+from probe.splits import FIT, GIVEN_PARTS, REPORT
 
 FOLDS = 5
-SIDES = {"train": "train", "fit": "train", "test": "test", "report": "test"}
+SIDES = {FIT: "train", REPORT: "test"}
 NO_PART = "its split is neither train nor test"
 NOT_LEARNED = "its sense does not occur in the training part"
 TOO_FEW = "its sense has too few sentences (or frames, or cue words) to be learned without those that are tested"
@@ -54,7 +55,7 @@ def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Pla
 
     What cannot be learned and tested apart is left out with the reason; a plan of a word with nothing left has no holdouts.
     """
-    parts = [SIDES.get(sentence.split or "") for sentence in sentences]
+    parts = [SIDES.get(GIVEN_PARTS.get(sentence.split or "", "")) for sentence in sentences]
     if {"train", "test"} <= set(parts):
         return _given(sentences, parts)
     return _crossed(sentences, seed, folds)

@@ -1,8 +1,8 @@
 """How well the model's vector of a word tells the word's senses apart, layer by layer, on any labelled sentences.
 
-The vector at the last token of the word goes to the nearest sense centroid (`probe.centroids`), learned on other sentences
-(`probe.holdouts`). The depth to read at is chosen on the training sentences alone; the accuracy of every depth stands beside
-it. So do three answers that need no model (`probe.baselines`): the most frequent sense, the words of the sentence, and the
+The vector at the last token of the word goes to the nearest sense centroid (`probe.evaluation.centroids`), learned on other sentences
+(`probe.evaluation.holdouts`). The depth to read at is chosen on the training sentences alone; the accuracy of every depth stands beside
+it. So do three answers that need no model (`probe.evaluation.baselines`): the most frequent sense, the words of the sentence, and the
 words left of the word, which are all that a causal model can have read there. That is why a sentence whose cue follows the
 word stays in: it is a question that such a model cannot answer, and the bag of the words to the left cannot either.
 """
@@ -18,17 +18,18 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from probe import tables, tasks
-from probe.accuracy import Answers, accuracy, answer, macro_f1, numbered
-from probe.centroids import Labels, angle_gap
+from probe import tables
 from probe.check import certify
 from probe.columns import METHODS
 from probe.errors import InputError
+from probe.evaluation import tasks
+from probe.evaluation.accuracy import Answers, accuracy, answer, macro_f1, numbered
+from probe.evaluation.centroids import Labels, angle_gap
+from probe.evaluation.tasks import Task
 from probe.lexicon import Corpus
 from probe.models import Model
 from probe.provenance import manifest, sha256_of_bytes, write_atomically
 from probe.study import Progress
-from probe.tasks import Task
 from probe.tidy import rounded
 
 REASONS = 5

@@ -13,8 +13,8 @@ import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from probe.centroids import Labels, by_frequency
-from probe.holdouts import Holdout
+from probe.evaluation.centroids import Labels, by_frequency
+from probe.evaluation.holdouts import Holdout
 from probe.lexicon import Sentence
 
 INVERSE_PENALTY = 10.0

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from probe import baselines, centroids, holdouts
-from probe.centroids import Labels
+from probe.evaluation import baselines, centroids, holdouts
+from probe.evaluation.centroids import Labels
+from probe.evaluation.tasks import Task
 from probe.lexicon import Sentence
 from probe.statistics import Array
-from probe.tasks import Task
 
 INNER_FOLDS = 3
 

@@ -20,7 +20,7 @@ from probe.errors import ProbeError
 
 if TYPE_CHECKING:
     from probe.check import Certificate
-    from probe.evaluate import Evaluation
+    from probe.evaluation.evaluate import Evaluation
 
 DEFAULT_MODEL = "tiny-senses"
 INTERRUPTED = 130
@@ -109,7 +109,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no model."""
-    from probe.evaluate import evaluate, write_evaluation
+    from probe.evaluation.evaluate import evaluate, write_evaluation
     from probe.lexicon import read_sentences
     from probe.models import load
     from probe.report import check_folder

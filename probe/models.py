@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from probe.bridges import boot, boot_untrained, check_config_file, check_hooks, in_short, quiet, read_bridge
-from probe.checkpoints import has_tokenizer, has_weights, read_weights, sha256_of, weight_files
-from probe.config import Config, read_config, read_json, refuse
 from probe.errors import InputError, ModelError
+from probe.loading.bridges import boot, boot_untrained, check_config_file, check_hooks, in_short, quiet, read_bridge
+from probe.loading.checkpoints import has_tokenizer, has_weights, read_weights, sha256_of, weight_files
+from probe.loading.config import Config, read_config, read_json, refuse
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -135,7 +135,7 @@ def _find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
         what = "it is a file" if folder.exists() else "there is no such folder"
         step = f"give the folder that holds config.json, the tokenizer and the safetensors, or a name ({EMBEDDED[0]})"
         raise refuse(text, what, step)
-    from probe.hub import fetch
+    from probe.loading.hub import fetch
 
     folder, revision = fetch(text)
     return folder, Origin("hub", text, revision, "")
@@ -220,7 +220,7 @@ def _checked(model: Model) -> Model:
 
 def available() -> tuple[Available, ...]:
     """What `load` takes here: the embedded models, the GPT-2s in the local hub cache, any other hub GPT-2, any folder."""
-    from probe.hub import cached_models
+    from probe.loading.hub import cached_models
 
     shipped = [Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED]
     cached = [Available(name, "hub", "in the local cache", _what(folder)) for name, folder in cached_models()]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from probe.checkpoints import check_finite
-from probe.config import Config, config_from, refuse
+from probe.loading.checkpoints import check_finite
+from probe.loading.config import Config, config_from, refuse
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from probe.config import RESAVE, Config, expected_shapes, read_json, refuse
 from probe.errors import ModelError
+from probe.loading.config import RESAVE, Config, expected_shapes, read_json, refuse
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

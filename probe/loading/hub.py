@@ -26,9 +26,9 @@ from huggingface_hub.utils import (
 )
 from huggingface_hub.utils import logging as hub_logging
 
-from probe.checkpoints import has_tokenizer, has_weights
-from probe.config import refuse
 from probe.errors import ModelError
+from probe.loading.checkpoints import has_tokenizer, has_weights
+from probe.loading.config import refuse
 
 WANTED = (
     "config.json",

@@ -18,8 +18,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
-from probe.bridges import check_hooks
-from probe.checkpoints import INDEX, SINGLE
+from probe.loading.bridges import check_hooks
+from probe.loading.checkpoints import INDEX, SINGLE
 from probe.models import Model
 
 WEIGHT = "transformer.h.1.attn.c_attn.weight"

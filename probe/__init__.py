@@ -1,7 +1,21 @@
 """Which heads of a transformer resolve an ambiguous word, by looking at which cue, and how do we know?
 
 The public names stand in pipeline order. Each is imported when it is first asked for, so that `import probe` loads
-neither torch nor pandas.
+neither torch nor pandas. The rooms, in the order in which data pass through them:
+
+    sentences, sentence_files, lexicon (+ lexicon/)    what is read: a user's sentences, the words that ship
+    models (+ loading/, embedded/)                     what is loaded, and what must be true of it
+    tokens, trace                                      text to tokens, hooks to tensors
+    attention, replay, check                           the formulas, a forward from raw weights, the certificate
+    material, splits                                   the sentences of one word made ready, and dealt out to fit, select, report
+    senses, ledger, separation                         observation: sense axes, the residual stream as a sum, held-out AUROC
+    patching, effects, routes, head_sets               intervention: exact swaps, what they amount to, how, and together
+    statistics, inference, verdicts, controls          how sure: intervals, corrected tests, what a head was shown to be
+    experiment, study, examples, suppliers             one word measured; the front door; single sentences to look at
+    columns, tidy, tables, head_tables                 the border to pandas
+    charts/, report/, numerals, cli                    pictures, the page, the command line
+    evaluation/                                        sense accuracy per layer, beside baselines
+    errors, provenance                                 what a user is told; what made a result
 """
 
 import sys

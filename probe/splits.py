@@ -19,6 +19,7 @@ from probe.sentences import Sentence
 FIT, SELECT, REPORT = PARTS = ("fit", "select", "report")
 TURNS = (REPORT, FIT, REPORT, SELECT, FIT, REPORT)
 GIVEN_PARTS = {"fit": FIT, "train": FIT, "select": SELECT, "report": REPORT, "test": REPORT}
+GIVEN = "the split given in the file"
 MIN_PER_SENSE = 4
 
 
@@ -42,7 +43,7 @@ def split(sentences: Sequence[Sentence], *, seed: int) -> Split:
     """
     given = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
     if any(given):
-        result = Split(tuple(given), "the split given in the file")
+        result = Split(tuple(given), GIVEN)
     else:
         rng = np.random.default_rng(seed)
         by_frame = _deal([sentence.frame for sentence in sentences], rng)

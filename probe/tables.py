@@ -20,7 +20,7 @@ from probe.head_tables import curves, distances, evidence, random_sets, routes, 
 from probe.lexicon import LeftOut
 from probe.models import Model
 from probe.replay import read_weights
-from probe.splits import FIT, REPORT
+from probe.splits import FIT, GIVEN, GIVEN_PARTS, REPORT
 from probe.tidy import by_head, key_of, rounded, sense_pairs_of, with_key
 
 FEW = 50
@@ -153,8 +153,10 @@ def left_out(results: Sequence[WordResult], unread: Sequence[LeftOut]) -> pd.Dat
         word = result.material.word
         rows += [{"word": word, "where": item.where, "reason": item.reason} for item in result.material.left_out]
         crossing = "its frame is on one side of the split and its cue on the other"
+        given = result.split.design == GIVEN
         for sentence, part in zip(result.material.sentences, result.split.parts, strict=True):
-            rows += [{"word": word, "where": sentence.text, "reason": crossing}] if part is None else []
+            reason = f"its split is {sentence.split!r}, expected one of {', '.join(GIVEN_PARTS)}" if given else crossing
+            rows += [{"word": word, "where": sentence.text, "reason": reason}] if part is None else []
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 
 

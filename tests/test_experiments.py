@@ -299,6 +299,17 @@ def test_only_late_cues_are_refused_in_one_sentence(model):
     )
 
 
+def test_sentences_that_the_file_gives_no_part_are_left_out_with_that_reason():
+    model, _ = resolver_model(0)
+    parts = ("train", "test", "dev")
+    given = [replace(row, split=parts[number // 2 % 3]) for number, row in enumerate(SENTENCES)]
+    studied = probe.study(model, corpus=corpus_of(given), permutations=PERMUTATIONS)
+    assert set(studied.left_out["reason"]) == {"its split is 'dev', expected one of fit, train, select, report, test"}
+    assert len(studied.left_out) == len(SENTENCES) / 3
+    crossing = probe.study(model, corpus=corpus_of(SENTENCES), permutations=PERMUTATIONS).left_out
+    assert set(crossing["reason"]) == {"its frame is on one side of the split and its cue on the other"}
+
+
 def test_the_gate_is_what_the_study_reports(studied, measured):
     [pair] = measured.pairs
     assert studied.words["gap_p"].item() == pytest.approx(pair.gate_p, rel=1e-4)

@@ -25,7 +25,7 @@ _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
 class Sentence:
     """One sentence and the place of the ambiguous word in it.
 
-    `start` and `end` are the characters of the word in `text`, which may be an inflected form of `word`; `cue_start` and
+    `start` and `end` are the characters of the word in `text`, which may be a form that contains `word` (apples); `cue_start` and
     `cue_end` those of the word that tells the sense, where it is known. Two sentences with the same `pair` are aligned: they
     differ in the cue only. `distance` is the number of tokens from the cue to the word (1: directly before), 4 standing for
     4 and more. Raises InputError for an empty text, word or sense, or a span outside the text.

@@ -47,8 +47,13 @@ def tokenize(model: Model, text: str) -> Tokens:
     if not text.strip():
         raise InputError("Reading the text: got an empty text, expected at least one word; give a sentence.")
     bos = model.config.prepend_bos
-    # verbose would add a warning of its own about the length, beside the one sentence raised below
-    encoded = model.tokenizer(_encodable(text), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    encoded = model.tokenizer(
+        _encodable(text),
+        add_special_tokens=False,
+        split_special_tokens=True,  # "<|endoftext|>" in a user's text is text
+        return_offsets_mapping=True,
+        verbose=False,  # or it would warn about the length, beside the one sentence raised below
+    )
     ids = (model.tokenizer.bos_token_id,) * bos + tuple(encoded["input_ids"])
     if len(ids) > model.config.n_ctx:
         raise InputError(

@@ -281,3 +281,10 @@ def test_in_order_restores_the_order_given(lengths, most):
     batches = batch_by_length(lengths, most_rows=most)
     laid = [row for batch in batches for row in batch]
     assert [laid[place] for place in in_order(batches)] == list(range(len(lengths)))
+
+
+def test_a_special_token_written_out_in_a_text_is_text(model):
+    spelled = model.tokenizer.bos_token
+    tokens = tokenize(model, f"the {spelled} bank")
+    assert tokens.ids.count(model.tokenizer.bos_token_id) == 1
+    assert "".join(tokens.pieces[1:]) == f"the {spelled} bank"

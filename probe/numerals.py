@@ -44,3 +44,12 @@ def scientific(value: float) -> str:
 def listed(items: list[str]) -> str:
     """a; a and b; a, b and c."""
     return " and ".join(part for part in (", ".join(items[:-1]), *items[-1:]) if part)
+
+
+SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def counted(number: int, noun: str, *, words: bool = False) -> str:
+    """1 head; 4 heads; with `words`, at the start of a sentence: One head, Four heads, 12 heads."""
+    many = SMALL[number].capitalize() if words and number < len(SMALL) else str(number)
+    return f"{many} {noun if number == 1 else f'{noun}s'}"

@@ -4,28 +4,40 @@ Values are computed in the frame, never in the chart. Look and colours are decid
 imports torch or a model.
 """
 
+from probe.charts.controls import control_strips
 from probe.charts.depth import depth_profile, depth_profiles, gap_at
-from probe.charts.heads import effect_limit, head_map, head_maps, named, reached, separation_and_effect
+from probe.charts.heads import effect_limit, head_map, head_maps, named, reached
 from probe.charts.ledger import cue_ledger, ledger_bars
+from probe.charts.marks import MARKS, MEANINGS, marked
 from probe.charts.palette import save, sense_colour, senses_of, themed
+from probe.charts.routes import distance_lines, route_bars
+from probe.charts.separation import separation_and_effect
+from probe.charts.sets import set_curves
 from probe.charts.writes import contributions, share_bars, share_groups
 
 __all__ = [
+    "MARKS",
+    "MEANINGS",
     "contributions",
+    "control_strips",
     "cue_ledger",
     "depth_profile",
     "depth_profiles",
+    "distance_lines",
     "effect_limit",
     "gap_at",
     "head_map",
     "head_maps",
     "ledger_bars",
+    "marked",
     "named",
     "reached",
+    "route_bars",
     "save",
     "sense_colour",
     "senses_of",
     "separation_and_effect",
+    "set_curves",
     "share_bars",
     "share_groups",
     "themed",

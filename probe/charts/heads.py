@@ -1,6 +1,6 @@
-"""What swapping each head does: the layer x head map, and effects against separation.
+"""What swapping each head does, and what that showed: the layer x head map.
 
-Both take the whole frame and a word, so that scales are the same for every word.
+The map takes the whole frame and a word, so that scales are the same for every word.
 """
 
 from typing import Any
@@ -8,12 +8,11 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.palette import INK, LINE, MUTED, WITH, effect_scale, finish, reference_line
+from probe.charts.marks import marked, verdict_shape
+from probe.charts.palette import INK, LINE, MUTED, effect_scale, finish
 from probe.numerals import NARROW, percent
 
 MANY_HEADS = 16
-NAMED = 6
-EFFECT_TITLE = "net swap effect (share of gap)"
 
 
 def effect_limit(word_heads: pd.DataFrame) -> float:
@@ -38,16 +37,25 @@ def reached(word_heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any:
-    """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 % interval excludes zero."""
+    """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 % interval excludes zero.
+
+    The verdict is a mark in the cell's corner; in wide models it stands alone.
+    """
     rows = named(reached(word_heads[word_heads["word"] == word]))
     best = rows.nlargest(1, "net").to_dict("records")[0]
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is {percent(best['net'])} of the sense "
-        f"gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} heads exclude zero."
+        f"gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} heads exclude zero. {_shown(rows)}"
     )
     return finish(
         _map(word_heads, word, legend).properties(width="container", height=_map_height(word_heads)), description
     )
+
+
+def _shown(rows: pd.DataFrame) -> str:
+    """The resolvers by name, in reading order."""
+    names = rows.loc[rows["verdict"] == "resolver", "name"].tolist()
+    return f"Shown to resolve the word: {', '.join(names) or 'none'}."
 
 
 def head_maps(word_heads: pd.DataFrame) -> Any:
@@ -79,18 +87,35 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
     x = alt.X("head:O", title="head", scale=alt.Scale(domain=heads), axis=alt.Axis(labelAngle=0, labelOverlap=True))
     y = alt.Y("layer:O", title="layer", scale=alt.Scale(domain=layers))
     key = alt.Legend(
-        title="net swap effect (share of the sense gap)", format=".0%", orient="bottom", gradientLength=220
+        title="net swap effect (share of the sense gap)",
+        format=".0%",
+        orient="bottom",
+        gradientLength=260,
+        values=[-limit, 0, limit],
     )
     colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key if legend else None)
-    base = alt.Chart(rows).encode(x=x, y=y, tooltip=_HEAD_TOOLTIP)
+    base = alt.Chart(rows).encode(x=x, y=y, tooltip=HEAD_TOOLTIP)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)
     strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
     clear = base.transform_filter(alt.datum.clear)
-    if len(heads) > MANY_HEADS:
-        marks = clear.mark_circle(size=16, opacity=1).encode(color=strong)
-    else:
-        marks = clear.mark_text(fontSize=11).encode(text="mark:N", color=strong)
-    return alt.layer(cells, marks, *_beyond(layers[int(rows["layer"].max()) + 1 :], heads, y))
+    marks = clear.mark_text(fontSize=11).encode(text="mark:N", color=strong)
+    corner = len(heads) <= MANY_HEADS
+    beyond = _beyond(layers[int(rows["layer"].max()) + 1 :], heads, y)
+    return alt.layer(
+        cells, *([marks] if corner else []), *_verdicts(base, word_heads, (strong, corner), legend), *beyond
+    )
+
+
+def _verdicts(base: alt.Chart, word_heads: pd.DataFrame, look: tuple[Any, bool], legend: bool) -> list[alt.Chart]:
+    """The verdict marks, in the corner of their cell where a number may stand in its middle."""
+    kinds = marked(word_heads)
+    if not kinds:
+        return []
+    strong, corner = look
+    place = {"x": alt.X("head:O", bandPosition=0.87), "y": alt.Y("layer:O", bandPosition=0.26)} if corner else {}
+    points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
+    points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
+    return [points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **place)]
 
 
 def _mark(net: float) -> str:
@@ -113,8 +138,9 @@ def _map_height(word_heads: pd.DataFrame) -> int:
     return layers * (30 if layers <= 6 else 22 if layers <= 24 else 14)
 
 
-_HEAD_TOOLTIP = [
+HEAD_TOOLTIP = [
     alt.Tooltip("name:N", title="head"),
+    alt.Tooltip("verdict:N"),
     alt.Tooltip("net:Q", title="net swap effect", format=".1%"),
     alt.Tooltip("net_low:Q", title="95 % from", format=".1%"),
     alt.Tooltip("net_high:Q", title="95 % to", format=".1%"),
@@ -125,59 +151,3 @@ _HEAD_TOOLTIP = [
     alt.Tooltip("attention_cue:Q", title="attention to the cue", format=".0%"),
     alt.Tooltip("attention_previous:Q", title="attention to the previous token", format=".0%"),
 ]
-
-
-def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
-    """The heads up to a word's read-out: how well each one's write tells the senses apart, against what swapping it does.
-
-    Heads with an effect that stands out of the frame's range are named.
-    """
-    rows = named(reached(word_heads[word_heads["word"] == word]))
-    x = alt.X(
-        "auroc:Q",
-        title="held-out AUROC of the head's write (0.5 = chance)",
-        scale=alt.Scale(domain=_auroc_domain(word_heads), nice=False, zero=False),
-    )
-    y = alt.Y(
-        "net:Q",
-        title="net swap effect (share of gap)",
-        axis=alt.Axis(format=".0%", tickCount=6),
-        scale=_effect_axis(word_heads),
-    )
-    base = alt.Chart(rows).encode(x=x)
-    bars = base.mark_rule(color=MUTED, opacity=0.5).encode(alt.Y("net_low:Q", title=EFFECT_TITLE), alt.Y2("net_high"))
-    shade = alt.condition(alt.datum.clear, alt.value(WITH), alt.value(MUTED))
-    dots = base.mark_circle(size=46, opacity=0.9).encode(y=y, color=shade, tooltip=_HEAD_TOOLTIP)
-    room = 0.055 * _reach(word_heads)
-    labels = _spread(rows[rows["clear"] & (rows["net"].abs() > room / 2)].nlargest(NAMED, "net"), room=room)
-    names = alt.Chart(labels).mark_text(align="right", dx=-8, fontSize=11, color=INK)
-    names = names.encode(x="auroc:Q", y="height:Q", text="name:N")
-    inert = int(((rows["auroc"] > 0.75) & ~rows["clear"]).sum())
-    description = (
-        f"Separation against effect of {word}: {len(rows)} heads. {inert} of them separate the senses with an AUROC above 0.75 while "
-        "the interval of their effect includes zero."
-    )
-    picture = alt.layer(reference_line("y", 0.0), reference_line("x", 0.5), bars, dots, names)
-    return finish(picture.properties(width="container", height=250), description)
-
-
-def _auroc_domain(word_heads: pd.DataFrame) -> list[float]:
-    return [min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02]
-
-
-def _effect_axis(word_heads: pd.DataFrame) -> alt.Scale:
-    low, high = float(word_heads["net_low"].min()), float(word_heads["net_high"].max())
-    room = 0.06 * _reach(word_heads)
-    return alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False, zero=False)
-
-
-def _reach(word_heads: pd.DataFrame) -> float:
-    return float(word_heads["net_high"].max() - word_heads["net_low"].min())
-
-
-def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
-    """The rows, largest effect first, with a `height` for each name: that of its point, or lower where names would collide."""
-    heights: list[float] = []
-    for net in labels["net"]:
-        heights.append(min(net, heights[-1] - room) if heights else net)
-    return labels.assign(height=heights)

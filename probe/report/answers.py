@@ -1,22 +1,26 @@
-"""The sentences that a report says, made from the frames' numbers and intervals alone: pure functions from frame to text.
+"""The sentences that a report says of each word, made from verdicts, effects and intervals alone: pure functions from frames to text.
 
-What may be said is bound here. A percentage is of the sense gap, measured on sentences that nothing was fitted on, and stands with
-its 95 % interval. Effects are those beyond a same-sense swap (`net`). Heads whose rank intervals overlap are named together and
-never put in order. Looking at the cue is described, never offered as a reason. Where the gap is not there nothing is ranked.
+What may be said is bound here. Only a head with the verdict resolver is said to resolve. A percentage is of the sense gap, measured
+on sentences that nothing was fitted or ranked on, and stands with its 95 % interval. Effects are those beyond a same-sense swap
+(`net`). Heads whose rank intervals overlap are named together and never put in order. Looking at the cue is described, never
+offered as a reason. Where the gap is not there nothing is ranked; where nothing was shown, the smallest visible effect is said.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from probe.charts import reached
-from probe.numerals import NARROW, decimal, interval, listed, measured, p_value, percent, scientific
+from probe.numerals import NARROW, counted, decimal, interval, listed, measured, p_value, percent
+from probe.verdicts import SMALLEST as MOVES
 
 LEADERS = 3
 SMALLEST = 0.01
+WELL = "in 80\u202f% of cases"
 Head = dict[Hashable, Any]
+Frames = Mapping[str, pd.DataFrame]
 
 
 def head_name(head: Head) -> str:
@@ -27,12 +31,16 @@ def question(words: Sequence[str]) -> str:
     return f"Which heads resolve {listed(list(words))}?"
 
 
-def leading_heads(word_heads: pd.DataFrame, word: str) -> list[Head]:
-    """Up to LEADERS heads of a word by rank: those that move it by SMALLEST or more, with an interval above zero."""
-    if word not in set(word_heads["word"]):
-        return []
-    rows = word_heads[word_heads["word"] == word].nsmallest(LEADERS, "rank")
-    return rows[(rows["net_low"] > 0) & (rows["net"] >= SMALLEST)].to_dict("records")
+def heads_of(frames: Frames, word: str) -> pd.DataFrame:
+    """The heads up to the word's read-out, by rank."""
+    rows = frames["word_heads"]
+    return reached(rows[rows["word"] == word]).sort_values("rank", kind="stable")
+
+
+def resolvers(frames: Frames, word: str) -> list[Head]:
+    """The heads shown to resolve a word in at least one of its pairs of senses, by rank."""
+    rows = heads_of(frames, word)
+    return rows[rows["verdict"] == "resolver"].to_dict("records")
 
 
 def in_groups(heads: Sequence[Head]) -> list[list[Head]]:
@@ -46,17 +54,15 @@ def in_groups(heads: Sequence[Head]) -> list[list[Head]]:
     return groups
 
 
-def answer(words: pd.DataFrame, word_heads: pd.DataFrame, word: str) -> str:
-    """What the study says about one word, in a sentence or three; `words` and `word_heads` are the study's frames."""
-    pairs = words[words["word"] == word]
+def answer(frames: Frames, word: str) -> str:
+    """What the study says about one word, in a sentence or three; `frames` are the study's."""
+    pairs = frames["words"][frames["words"]["word"] == word]
     if not pairs["ranked"].any():
         return _nothing_to_rank(pairs, word)
-    heads = leading_heads(word_heads, word)
-    if not heads:
-        return _no_head(word_heads[word_heads["word"] == word], word)
-    groups = in_groups(heads)
-    first = _first(groups[0], word, _way(pairs))
-    return " ".join([first, *_next(groups[1:]), *_others(word_heads, heads, word), *_attention(heads)])
+    heads = resolvers(frames, word)
+    said = [*_resolve(heads, pairs, word), _together(frames, word, heads)] if heads else _no_head(frames, pairs, word)
+    few = "Exploratory, with fewer than 50 sentences per sense." if pairs["exploratory"].any() else ""
+    return " ".join(part for part in (few, *said) if part)
 
 
 def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
@@ -71,12 +77,29 @@ def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
     )
 
 
-def _no_head(rows: pd.DataFrame, word: str) -> str:
-    best = rows.nsmallest(1, "rank").to_dict("records")[0]
-    return (
-        f"The senses of “{word}” are apart at the word, but no single head was shown to move it by {percent(SMALLEST)} of the way or "
-        f"more: the largest effect is {_effect(best)}, by {head_name(best)}."
-    )
+def _resolve(heads: Sequence[Head], pairs: pd.DataFrame, word: str) -> list[str]:
+    """Who resolves the word, in how many of its pairs of senses, and how far each of the leading ones moves it."""
+    named, among = heads[:LEADERS], "" if len(heads) <= LEADERS else " Among them,"
+    where = {f"in {head['resolves']} of {counted(len(pairs), 'pair')} of senses" for head in heads}
+    everywhere = f" {where.pop()}" if len(pairs) > 1 and len(where) == 1 else ""
+    verb = "resolves" if len(heads) == 1 else "resolve"
+    opening = f"{counted(len(heads), 'head', words=True)} {verb} “{word}”{everywhere}{'.' if among else ':'}{among}"
+    each = len(pairs) > 1 and not everywhere
+    first, *rest = [_place(head, len(pairs) if each else 0) for head in named]
+    way = f"{first[0]} moves it {first[1]} of the way {_way(pairs)}{first[2]}"
+    told = listed([way, *(f"{name} {effect}{where}" for name, effect, where in rest)])
+    return [f"{opening} {told}.", *_overlaps(named)]
+
+
+def _place(head: Head, pairs: int) -> tuple[str, str, str]:
+    return head_name(head), _effect(head), f" (in {head['resolves']} of {pairs} pairs)" if pairs else ""
+
+
+def _overlaps(heads: Sequence[Head]) -> list[str]:
+    groups = [group for group in in_groups(heads) if len(group) > 1]
+    return [
+        f"The ranks of {listed([head_name(head) for head in group])} overlap: they are in no order." for group in groups
+    ]
 
 
 def _way(pairs: pd.DataFrame) -> str:
@@ -92,81 +115,125 @@ def _effect(head: Head) -> str:
     return measured(head["net"], head["net_low"], head["net_high"])
 
 
-def _first(group: Sequence[Head], word: str, way: str) -> str:
-    if len(group) == 1:
-        head = group[0]
-        return (
-            f"Swapping the output of {head_name(head)} alone moves “{word}” {_effect(head)} of the way {way} "
-            f"(its own write accounts for {percent(head['direct'])})."
-        )
-    effects = listed([f"{head_name(head)} {_effect(head)}" for head in group])
-    return (
-        f"Swapping the output of a single head moves “{word}” part of the way {way}: {effects}. Their ranks overlap, so none of "
-        "them comes first."
-    )
+def _together(frames: Frames, word: str, heads: Sequence[Head]) -> str:
+    """What the smallest set of leading heads that is enough keeps, against the best random set of its size or the next larger one."""
+    found = smallest_set(frames, word)
+    if found is None:
+        return ""
+    names, kept, every = found
+    if len(names) == every:
+        return f"Nothing less than all {every} heads together keeps 90{NARROW}% of the gap."
+    who = "Together they keep" if {head_name(head) for head in heads} == set(names) else _set_name(names)
+    alone = "Alone it keeps" if who.startswith("Together") and len(names) == 1 else who
+    return f"{alone} {percent(kept)} of the gap{_against(frames, word, len(names), kept)}."
 
 
-def _next(groups: Sequence[Sequence[Head]]) -> list[str]:
-    """The groups after the first, in their order; within a group there is none."""
-    if not groups:
+def _set_name(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"{names[0]} alone keeps"
+    told = f" ({listed(list(names))})" if len(names) <= LEADERS else ""
+    return f"The first {len(names)} heads{told} together keep"
+
+
+def smallest_set(frames: Frames, word: str) -> tuple[list[str], float, int] | None:
+    """The fewest leading heads that keep 90 % of the gap: their names, what they keep, and how many heads there are in all."""
+    rows = frames["curves"][frames["curves"]["word"] == word].sort_values("size")
+    reaching = rows[rows["size"] == rows["smallest"]]
+    if reaching.empty:
+        return None
+    size = int(reaching["size"].iloc[0])
+    names = rows.loc[rows["size"].between(1, size), "added"].tolist()
+    return names, float(reaching["faithfulness"].iloc[0]), int(rows["size"].max())
+
+
+def best_random(frames: Frames, word: str, size: int) -> tuple[int, int, float] | None:
+    """Of the random sets with `size` heads, or the next more that were drawn: heads in each, how many sets, the best one's F."""
+    rows = frames["random_sets"][(frames["random_sets"]["word"] == word) & (frames["random_sets"]["size"] >= size)]
+    if rows.empty:
+        return None
+    drawn = rows[rows["size"] == rows["size"].min()]["faithfulness"]
+    return int(rows["size"].min()), len(drawn), float(drawn.max())
+
+
+def _against(frames: Frames, word: str, size: int, kept: float) -> str:
+    found = best_random(frames, word, size)
+    if found is None:
+        return ""
+    drawn, sets, best = found
+    rival = f"the best of {counted(sets, 'random set')} of {counted(drawn, 'head')} from the same layers"
+    return f", {rival} {percent(best)}{': a random set does as well' if best >= kept and drawn == size else ''}"
+
+
+def _no_head(frames: Frames, pairs: pd.DataFrame, word: str) -> list[str]:
+    best = heads_of(frames, word).to_dict("records")[0]
+    separation, swap = (decimal(float(pairs[name].max())) for name in ("visible_d", "visible_d_pairs"))
+    seen = f"A separation of {separation} standard deviations and a swap effect of {swap} would have been seen {WELL}"
+    largest = f"the largest effect is {_effect(best)}, by {head_name(best)}{_verdict_of(best)}"
+    return [f"No head was shown to resolve “{word}”, although its senses are apart at the word.", f"{seen}; {largest}."]
+
+
+def _verdict_of(head: Head) -> str:
+    return "" if head["verdict"] == "none" else f" ({head['verdict']})"
+
+
+def evidence(frames: Frames, word: str) -> list[str]:
+    """What the answer rests on, in a few quieter sentences: the tests, where the heads look, what the other heads are."""
+    heads = resolvers(frames, word)
+    if heads_of(frames, word).empty:
         return []
-    places = [listed([f"{head_name(head)} with {_effect(head)}" for head in group]) for group in groups]
-    verb = "comes" if len(groups[0]) == 1 else "come, in no order,"
-    return [f"Next {verb} {', then '.join(places)}."]
+    return [*_tests(frames, word, heads), *_attention(heads[:LEADERS]), *_others(frames, word, heads)]
 
 
-def _others(word_heads: pd.DataFrame, heads: Sequence[Head], word: str) -> list[str]:
-    """Heads that are not named: those that could hold the last named head's place, or how little all of them do."""
-    rows = reached(word_heads[word_heads["word"] == word])
-    others = rows[~rows["rank"].isin([head["rank"] for head in heads])]
-    last = in_groups(heads)[-1]
-    rivals = others[others["rank_low"] <= max(head["rank_high"] for head in last)]
-    if len(rivals):
-        many = "Another head" if len(rivals) == 1 else f"{len(rivals)} other heads"
-        return [f"{many} could stand in the place of {head_name(last[-1])}."]
-    if others.empty:
+def _tests(frames: Frames, word: str, heads: Sequence[Head]) -> list[str]:
+    if not heads:
         return []
-    bound = math.ceil(100 * others[["net_low", "net_high"]].abs().max().max())
-    who = "The one other head stays" if len(others) == 1 else f"The other {len(others)} heads stay"
-    return [f"{who} within ±{max(bound, 1)}{NARROW}%."]
+    rows = frames["heads"][(frames["heads"]["word"] == word) & (frames["heads"]["verdict"] == "resolver")]
+    largest = p_value(float(rows[["p_auroc", "p_swap"]].max().max())).replace("p = ", "p ≤ ")
+    auroc = decimal(float(rows["auroc"].min()))
+    bound = f"AUROC {auroc} or more" if len(rows) > 1 and float(auroc) < 1 else f"AUROC {auroc}"
+    who = "It separates" if len(heads) == 1 else "Each separates"
+    moves = "moves the word beyond a same-sense swap, both corrected for every head and pair of senses"
+    return [f"{who} the senses held out ({bound}) and {moves} (max-T {largest})."]
 
 
 def _attention(heads: Sequence[Head]) -> list[str]:
     """Where the leading heads look from the word; nothing where the sentences mark no cue."""
-    if any(pd.isna(head["attention_cue"]) for head in heads):
+    if not heads or any(pd.isna(head["attention_cue"]) for head in heads):
         return []
     first, *rest = [(head_name(head), percent(head["attention_cue"])) for head in heads]
     told = [f"{first[0]} gives {first[1]} of its attention to the cue", *(f"{name} {share}" for name, share in rest)]
     return [f"From the word, {listed(told)}."]
 
 
-def agreement(certificate: pd.DataFrame) -> str:
-    """The certificate in a sentence: how many comparisons, and the worst of them."""
-    worst = certificate.nlargest(1, "error").to_dict("records")[0]
-    where = "the whole model" if pd.isna(worst["layer"]) else f"layer {worst['layer']}"
-    held = int(certificate["ok"].sum())
-    if held < len(certificate):
-        return f"{len(certificate) - held} of {len(certificate)} differences between the hooked model and the from-scratch math are too large."
-    return (
-        f"The hooked model and the from-scratch math agree: the largest of {len(certificate)} differences is "
-        f"{scientific(worst['error'])} of its scale ({worst['quantity']}, {where}), allowed {scientific(worst['tolerance'])}."
-    )
+WHAT = {
+    "position-explained": "{} the word only when the cue stands right before it (position-explained)",
+    "opposes": "{} it the wrong way (opposes)",
+    "backup": "{} large and yet moves little when swapped alone (backup)",
+    "carrier": "{} the senses without being shown to move the word by {} or more (carrier)",
+    "none": "{} nothing",
+}
+VERBS = {
+    "position-explained": ("moves", "move"),
+    "opposes": ("moves", "move"),
+    "backup": ("writes", "write"),
+    "carrier": ("separates", "separate"),
+    "none": ("shows", "show"),
+}
 
 
-def later_words(row: Head) -> str:
-    """What a causal model can have made of a cue that comes after the word, with the measured difference."""
-    cue = f"“{row['cue']}” comes" if row["cue"] else "What tells the sense comes"
-    return (
-        f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after the word removed, "
-        f"no head's write at the word changes by more than {scientific(row['difference'])} of the largest ΔE."
-    )
-
-
-def reading(row: Head, ranked: bool) -> str:
-    """Which sense's mean the vector at the word is nearest to, and where it stands between two senses."""
-    right = "as meant" if row["reads_as"] == row["sense"] else f"although {row['sense']} is meant"
-    said = (
-        f"At the word the model is nearest to {row['reads_as']}, {right} (coordinate {decimal(row['coordinate'])}, from −0.50 for "
-        f"{row['sense_b']} to 0.50 for {row['sense_a']})."
-    )
-    return said if ranked else f"{said} The senses are not apart in this model, so this is no better than a guess."
+def _others(frames: Frames, word: str, heads: Sequence[Head]) -> list[str]:
+    """What the heads up to the read-out were shown to be that do not resolve, and how little all of them do."""
+    rows = heads_of(frames, word)
+    rest = rows[rows["verdict"] != "resolver"]
+    if rest.empty:
+        return []
+    counts = rest["verdict"].value_counts()
+    told = []
+    for name, pattern in WHAT.items():
+        if count := int(counts.get(name, 0)):
+            told.append(f"{count} {pattern.format(VERBS[name][count > 1], percent(MOVES))}")
+    bound = max(math.ceil(100 * rest[["net_low", "net_high"]].abs().max().max()), 1)
+    many = counted(len(rest), "other head" if heads else "head")
+    who = f"The {many}" if heads and len(rest) > 1 else f"Of {many} up to the read-out"
+    stay = f"{'all within' if len(rest) > 1 else 'within'} ±{bound}{NARROW}%"
+    return [f"{who}: {listed(told)}; {stay}."]

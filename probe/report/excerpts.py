@@ -9,8 +9,8 @@ import pandas as pd
 
 from probe import charts
 from probe.numerals import decimal, percent
-from probe.report import answers
-from probe.report.sections import Frames, Section, head_facts, of_word, sense_marks, words_of
+from probe.report import answers, remarks
+from probe.report.sections import Frames, Section, head_facts, of_word, sense_marks, with_tests, words_of
 
 TINTS = 20
 BAR = 22
@@ -29,22 +29,56 @@ def readings(frames: Frames) -> list[Section]:
     found = []
     for number, word in enumerate(words_of(frames)):
         rows, heads = of_word(frames["readings"], word), charts.reached(of_word(frames["word_heads"], word))
-        shown = _worth_showing(rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]))
+        shown = worth_showing(rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]))
+        shown = with_tests(shown, frames["heads"])
         marks = sense_marks(frames, word)
         leaders = [
             head_facts(head)
             | {"id": f"word-{number}-{answers.head_name(head)}", "sentences": _sentences(rows, head, marks, limit)}
+            | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
             for head in shown.to_dict("records")
         ]
         found.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(charts.reached(heads))})
     return [item for item in found if item["heads"]]
 
 
-def _worth_showing(heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads that the answer names; the largest where it names none."""
+def worth_showing(heads: pd.DataFrame) -> pd.DataFrame:
+    """The resolvers and the heads whose effect is clear; the largest where there is none."""
     ordered = heads.sort_values("rank")
-    named = ordered[(ordered["net_low"] > 0) & (ordered["net"] >= answers.SMALLEST)]
+    clear = (ordered["net_low"] > 0) & (ordered["net"] >= answers.SMALLEST)
+    named = ordered[clear | (ordered["verdict"] == "resolver")]
     return named if len(named) else ordered.head(1)
+
+
+def _of_head(frame: pd.DataFrame, word: str, head: dict[Any, Any]) -> pd.DataFrame:
+    rows = of_word(frame, word)
+    return rows[(rows["layer"] == head["layer"]) & (rows["head"] == head["head"])]
+
+
+def _reasons(verdicts: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[Section]:
+    """Why the head has its verdict, pair by pair, those with the verdict that says most first."""
+    rows = _of_head(verdicts, word, head)
+    first = rows.assign(other=rows["verdict"] != head["verdict"]).sort_values("other", kind="stable")
+    alone = len(first) == 1
+    return [
+        {
+            "pair": "" if alone else f"{row['sense_a']} / {row['sense_b']}",
+            "verdict": row["verdict"],
+            "because": row["because"],
+        }
+        for row in first.to_dict("records")
+    ]
+
+
+def _routes(routes: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[tuple[str, str]]:
+    """What swapping a part of the head does, mean over the pairs of senses; a swap that could not be made is not listed."""
+    names = {
+        "pattern_only": "only where it looks",
+        "values_only": "only what it carries",
+        "ablation": "lost with its mean",
+    }
+    means = _of_head(routes, word, head)[list(names)].astype(float).mean()
+    return [(text, percent(means[name])) for name, text in names.items() if pd.notna(means[name])]
 
 
 def _sentences(rows: pd.DataFrame, head: dict[Any, Any], marks: dict[str, str], limit: float) -> list[Section]:
@@ -96,15 +130,15 @@ def showcase(frames: Frames) -> Section:
     before, after = [], []
     for row in frames["showcase"].to_dict("records"):
         marks = sense_marks(frames, row["word"])
-        item = {"word": row["word"], "sense": row["sense"], "mark": marks.get(row["sense"], ""), "parts": _marked(row)}
+        item = {"word": row["word"], "sense": row["sense"], "mark": marks.get(row["sense"], ""), "parts": marked(row)}
         if row["reads_as"] is None or pd.isna(row["reads_as"]):
-            after.append(item | {"said": answers.later_words(row), "difference": row["difference"]})
+            after.append(item | {"said": remarks.later_words(row), "difference": row["difference"]})
         else:
             place = {"a": row["sense_a"], "b": row["sense_b"], "x": f"{_on_axis(row['coordinate']):.1f}"}
             place |= {"mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}
             known = bool(ranked[row["word"]])
             mark = ("✓" if row["reads_as"] == row["sense"] else "✗") if known else ""
-            before.append(item | {"said": answers.reading(row, known), "place": place, "verdict": mark})
+            before.append(item | {"said": remarks.reading(row, known), "place": place, "verdict": mark})
     return {"before": before, "after": after}
 
 
@@ -113,11 +147,11 @@ def _on_axis(coordinate: float) -> float:
     return 50 * (1 + min(max(coordinate, -1.0), 1.0))
 
 
-def _marked(row: dict[Any, Any]) -> list[tuple[str, str]]:
+def marked(row: dict[Any, Any]) -> list[tuple[str, str]]:
     """The text in pieces, each with what it is: word, cue, or nothing."""
     text = row["text"]
     spans = [(int(row["start"]), int(row["end"]), "word")]
-    if row["cue"] is not None and not pd.isna(row["cue_start"]):
+    if not pd.isna(row["cue_start"]):
         spans.append((int(row["cue_start"]), int(row["cue_end"]), "cue"))
     pieces, at = [], 0
     for start, end, kind in sorted(spans):

@@ -16,9 +16,11 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from probe import charts
 from probe.charts import palette, themed
 from probe.numerals import decimal, percent, scientific
-from probe.report import answers, excerpts, sections
+from probe.report import answers, appendix, evidence, excerpts, sections
+from probe.verdicts import ORDER
 
 if TYPE_CHECKING:
     from probe.study import Study
@@ -30,10 +32,11 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
     """The page of a study; `manifest` says what made it (everything but the time is shown)."""
     frames = study.frames
     environment = _environment()
-    charts = _Charts()
-    environment.globals["chart"] = charts.place
+    pictures = _Charts()
+    environment.globals["chart"] = pictures.place
     style, script, vega = _style(environment), Markup(environment.get_template("page.js").render()), _vega()
     return environment.get_template("ambiguity.html.j2").render(
+        all_verdicts=[(name, charts.MARKS[name], charts.MEANINGS[name]) for name in ORDER],
         heading=sections.heading(frames, study.model_name),
         cards=sections.cards(frames),
         maps=sections.maps(frames),
@@ -42,9 +45,13 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
         shares=sections.shares(frames),
         every_head=sections.every_head(frames),
         showcase=excerpts.showcase(frames),
-        certificate=sections.certificate(frames["certificate"]),
-        data=sections.data_used(frames),
-        downloads=sections.downloads(frames),
+        together=evidence.together(frames),
+        believe=evidence.believe(frames),
+        comes_about=evidence.comes_about(frames),
+        supplied=evidence.supplied(frames),
+        certificate=appendix.certificate(frames["certificate"]),
+        data=appendix.data_used(frames),
+        downloads=appendix.downloads(frames),
         manifest=manifest,
         style=style,
         script=script,

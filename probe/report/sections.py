@@ -4,38 +4,19 @@ Every function takes the study's frames and gives lists and dicts of finished te
 them. Sentences come from `probe.report.answers`, pictures from `probe.charts`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from probe import charts
 from probe.charts import senses_of
-from probe.numerals import decimal, interval, measured, p_value, percent
+from probe.numerals import counted, decimal, interval, listed, measured, p_value, percent
 from probe.report import answers
 
 Frames = Mapping[str, pd.DataFrame]
 Section = dict[str, Any]
 TABLE_ROWS = 160
-DOWNLOADS = {
-    "words": "is the gap there: one row per word and pair of senses",
-    "heads": "every head for every pair of senses: separation, effects, attention, rank",
-    "word_heads": "every head for every word, mean over its pairs of senses",
-    "depth": "how far apart the senses are at every depth",
-    "shares": "who wrote the sense gap, component by component",
-    "readings": "what the leading heads read and write on example sentences, token by token",
-    "ledger": "the word's vector on example sentences as a sum, term by term",
-    "verdicts": "what was shown of every head, and the numbers that led to it",
-    "distances": "net effects by the distance from the cue to the word",
-    "routes": "swaps of where a head looks and of what it carries, and ablation",
-    "curves": "sets of leading heads: what they restore together, and what is lost without them",
-    "random_sets": "the same for random sets with as many heads per layer",
-    "controls": "separation under permuted labels, at a later token, in an untrained model",
-    "showcase": "the sentences that introductions use",
-    "sentences": "every sentence, the part it was used in, where its word was read",
-    "left_out": "what was given and not used, with the reason",
-    "certificate": "the hooked model against the from-scratch math, row by row",
-}
 
 
 def words_of(frames: Frames) -> list[str]:
@@ -58,16 +39,12 @@ def heading(frames: Frames, model_name: str) -> Section:
     layers, per_layer = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
     used = int((frames["sentences"]["part"] != "neither").sum())
     words = words_of(frames)
-    facts = [model_name, f"{layers * per_layer} heads in {layers} layers", _count(len(words), "word")]
+    facts = [model_name, f"{layers * per_layer} heads in {layers} layers", counted(len(words), "word")]
     return {
         "question": answers.question(words),
         "facts": [*facts, f"{used:,} sentences".replace(",", "\u202f")],
         "words": words,
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def cards(frames: Frames) -> list[Section]:
@@ -81,7 +58,8 @@ def _card(frames: Frames, word: str) -> Section:
         "word": word,
         "senses": sense_marks(frames, word),
         "ranked": any(pair["ranked"] for pair in pairs),
-        "answer": answers.answer(frames["words"], frames["word_heads"], word),
+        "answer": answers.answer(frames, word),
+        "evidence": answers.evidence(frames, word),
         "facts": _card_facts(frames, pairs),
         "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
         "depth": [
@@ -131,12 +109,14 @@ def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
     rows = rows[(rows["sense_a"] == pair["sense_a"]) & (rows["sense_b"] == pair["sense_b"])]
     top = rows[rows["rank"] == 1].to_dict("records") if pair["ranked"] else []
     best = f"{answers.head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}" if top else "not ranked"
+    found = [answers.head_name(head) for head in rows[rows["verdict"] == "resolver"].to_dict("records")]
     gap = f"{decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}"
     return pair | {
         "gap_text": gap,
         "p_text": p_value(pair["gap_p"]),
         "auroc_text": decimal(pair["auroc"]),
         "best": best,
+        "resolvers": listed(found) or "none shown",
     }
 
 
@@ -151,6 +131,7 @@ def maps(frames: Frames) -> Section:
         "unranked": [word for word in words_of(frames) if word not in ranked],
         "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in ranked],
         "beyond": len(seen) < len(heads),
+        "verdicts": [(name, charts.MARKS[name], charts.MEANINGS[name]) for name in charts.marked(seen)],
     }
 
 
@@ -186,9 +167,16 @@ def every_head(frames: Frames) -> list[Section]:
         rows = of_word(heads, word)
         if len(rows):
             chart = charts.separation_and_effect(heads, word)
-            table = [head_facts(row) for row in rows.nsmallest(TABLE_ROWS, "rank").to_dict("records")]
+            first = rows.sort_values("rank", kind="stable").head(TABLE_ROWS)
+            table = [head_facts(row) for row in with_tests(first, frames["heads"]).to_dict("records")]
             found.append({"word": word, "chart": chart, "rows": table, "all": len(rows)})
     return found
+
+
+def with_tests(word_heads: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+    """The heads of words with their smallest corrected p over the word's pairs of senses (the correction covers all of them)."""
+    smallest = heads.groupby(["word", "layer", "head"], as_index=False)[["p_auroc", "p_swap"]].min()
+    return word_heads.merge(smallest, on=["word", "layer", "head"], how="left")
 
 
 def head_facts(head: dict[Any, Any]) -> Section:
@@ -204,47 +192,20 @@ def head_facts(head: dict[Any, Any]) -> Section:
         "auroc": decimal(head["auroc"]),
         "cue": _share(head["attention_cue"]),
         "previous": _share(head["attention_previous"]),
-        "rank": f"{head['rank']} [{head['rank_low']:.0f}, {head['rank_high']:.0f}]",
+        "rank": "none" if pd.isna(head["rank"]) else f"{head['rank']} [{head['rank_low']}, {head['rank_high']}]",
+        "verdict": head["verdict"],
+        "mark": charts.MARKS[head["verdict"]],
+        "where": f"in {head['resolves']} of {head['of']} pairs of senses"
+        if head["resolves"] and head["of"] > 1
+        else "",
+        "p_auroc": _known(head["p_auroc"], p_value),
+        "p_swap": _known(head["p_swap"], p_value),
     }
 
 
 def _share(value: float) -> str:
-    return "not known" if pd.isna(value) else percent(value)
+    return _known(value, percent)
 
 
-def certificate(frame: pd.DataFrame) -> Section:
-    """The sentence about the worst row, and every row from worst to best."""
-    rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
-    for row in rows:
-        row["where"] = "whole model" if pd.isna(row["layer"]) else f"layer {row['layer']}"
-    return {"sentence": answers.agreement(frame), "rows": rows}
-
-
-def data_used(frames: Frames) -> Section:
-    """How many sentences of each word went where, by what design, and what was left out and why."""
-    words, sentences, left_out = frames["words"], frames["sentences"], frames["left_out"]
-    rows = []
-    for word in words_of(frames):
-        mine, first = of_word(sentences, word), of_word(words, word).iloc[0]
-        counts = mine["part"].value_counts()
-        parts = {part: int(counts.get(part, 0)) for part in ("fit", "select", "report", "neither")}
-        tokens = int(of_word(words, word)["tokens_of_word"].max())
-        rows.append(
-            {"word": word, "split": first["split_design"], "pairs": first["pair_design"], "tokens": tokens} | parts
-        )
-    reasons = left_out.groupby(["word", "reason"], sort=False).size().reset_index(name="count").to_dict("records")
-    select = any(row["select"] for row in rows)
-    return {
-        "rows": rows,
-        "left_out": reasons,
-        "select": select,
-        "several_tokens": any(row["tokens"] > 1 for row in rows),
-    }
-
-
-def downloads(frames: Frames) -> list[Section]:
-    """The tables beside the page."""
-    return [
-        {"name": name, "what": DOWNLOADS.get(name, ""), "rows": len(frame), "columns": frame.shape[1]}
-        for name, frame in frames.items()
-    ]
+def _known(value: float, written: Callable[[float], str]) -> str:
+    return "not known" if pd.isna(value) else written(value)

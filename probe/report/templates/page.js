@@ -6,7 +6,7 @@ const options = {
   defaultStyle: false,
   tooltip: { disableDefaultStyle: true },
 };
-const drawn = [...document.querySelectorAll("script[data-for]")].map((script) => {
+const draw = (script) => {
   const box = document.getElementById(script.dataset.for);
   return vegaEmbed(box, JSON.parse(script.textContent), options).then(
     () => box.classList.add("drawn"),
@@ -15,5 +15,13 @@ const drawn = [...document.querySelectorAll("script[data-for]")].map((script) =>
       console.error(error);
     },
   );
-});
-Promise.all(drawn).then(() => document.documentElement.classList.add("ready"));
+};
+const folded = "details:not([open])"; // a picture in there has no width yet: it is drawn when it is unfolded
+const scripts = [...document.querySelectorAll("script[data-for]")];
+for (const details of document.querySelectorAll(folded)) {
+  const inside = [...details.querySelectorAll("script[data-for]")];
+  details.addEventListener("toggle", () => inside.forEach(draw), { once: true });
+}
+Promise.all(scripts.filter((script) => !script.closest(folded)).map(draw)).then(() =>
+  document.documentElement.classList.add("ready"),
+);

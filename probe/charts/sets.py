@@ -1,0 +1,90 @@
+"""What heads do together: faithfulness and necessity of the leading heads, beside random sets from the same layers."""
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from probe.charts.palette import INK, MUTED, WITH, finish, reference_line
+from probe.numerals import percent
+
+ENOUGH = 0.9
+FEW_HEADS = 24
+NECESSITY = "#5f7f86"
+KEPT, LOST, RANDOM = "leading heads kept", "lost without them", "random sets kept"
+
+
+def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> Any:
+    """F and necessity of a word's leading heads by their number, random sets as ticks at their sizes, the 0.9 line.
+
+    The smallest set that reaches it is ringed and labelled. Frames are the study's, whole, so that axes are the same for every word.
+    """
+    mine = curves[curves["word"] == word]
+    lines = pd.concat([mine.assign(value=mine[name], what=what) for name, what in _LINES.items()], ignore_index=True)
+    chance = random_sets[random_sets["word"] == word].assign(what=RANDOM).rename(columns={"faithfulness": "value"})
+    most = int(mine["size"].max())
+    x_scale = alt.Scale(type="linear" if most <= FEW_HEADS else "sqrt", domain=[0, most], nice=False)
+    axis = alt.Axis(format="d", grid=False, values=_ticks(most))
+    x = alt.X("size:Q", title="number of heads, leading first", scale=x_scale, axis=axis)
+    y = alt.Y("value:Q", title="share of the sense gap", axis=_SHARES, scale=_scale(curves, random_sets))
+    key = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=3, offset=6)
+    scale = alt.Scale(domain=[KEPT, LOST, RANDOM], range=[WITH, NECESSITY, MUTED])
+    hue = alt.Color("what:N", title=None, scale=scale, legend=key)
+    ticks = alt.Chart(chance).mark_tick(orient="horizontal", size=11, thickness=1.5, opacity=0.55)
+    ticks = ticks.encode(x=x, y=y, color=hue, tooltip=_TOOLTIP[1:])
+    base = alt.Chart(lines).encode(x=x, y=y, color=hue)
+    drawn = base.mark_line(strokeWidth=2).encode(strokeDash=_dash())
+    dots = base.mark_point(filled=True, size=26, opacity=1).encode(tooltip=_TOOLTIP)
+    picture = alt.layer(reference_line("y", ENOUGH), ticks, drawn, dots, *_smallest(mine, x, y))
+    return finish(picture.properties(width="container", height=230), _description(mine, chance, word))
+
+
+_LINES = {"faithfulness": KEPT, "necessity": LOST}
+_SHARES = alt.Axis(format=".0%", values=[0, 0.25, 0.5, 0.75, 0.9, 1])
+_TOOLTIP = [
+    alt.Tooltip("added:N", title="last to join"),
+    alt.Tooltip("size:Q", title="heads"),
+    alt.Tooltip("what:N", title="what"),
+    alt.Tooltip("value:Q", title="share of the gap", format=".1%"),
+]
+
+
+def _dash() -> alt.StrokeDash:
+    return alt.StrokeDash("what:N", scale=alt.Scale(domain=[KEPT, LOST], range=[[1, 0], [5, 3]]), legend=None)
+
+
+def _scale(curves: pd.DataFrame, random_sets: pd.DataFrame) -> alt.Scale:
+    values = pd.concat([curves["faithfulness"], curves["necessity"], random_sets["faithfulness"]]).astype(float)
+    return alt.Scale(domain=[min(0.0, float(values.min())) - 0.04, max(1.0, float(values.max())) + 0.06], nice=False)
+
+
+def _ticks(most: int) -> list[int]:
+    if most <= FEW_HEADS:
+        step = 1 if most <= 8 else 2 if most <= 16 else 4
+        return list(range(0, most + 1, step))
+    return [0, *(size for size in (1, 3, 10, 30, 100, 300, 1000) if size < 0.8 * most), most]
+
+
+def _smallest(mine: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """A ring round the smallest set that reaches the line, and its size and share in words."""
+    rows = mine[mine["size"] == mine["smallest"]]
+    if rows.empty:
+        return []
+    size, value = int(rows["size"].iloc[0]), float(rows["faithfulness"].iloc[0])
+    said = f"{size} {'head' if size == 1 else 'heads'}: {percent(value)}"
+    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "said": said}])).encode(x=x, y=y)
+    ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1)
+    left = size > 0.6 * int(mine["size"].max())
+    label = base.mark_text(align="right" if left else "left", dx=-8 if left else 8, dy=32, fontSize=11, color=INK)
+    return [ring, label.encode(text="said:N")]
+
+
+def _description(mine: pd.DataFrame, chance: pd.DataFrame, word: str) -> str:
+    size = mine["smallest"].iloc[0]
+    rows = mine[mine["size"] == size]
+    found = "No set of leading heads" if rows.empty else f"The first {int(size)} heads"
+    kept = "" if rows.empty else f", keeping {percent(float(rows['faithfulness'].iloc[0]))}"
+    return (
+        f"Sets of heads for {word}: {found} reach {percent(ENOUGH)} of the sense gap{kept}; "
+        f"{len(chance)} random sets from the same layers are drawn beside them."
+    )

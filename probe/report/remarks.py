@@ -1,0 +1,42 @@
+"""What a report says beside its answers: of the certificate, of sentences whose cue comes too late, of where single words stand."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import pandas as pd
+
+from probe.numerals import decimal, scientific
+
+Row = dict[Hashable, Any]
+
+
+def agreement(certificate: pd.DataFrame) -> str:
+    """The certificate in a sentence: how many comparisons, and the worst of them."""
+    worst = certificate.nlargest(1, "error").to_dict("records")[0]
+    where = "the whole model" if pd.isna(worst["layer"]) else f"layer {worst['layer']}"
+    held = int(certificate["ok"].sum())
+    if held < len(certificate):
+        return f"{len(certificate) - held} of {len(certificate)} differences between the hooked model and the from-scratch math are too large."
+    return (
+        f"The hooked model and the from-scratch math agree: the largest of {len(certificate)} differences is "
+        f"{scientific(worst['error'])} of its scale ({worst['quantity']}, {where}), allowed {scientific(worst['tolerance'])}."
+    )
+
+
+def later_words(row: Row) -> str:
+    """What a causal model can have made of a cue that comes after the word, with the measured difference."""
+    cue = f"“{row['cue']}” comes" if row["cue"] else "What tells the sense comes"
+    return (
+        f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after the word removed, "
+        f"no head's write at the word changes by more than {scientific(row['difference'])} of the largest ΔE."
+    )
+
+
+def reading(row: Row, ranked: bool) -> str:
+    """Which sense's mean the vector at the word is nearest to, and where it stands between two senses."""
+    right = "as meant" if row["reads_as"] == row["sense"] else f"although {row['sense']} is meant"
+    said = (
+        f"At the word the model is nearest to {row['reads_as']}, {right} (coordinate {decimal(row['coordinate'])}, from −0.50 for "
+        f"{row['sense_b']} to 0.50 for {row['sense_a']})."
+    )
+    return said if ranked else f"{said} The senses are not apart in this model, so this is no better than a guess."

@@ -1,6 +1,6 @@
 """A made-up study with every frame that a real one has, seeded: for tests of charts, sentences and pages without a model.
 
-bank has two senses and three clear heads (one against), mole has four senses (one of its six pairs not apart), apple is not apart at all. Words are
+bank has two senses and three clear heads (two resolve, one is against), mole has four senses (one of its six pairs not apart), apple is not apart at all. Words are
 read after layer 2, so that the heads of layer 3 have no effect by construction.
 """
 
@@ -8,11 +8,13 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from example_evidence import controls, curves, distances, ledger, random_sets, routes
 
 from probe.check import Certificate, Row
 from probe.columns import CAUSAL, RANKS
 from probe.models import Origin
 from probe.study import Study
+from probe.verdicts import best_verdicts
 
 LAYERS, HEADS = 4, 4
 READ_AT = 3
@@ -34,10 +36,12 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
     rng = np.random.default_rng(7)
     words = _words(apart)
     heads = _heads(words, rng)
+    heads = heads.join(_verdicts(heads))
     word_heads = _word_heads(heads, words)
     frames = {
         "words": words,
-        "heads": heads,
+        "heads": heads.drop(columns="because"),
+        "verdicts": heads[["word", "sense_a", "sense_b", "layer", "head", "verdict", "because"]],
         "word_heads": word_heads,
         "depth": _depth(words, rng),
         "shares": _shares(words, rng),
@@ -46,7 +50,13 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
         "certificate": _certificate_frame(),
         "readings": _readings(word_heads, texts, rng),
         "showcase": _showcase(texts),
+        "distances": distances(heads),
+        "routes": routes(heads),
+        "curves": curves(word_heads, READ_AT),
+        "random_sets": random_sets(word_heads, READ_AT),
+        "controls": controls(heads),
     }
+    frames["ledger"] = ledger(frames["readings"])
     rows = tuple(
         Row(
             None if pd.isna(row.layer) else int(row.layer),
@@ -82,6 +92,7 @@ def _words(any_apart: bool) -> pd.DataFrame:
             }
             | {"auroc": 0.99 if apart else 0.52, "gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07}
             | {"gap_p": 0.0002 if apart else 0.4, "negative_gaps": 0 if apart else 31, "ranked": apart}
+            | {"visible_d": 0.46, "visible_d_pairs": 0.45, "exploratory": False}
         )
     return pd.DataFrame(rows)
 
@@ -105,10 +116,24 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["attention_cue"] = np.clip(planted * 1.5 + 0.05, 0, 1)
         frame["attention_previous"] = 0.08
         net = frame["swap"] - frame["same_sense"]
-        frame["rank"] = net.rank(ascending=False, method="first").astype("Int64")
+        frame["rank"] = net.where(layer < READ_AT).rank(ascending=False, method="first").astype("Int64")
         frame["rank_low"], frame["rank_high"] = frame["rank"], frame["rank"]
+        frame["p_auroc"] = np.where(frame["auroc"] > 0.62, 0.001, 0.4)
+        frame["p_swap"] = np.where(frame["swap"] > 0.1, 0.013, 0.7)
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
+
+
+def _verdicts(heads: pd.DataFrame) -> pd.DataFrame:
+    """Large effects resolve, against the word opposes, separation alone carries."""
+    net = heads["swap"] - heads["same_sense"]
+    chosen = [net < -0.03, (net > 0.1) & (heads["p_auroc"] < 0.05), (heads["p_auroc"] < 0.05) & net.notna()]
+    verdict = np.select(chosen, ["opposes", "resolver", "carrier"], "none")
+    because = [
+        f"has an AUROC of {auroc:.2f} and moves it {effect:.0%}"
+        for auroc, effect in zip(heads["auroc"], net, strict=True)
+    ]
+    return pd.DataFrame({"verdict": verdict, "because": because}, index=heads.index)
 
 
 def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
@@ -121,12 +146,14 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean["net"] = mean["swap"] - mean["same_sense"]
         wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02) * (mean["layer"] < READ_AT)
         mean["net_low"], mean["net_high"] = mean["net"] - wide, mean["net"] + wide
-        mean["rank"] = mean["net"].rank(ascending=False, method="first").astype(int)
+        mean["rank"] = mean["net"].where(mean["layer"] < READ_AT).rank(ascending=False, method="first").astype("Int64")
         above = [(mean["net_low"] > row.net_high).sum() for row in mean.itertuples()]
         below = [(mean["net_high"] < row.net_low).sum() for row in mean.itertuples()]
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
-        parts.append(mean.assign(word=word))
+        mean.loc[mean["rank"].isna(), ["rank_low", "rank_high"]] = np.nan
+        parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
     columns = ["word", "layer", "head", "auroc", *CAUSAL, "attention_cue", "attention_previous"]
+    columns += ["verdict", "resolves", "of"]
     return pd.concat(parts, ignore_index=True)[columns].astype(RANKS) if parts else pd.DataFrame(columns=columns)
 
 

@@ -7,127 +7,190 @@ import pytest
 from example_study import make_study
 
 from probe import numerals
-from probe.report import answers
+from probe.report import answers, remarks
 
 STUDY = make_study()
-WORDS, HEADS = STUDY.frames["words"], STUDY.frames["word_heads"]
+FRAMES = STUDY.frames
+N = "\u202f"
 
 
-def head(name: str, rank: int, low: int, high: int, net: float = 0.3) -> dict[str, object]:
+def head(name: str, place: tuple[int, int, int], net: float = 0.3, verdict: str = "resolver") -> dict[str, object]:
+    """One head of bank; `place` is its rank and the interval of it."""
     layer, number = re.fullmatch(r"L(\d+)H(\d+)", name).groups()  # type: ignore[union-attr]
-    effects = {
-        "swap": net,
-        "net": net,
-        "net_low": net - 0.05,
-        "net_high": net + 0.05,
-        "direct": 0.2,
-        "attention_cue": 0.6,
-    }
-    place = {"layer": int(layer), "head": int(number), "rank": rank, "rank_low": low, "rank_high": high}
-    return {"word": "bank"} | place | effects
+    effects = {"swap": net, "net": net, "net_low": net - 0.05, "net_high": net + 0.05, "attention_cue": 0.6}
+    ranks = dict(zip(("rank", "rank_low", "rank_high"), place, strict=True))
+    found = {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1, "p_auroc": 0.001, "p_swap": 0.013}
+    return {"word": "bank", "layer": int(layer), "head": int(number), "auroc": 0.93} | ranks | effects | found
 
 
-def answer_of(*heads: dict[str, object]) -> str:
-    return answers.answer(WORDS, pd.DataFrame(list(heads)), "bank")
+def frames_of(*heads: dict[str, object], kept: tuple[float, ...] = (0.0, 0.6, 0.95, 1.0), **words: object):
+    """The study's frames with these heads for bank, and a curve over them in the order given."""
+    rows = pd.DataFrame(list(heads))
+    added = [None, *(f"L{row['layer']}H{row['head']}" for row in heads), "L9H9", "L9H8"][: len(kept)]
+    smallest = next((size for size, value in enumerate(kept) if value >= 0.9), None)
+    curve = pd.DataFrame({"word": "bank", "size": range(len(kept)), "added": added, "faithfulness": kept})
+    sets = pd.DataFrame({"word": "bank", "size": [1, 1, 2, 2], "faithfulness": [0.1, 0.2, 0.3, 0.12]})
+    made = {"word_heads": rows, "heads": rows, "curves": curve.assign(smallest=smallest), "random_sets": sets}
+    return FRAMES | made | {"words": FRAMES["words"].assign(**words)}
 
 
-def test_one_leading_head_is_named_alone_with_its_interval_and_its_own_write():
-    said = answer_of(head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.18))
+def answer_of(*heads: dict[str, object], **given: object) -> str:
+    return answers.answer(frames_of(*heads, **given), "bank")
+
+
+def evidence_of(*heads: dict[str, object], **given: object) -> str:
+    return " ".join(answers.evidence(frames_of(*heads, **given), "bank"))
+
+
+def test_one_resolver_is_named_with_its_interval_and_what_it_keeps_alone():
+    said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18, "none"), kept=(0.0, 0.93, 1.0))
     assert said == (
-        "Swapping the output of L0H2 alone moves “bank” 41\u202f% [36, 46] of the way between river and money (its own write "
-        "accounts for 20\u202f%). Next comes L1H0 with 18\u202f% [13, 23]. From the word, L0H2 gives 60\u202f% of its attention to "
-        "the cue and L1H0 60\u202f%."
+        f"One head resolves “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money. Alone it keeps 93{N}% of the "
+        f"gap, the best of 2 random sets of 1 head from the same layers 20{N}%."
     )
 
 
-def test_groups_that_do_not_overlap_are_put_in_order():
-    said = answer_of(head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.18), head("L1H1", 3, 3, 3, 0.1))
-    assert "Next comes L1H0 with 18\u202f% [13, 23], then L1H1 with 10\u202f% [5, 15]." in said
+def test_two_resolvers_share_a_sentence_and_what_they_keep_together():
+    said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18))
+    assert said == (
+        f"Two heads resolve “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money and L1H0 18{N}% [13, 23]. "
+        f"Together they keep 95{N}% of the gap, the best of 2 random sets of 2 heads from the same layers 30{N}%."
+    )
 
 
-def test_what_the_other_heads_stay_within_includes_their_intervals():
-    assert "The one other head stays within ±7\u202f%." in answer_of(
-        head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.012)
+def test_only_the_verdict_makes_a_resolver_however_large_and_certain_an_effect_is():
+    for verdict in ("position-explained", "carrier", "backup", "opposes", "none"):
+        said = answer_of(head("L0H2", (1, 1, 1), 0.9, verdict))
+        assert said.startswith("No head was shown to resolve “bank”, although its senses are apart at the word."), (
+            verdict
+        )
+        assert not re.search(r"\bresolves\b|heads? resolve\b", said)
+
+
+def test_where_no_head_resolves_the_smallest_visible_effect_is_said():
+    said = answer_of(head("L0H2", (1, 1, 2), 0.03, "carrier"), head("L1H0", (2, 1, 2), 0.01, "none"))
+    assert said == (
+        "No head was shown to resolve “bank”, although its senses are apart at the word. A separation of 0.46 standard deviations "
+        f"and a swap effect of 0.45 would have been seen in 80{N}% of cases; the largest effect is 3{N}% [−2, 8], by L0H2 (carrier)."
+    )
+
+
+def test_the_power_is_that_of_the_hardest_pair_of_senses():
+    frames = frames_of(head("L0H2", (1, 1, 1), 0.0, "none") | {"word": "mole"})
+    frames["words"] = frames["words"].assign(visible_d=[0.4, *[0.5] * 5, 0.9, 0.4])
+    assert "A separation of 0.90 standard deviations" in answers.answer(frames, "mole")
+
+
+def test_few_sentences_are_called_exploratory_first():
+    assert answer_of(head("L0H2", (1, 1, 1)), exploratory=True).startswith("Exploratory, with fewer than 50 sentences")
+    assert "xploratory" not in answer_of(head("L0H2", (1, 1, 1)))
+
+
+def test_heads_that_share_the_pairs_of_senses_say_it_once_and_others_each():
+    both = [head(name, place) | {"word": "mole", "resolves": 5} for name, place in _TWO]
+    said = answers.answer(frames_of(*both), "mole")
+    assert said.startswith(
+        f"Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1 moves it 30{N}% [25, 35] of the way between two senses and L0H2 "
+        f"30{N}% [25, 35] (mean over the 5 pairs that this model separates)."
+    )
+    said = answers.answer(frames_of(both[0], both[1] | {"resolves": 2}), "mole")
+    assert "resolve “mole”: L0H1" in said and "two senses (in 5 of 6 pairs) and L0H2" in said
+    assert f"L0H2 30{N}% [25, 35] (in 2 of 6 pairs)" in said
+
+
+_TWO = (("L0H1", (1, 1, 1)), ("L0H2", (2, 2, 2)))
+
+
+def test_heads_with_overlapping_rank_intervals_are_said_to_be_in_no_order():
+    said = answer_of(head("L0H2", (1, 1, 2)), head("L1H0", (2, 1, 3)), head("L2H0", (3, 4, 4)))
+    assert "The ranks of L0H2 and L1H0 overlap: they are in no order." in said
+    assert "overlap" not in answer_of(head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2)))
+
+
+def test_of_many_resolvers_the_leading_ones_are_among_them():
+    said = answer_of(*(head(f"L0H{place}", (place, place, place)) for place in range(1, 6)))
+    assert said.startswith("Five heads resolve “bank”. Among them, L0H1 moves it") and "L0H4" not in said
+
+
+def test_a_set_that_is_not_the_resolvers_is_named():
+    said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18, "carrier"))
+    assert f"The first 2 heads (L0H2 and L1H0) together keep 95{N}% of the gap, the best" in said
+
+
+def test_a_random_set_that_does_as_well_is_said_to():
+    frames = frames_of(head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2)))
+    frames["random_sets"] = frames["random_sets"].assign(faithfulness=0.96)
+    assert f"from the same layers 96{N}%: a random set does as well." in answers.answer(frames, "bank")
+
+
+def test_when_only_all_heads_are_enough_no_set_is_praised():
+    said = answer_of(head("L0H2", (1, 1, 1)), kept=(0.0, 0.2, 0.4, 1.0))
+    assert said.endswith(f"Nothing less than all 3 heads together keeps 90{N}% of the gap.")
+    assert "gap" not in answer_of(head("L0H2", (1, 1, 1)), kept=(0.0, 0.2)).replace("of the way", "")
+
+
+def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are():
+    others = [head("L1H0", (2, 2, 3), 0.01, "carrier"), head("L1H1", (3, 2, 3), 0.0, "none")]
+    others += [head("L2H1", (4, 4, 4), -0.07, "opposes")]
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.41), *others)
+    assert said == (
+        "It separates the senses held out (AUROC 0.93) and moves the word beyond a same-sense swap, both corrected for every head and "
+        f"pair of senses (max-T p ≤ .013). From the word, L0H2 gives 60{N}% of its attention to the cue. The 3 other heads: L2H1 moves "
+        f"it the wrong way (opposes), 1 separates the senses without being shown to move the word by 2{N}% or more (carrier) and of 1 "
+        f"nothing was shown; all within ±12{N}%."
+    )
+
+
+def test_without_a_resolver_there_is_no_test_to_speak_of():
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
+    assert said == (
+        f"The one head up to the read-out: L0H2 moves the word only when the cue stands right before it (position-explained); within ±35{N}%."
     )
 
 
 def test_heads_after_the_read_out_are_not_counted():
-    later = [
-        head(f"L3H{place}", 3 + place, 3, 6, 0.0) | {"net_low": 0.0, "net_high": 0.0, "swap": 0.0} for place in range(3)
-    ]
-    said = answer_of(head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.012), *later)
-    assert "The one other head stays within ±7\u202f%." in said
-
-
-def test_heads_with_overlapping_rank_intervals_are_never_put_in_order():
-    said = answer_of(head("L0H2", 1, 1, 2), head("L1H0", 2, 1, 3), head("L2H0", 3, 2, 3))
-    assert "Their ranks overlap, so none of them comes first." in said
-    assert "Next" not in said and "alone" not in said
-
-
-def test_a_head_that_is_not_named_but_could_hold_the_last_place_is_counted():
-    rivals = [head("L3H0", 4, 3, 6, 0.02), head("L3H1", 5, 3, 6, 0.01), head("L3H2", 6, 5, 6, 0.0)]
-    said = answer_of(head("L0H2", 1, 1, 1), head("L1H0", 2, 2, 2), head("L2H0", 3, 3, 4, 0.1), *rivals)
-    assert "2 other heads could stand in the place of L2H0." in said
-
-
-def test_a_head_whose_interval_includes_zero_is_not_named():
-    said = answer_of(head("L0H2", 1, 1, 1, 0.41), head("L1H0", 2, 2, 2, 0.03))
-    assert "L1H0" not in said
-
-
-def test_a_head_whose_effect_is_clear_but_tiny_is_not_named():
-    tiny = head("L1H0", 2, 2, 2, 0.004) | {"net_low": 0.003, "net_high": 0.005}
-    said = answer_of(head("L0H2", 1, 1, 1, 0.41), tiny)
-    assert "L1H0" not in said and "The one other head stays within ±1\u202f%." in said
-
-
-def test_no_head_shown_gives_the_largest_effect_with_its_interval():
-    said = answer_of(head("L0H2", 1, 1, 2, 0.03), head("L1H0", 2, 1, 2, 0.01))
-    assert said == (
-        "The senses of “bank” are apart at the word, but no single head was shown to move it by 1\u202f% of the way or more: the "
-        "largest effect is 3\u202f% [−2, 8], by L0H2."
-    )
+    later = [head(f"L3H{place}", (3, 3, 3), 0.0, "none") | {"rank": pd.NA, "rank_low": pd.NA} for place in range(3)]
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.012, "none"), *later)
+    assert "Of the one other head nothing was shown; within" in said
 
 
 def test_a_word_without_a_gap_ranks_nothing():
-    assert answers.answer(WORDS, HEADS, "apple") == (
+    assert answers.answer(FRAMES, "apple") == (
         "This model does not separate the senses of “apple” at the word (gap −0.02 [−0.08, 0.05], p = .4), so no head is ranked."
     )
 
 
 def test_several_pairs_without_a_gap_give_the_smallest_p():
     nothing = make_study(apart=False).frames
-    said = answers.answer(nothing["words"], nothing["word_heads"], "mole")
+    said = answers.answer(nothing, "mole")
     assert said.startswith("This model does not separate any of the 6 pairs of senses of “mole” at the word (p ≥ .4)")
 
 
 def test_more_than_two_senses_say_over_which_pairs_the_mean_is():
-    assert "on average over the 5 of 6 pairs that this model separates" in answers.answer(WORDS, HEADS, "mole")
-    all_apart = WORDS.assign(ranked=True)
-    assert "on average over all 6 pairs" in answers.answer(all_apart, HEADS, "mole")
+    assert "(mean over the 5 pairs that this model separates)" in answers.answer(FRAMES, "mole")
+    all_apart = FRAMES | {"words": FRAMES["words"].assign(ranked=True)}
+    assert "(mean over all 6 pairs)" in answers.answer(all_apart, "mole")
 
 
 def test_sentences_without_cues_say_nothing_about_looking():
-    said = answer_of(head("L0H2", 1, 1, 1) | {"attention_cue": float("nan")})
+    said = evidence_of(head("L0H2", (1, 1, 1)) | {"attention_cue": float("nan")})
     assert "attention" not in said
 
 
 @pytest.mark.parametrize("word", ["bank", "mole", "apple"])
 def test_nothing_that_may_not_be_said_is_said(word):
-    said = answers.answer(WORDS, HEADS, word)
-    assert not re.search(r"resolve|because|\bfirst,|second|third", said)
+    said = " ".join([answers.answer(FRAMES, word), *answers.evidence(FRAMES, word)])
+    assert not re.search(r"because|\bfirst,|second|third", said)
 
 
 def test_groups_chain_through_overlaps_and_part_where_there_is_none():
-    groups = answers.in_groups(
-        [head("L0H0", 1, 1, 2), head("L0H1", 2, 2, 3), head("L0H2", 3, 3, 4), head("L0H3", 5, 5, 5)]
-    )
+    places = [(1, 1, 2), (2, 2, 3), (3, 3, 4), (5, 5, 5)]
+    groups = answers.in_groups([head(f"L0H{number}", place) for number, place in enumerate(places)])
     assert [[item["head"] for item in group] for group in groups] == [[0, 1, 2], [3]]
 
 
 def test_the_certificate_in_words_names_the_worst_row():
-    assert answers.agreement(STUDY.frames["certificate"]) == (
+    assert remarks.agreement(STUDY.frames["certificate"]) == (
         "The hooked model and the from-scratch math agree: the largest of 17 differences is 6 × 10⁻⁷ of its scale (logits, the "
         "whole model), allowed 1 × 10⁻⁵."
     )
@@ -135,24 +198,24 @@ def test_the_certificate_in_words_names_the_worst_row():
 
 def test_a_failed_certificate_is_never_called_agreement():
     frame = STUDY.frames["certificate"].assign(ok=[False, *[True] * 16])
-    assert answers.agreement(frame).startswith("1 of 17 differences")
+    assert remarks.agreement(frame).startswith("1 of 17 differences")
 
 
 def test_a_cue_after_the_word_gives_the_measured_difference():
     row = STUDY.frames["showcase"].to_dict("records")[2]
-    said = answers.later_words(row)
+    said = remarks.later_words(row)
     assert said.startswith("“carbon” comes after the word: a causal model cannot have resolved the word by it.")
     assert "no head's write at the word changes by more than 3 × 10⁻⁸ of the largest ΔE" in said
-    assert answers.later_words(row | {"cue": None}).startswith("What tells the sense comes after the word")
+    assert remarks.later_words(row | {"cue": None}).startswith("What tells the sense comes after the word")
 
 
 def test_a_reading_says_right_wrong_and_guess():
     right, wrong = STUDY.frames["showcase"].to_dict("records")[:2]
-    assert "nearest to river, as meant (coordinate 0.43, from −0.50 for money to 0.50 for river)" in answers.reading(
+    assert "nearest to river, as meant (coordinate 0.43, from −0.50 for money to 0.50 for river)" in remarks.reading(
         right, True
     )
-    assert "nearest to river, although money is meant" in answers.reading(wrong, True)
-    assert answers.reading(right, False).endswith("no better than a guess.")
+    assert "nearest to river, although money is meant" in remarks.reading(wrong, True)
+    assert remarks.reading(right, False).endswith("no better than a guess.")
 
 
 @pytest.mark.parametrize(

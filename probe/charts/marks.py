@@ -24,7 +24,7 @@ MEANINGS = {
     "resolver": "separates the senses held out and moves the word, both corrected for every head",
     "position-explained": "the same, but only with the cue right before the word, which it looks at whatever it is",
     "opposes": "moves the word the wrong way",
-    "backup": "its own write is large, yet swapping it alone moves little",
+    "backup": "swapping it alone moves little, for another path makes up for it",
     "carrier": "separates the senses, and nothing at the word was shown to depend on it",
     "none": "nothing was shown",
 }

@@ -11,7 +11,7 @@ from probe.numerals import percent
 ENOUGH = 0.9
 FEW_HEADS = 24
 NECESSITY = "#5f7f86"
-KEPT, LOST, RANDOM = "leading heads kept", "lost without them", "random sets kept"
+KEPT, LOST, RANDOM = "leading heads", "lost without them", "random sets"
 
 
 def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> Any:
@@ -27,7 +27,7 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> An
     axis = alt.Axis(format="d", grid=False, values=_ticks(most))
     x = alt.X("size:Q", title="number of heads, leading first", scale=x_scale, axis=axis)
     y = alt.Y("value:Q", title="share of the sense gap", axis=_SHARES, scale=_scale(curves, random_sets))
-    key = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=3, offset=6)
+    key = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=3, offset=6, columns=2)
     scale = alt.Scale(domain=[KEPT, LOST, RANDOM], range=[WITH, NECESSITY, MUTED])
     hue = alt.Color("what:N", title=None, scale=scale, legend=key)
     ticks = alt.Chart(chance).mark_tick(orient="horizontal", size=11, thickness=1.5, opacity=0.55)
@@ -55,7 +55,7 @@ def _dash() -> alt.StrokeDash:
 
 def _scale(curves: pd.DataFrame, random_sets: pd.DataFrame) -> alt.Scale:
     values = pd.concat([curves["faithfulness"], curves["necessity"], random_sets["faithfulness"]]).astype(float)
-    return alt.Scale(domain=[min(0.0, float(values.min())) - 0.04, max(1.0, float(values.max())) + 0.06], nice=False)
+    return alt.Scale(domain=[min(0.0, float(values.min())) - 0.04, max(1.0, float(values.max())) + 0.14], nice=False)
 
 
 def _ticks(most: int) -> list[int]:
@@ -75,7 +75,7 @@ def _smallest(mine: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "said": said}])).encode(x=x, y=y)
     ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1)
     left = size > 0.6 * int(mine["size"].max())
-    label = base.mark_text(align="right" if left else "left", dx=-8 if left else 8, dy=32, fontSize=11, color=INK)
+    label = base.mark_text(align="right" if left else "left", dx=4 if left else -4, dy=-13, fontSize=11, color=INK)
     return [ring, label.encode(text="said:N")]
 
 

@@ -88,7 +88,7 @@ def _resolve(heads: Sequence[Head], pairs: pd.DataFrame, word: str) -> list[str]
     first, *rest = [_place(head, len(pairs) if each else 0) for head in named]
     way = f"{first[0]} moves it {first[1]} of the way {_way(pairs)}{first[2]}"
     told = listed([way, *(f"{name} {effect}{where}" for name, effect, where in rest)])
-    return [f"{opening} {told}.", *_overlaps(named)]
+    return [f"{opening} {told}{_mean(pairs)}.", *_overlaps(named)]
 
 
 def _place(head: Head, pairs: int) -> tuple[str, str, str]:
@@ -103,12 +103,18 @@ def _overlaps(heads: Sequence[Head]) -> list[str]:
 
 
 def _way(pairs: pd.DataFrame) -> str:
-    """Between which senses: the two of the word, or the mean over the pairs that the model separates."""
-    if len(pairs) == 1:
-        return f"between {pairs.iloc[0]['sense_a']} and {pairs.iloc[0]['sense_b']}"
+    return (
+        f"between {pairs.iloc[0]['sense_a']} and {pairs.iloc[0]['sense_b']}"
+        if len(pairs) == 1
+        else "between two senses"
+    )
+
+
+def _mean(pairs: pd.DataFrame) -> str:
+    """Over which pairs of senses an effect is the mean."""
     passed, number = int(pairs["ranked"].sum()), len(pairs)
-    which = f"all {number} pairs" if passed == number else f"the {passed} of {number} pairs that this model separates"
-    return f"between two senses, on average over {which}"
+    which = f"all {number} pairs" if passed == number else f"the {counted(passed, 'pair')} that this model separates"
+    return "" if number == 1 else f" (mean over {which})"
 
 
 def _effect(head: Head) -> str:
@@ -207,17 +213,15 @@ def _attention(heads: Sequence[Head]) -> list[str]:
 
 WHAT = {
     "position-explained": "{} the word only when the cue stands right before it (position-explained)",
-    "opposes": "{} it the wrong way (opposes)",
-    "backup": "{} large and yet moves little when swapped alone (backup)",
-    "carrier": "{} the senses without being shown to move the word by {} or more (carrier)",
-    "none": "{} nothing",
+    "opposes": "{} the wrong way (opposes)",
+    "backup": "{} little when swapped alone, for another path makes up for it (backup)",
+    "carrier": "{} the senses without being shown to move the word by " + percent(MOVES) + " or more (carrier)",
 }
 VERBS = {
     "position-explained": ("moves", "move"),
-    "opposes": ("moves", "move"),
-    "backup": ("writes", "write"),
+    "opposes": ("moves it", "move it"),
+    "backup": ("moves it", "move it"),
     "carrier": ("separates", "separate"),
-    "none": ("shows", "show"),
 }
 
 
@@ -227,13 +231,21 @@ def _others(frames: Frames, word: str, heads: Sequence[Head]) -> list[str]:
     rest = rows[rows["verdict"] != "resolver"]
     if rest.empty:
         return []
-    counts = rest["verdict"].value_counts()
-    told = []
-    for name, pattern in WHAT.items():
-        if count := int(counts.get(name, 0)):
-            told.append(f"{count} {pattern.format(VERBS[name][count > 1], percent(MOVES))}")
-    bound = max(math.ceil(100 * rest[["net_low", "net_high"]].abs().max().max()), 1)
-    many = counted(len(rest), "other head" if heads else "head")
-    who = f"The {many}" if heads and len(rest) > 1 else f"Of {many} up to the read-out"
-    stay = f"{'all within' if len(rest) > 1 else 'within'} ±{bound}{NARROW}%"
-    return [f"{who}: {listed(told)}; {stay}."]
+    told = [_kind(rest, name) for name in WHAT if name in set(rest["verdict"])]
+    if nothing := int((rest["verdict"] == "none").sum()):
+        told.append(f"of {nothing} nothing was shown")
+    bound = max(math.ceil(round(100 * float(rest[["net_low", "net_high"]].abs().max().max()), 6)), 1)
+    number = "one" if len(rest) == 1 else str(len(rest))
+    who = f"{number} {'other ' if heads else ''}{'head' if number == 'one' else 'heads'}{'' if heads else ' up to the read-out'}"
+    within = f"{'all ' if len(rest) > 1 else ''}within ±{bound}{NARROW}%."
+    if nothing == len(rest):
+        return [f"Of the {who} nothing was shown; {within}"]
+    return [f"The {who}: {listed(told)}; {within}"]
+
+
+def _kind(rest: pd.DataFrame, name: str) -> str:
+    """The heads of one verdict: carriers by their number, rarer kinds by name where they are few."""
+    heads = rest[rest["verdict"] == name].to_dict("records")
+    few = len(rest) == 1 or (name != "carrier" and len(heads) <= LEADERS)
+    who = listed([head_name(head) for head in heads]) if few else str(len(heads))
+    return f"{who} {WHAT[name].format(VERBS[name][len(heads) > 1])}"

@@ -1,0 +1,81 @@
+"""What a made-up study rests on: frames of distances, routes, sets, controls and ledgers that fit its heads."""
+
+import numpy as np
+import pandas as pd
+
+KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
+CONDITIONS = {"as measured": None, "labels permuted": 0.5, "later token": 0.65, "untrained model": 0.51}
+
+
+def distances(heads: pd.DataFrame) -> pd.DataFrame:
+    """The same effect at every distance, a little less far away."""
+    rows = heads[heads["swap"].notna()]
+    parts = [rows[KEYS].assign(distance=place, net=rows["swap"] * (1 - 0.05 * place)) for place in (1, 2, 3, 4)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def routes(heads: pd.DataFrame) -> pd.DataFrame:
+    """Heads that carry and do not look elsewhere."""
+    rows = heads[heads["swap"].notna()]
+    effect = rows["swap"]
+    return rows[KEYS].assign(pattern_only=0.1 * effect, values_only=0.9 * effect, ablation=0.8 * effect)
+
+
+def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
+    """Each leading head brings its effect, until everything is there."""
+    parts = []
+    for word, rows in word_heads[word_heads["layer"] < read_at].groupby("word", sort=False):
+        order = rows.sort_values("rank")
+        names = [f"L{layer}H{head}" for layer, head in zip(order["layer"], order["head"], strict=True)]
+        kept = np.minimum(np.cumsum([0, *order["net"].clip(lower=0).astype(float)]) / 0.62, 0.99)
+        kept[-1] = 1.0
+        smallest = int(np.argmax(kept >= 0.9))
+        frame = pd.DataFrame({"word": word, "area": 0.93, "smallest": smallest, "size": range(len(kept))})
+        parts.append(frame.assign(added=[None, *names], faithfulness=kept, necessity=np.minimum(1.02 * kept, 1.0)))
+    columns = ["word", "area", "smallest", "size", "added", "faithfulness", "necessity"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
+    """Ten random sets at three sizes, the best of them keeping less than a third."""
+    words = word_heads.loc[word_heads["layer"] < read_at, "word"].unique()
+    rows = [
+        {"word": word, "size": size, "faithfulness": 0.03 * place * size / 9}
+        for word in words
+        for size in (1, 3, 9)
+        for place in range(11)
+    ]
+    return pd.DataFrame(rows, columns=["word", "size", "faithfulness"])
+
+
+def controls(heads: pd.DataFrame) -> pd.DataFrame:
+    """As measured for the first pair of each word, and around a middle for every control."""
+    rng = np.random.default_rng(3)
+    first = heads.groupby("word")[["sense_a", "sense_b"]].transform("first")
+    rows = heads[(heads["sense_a"] == first["sense_a"]) & (heads["sense_b"] == first["sense_b"])]
+    parts = []
+    for name, middle in CONDITIONS.items():
+        auroc = rows["auroc"] if middle is None else middle + rng.normal(0, 0.05, len(rows))
+        parts.append(rows[KEYS].assign(condition=name, untrained_p=0.31, auroc=auroc))
+    columns = ["word", "sense_a", "sense_b", "condition", "untrained_p", "layer", "head", "auroc"]
+    return pd.concat(parts, ignore_index=True)[columns]
+
+
+def ledger(readings: pd.DataFrame) -> pd.DataFrame:
+    """Half of the gap per sentence, from the first leading head's tokens as far as they go, the rest from an MLP."""
+    parts = []
+    for (word, number), group in readings.groupby(["word", "sentence"], sort=False):
+        rows = group[(group["layer"] == group["layer"].iloc[0]) & (group["head"] == group["head"].iloc[0])]
+        rows = rows[rows["pos"] <= 6]
+        sign = 1 if rows["sense"].iloc[0] == rows["sense_a"].iloc[0] else -1
+        head = rows.rename(columns={"label": "token"}).assign(
+            component=f"L{rows['layer'].iloc[0]}H{rows['head'].iloc[0]}"
+        )
+        key = rows[["word", "sense", "sentence", "sense_a", "sense_b"]].iloc[[0]]
+        mlp = key.assign(component="MLP 0", layer=0, contribution=0.5 * sign - rows["contribution"].sum())
+        start = key.assign(component="token embedding", contribution=0.0)
+        parts.append(pd.concat([start, head, mlp]).assign(norm=1.0, total=0.5 * sign, closing=2e-8))
+    columns = ["word", "sense", "sentence", "sense_a", "sense_b", "component", "layer", "head", "pos", "token", "role"]
+    columns += ["norm", "contribution", "total", "closing"]
+    made = pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    return made.astype({"layer": "Int64", "head": "Int64", "pos": "Int64"})

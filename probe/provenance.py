@@ -18,27 +18,25 @@ from typing import TYPE_CHECKING, Any
 from probe.errors import InputError
 
 if TYPE_CHECKING:
-    from probe.models import Model
+    from probe.models import Origin
 
 PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "scipy", "scikit-learn", "pandas", "altair")
 KEY_LENGTH = 16
 
 
-def manifest(model: "Model", *, seed: int, command: Sequence[str], data_sha256: str, **more: object) -> dict[str, Any]:
+def manifest(
+    model: str, origin: "Origin", *, seed: object, command: str | Sequence[str], data_sha256: str, **more: object
+) -> dict[str, Any]:
     """Everything needed to make a result again: model and weights, versions, seed, command, data; `more` is added.
 
     The only record that holds a time of day (UTC). Raises TypeError when something in `more` has no JSON form.
     """
-    origin = model.origin
     made = {
-        "model": model.name,
+        "model": model,
         "origin": {"kind": origin.kind, "location": origin.location, "revision": origin.revision},
         "weights_sha256": origin.sha256,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "prepend_bos": model.config.prepend_bos,
         "seed": seed,
-        "command": list(command),
+        "command": command if isinstance(command, str) else list(command),
         "data_sha256": data_sha256,
         "versions": versions(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -8,6 +8,7 @@ from example_study import make_study
 
 from probe import numerals
 from probe.report import answers, remarks
+from probe.report.grounds import grounds
 
 STUDY = make_study()
 FRAMES = STUDY.frames
@@ -38,8 +39,8 @@ def answer_of(*heads: dict[str, object], **given: object) -> str:
     return answers.answer(frames_of(*heads, **given), "bank")
 
 
-def evidence_of(*heads: dict[str, object], **given: object) -> str:
-    return " ".join(answers.evidence(frames_of(*heads, **given), "bank"))
+def grounds_of(*heads: dict[str, object], **given: object) -> str:
+    return " ".join(grounds(frames_of(*heads, **given), "bank"))
 
 
 def test_one_resolver_is_named_with_its_interval_and_what_it_keeps_alone():
@@ -129,10 +130,10 @@ def test_when_only_all_heads_are_enough_no_set_is_praised():
     assert "gap" not in answer_of(head("L0H2", (1, 1, 1)), kept=(0.0, 0.2)).replace("of the way", "")
 
 
-def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are():
+def test_the_grounds_give_the_largest_p_the_attention_and_what_the_others_are():
     others = [head("L1H0", (2, 2, 3), 0.01, "carrier"), head("L1H1", (3, 2, 3), 0.0, "none")]
     others += [head("L2H1", (4, 4, 4), -0.07, "opposes")]
-    said = evidence_of(head("L0H2", (1, 1, 1), 0.41), *others)
+    said = grounds_of(head("L0H2", (1, 1, 1), 0.41), *others)
     assert said == (
         "It separates the senses held out (AUROC 0.93) and moves the word beyond a same-sense swap, both corrected for every head and "
         f"pair of senses (max-T p ≤ .013). From the word, L0H2 gives 60{N}% of its attention to the cue. The 3 other heads: L2H1 moves "
@@ -142,7 +143,7 @@ def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are(
 
 
 def test_without_a_resolver_there_is_no_test_to_speak_of():
-    said = evidence_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
+    said = grounds_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
     assert said == (
         f"The one head up to the read-out: L0H2 moves the word only when the cue stands right before it (position-explained); within ±35{N}%."
     )
@@ -150,7 +151,7 @@ def test_without_a_resolver_there_is_no_test_to_speak_of():
 
 def test_heads_after_the_read_out_are_not_counted():
     later = [head(f"L3H{place}", (3, 3, 3), 0.0, "none") | {"rank": pd.NA, "rank_low": pd.NA} for place in range(3)]
-    said = evidence_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.012, "none"), *later)
+    said = grounds_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.012, "none"), *later)
     assert "Of the one other head nothing was shown; within" in said
 
 
@@ -173,13 +174,13 @@ def test_more_than_two_senses_say_over_which_pairs_the_mean_is():
 
 
 def test_sentences_without_cues_say_nothing_about_looking():
-    said = evidence_of(head("L0H2", (1, 1, 1)) | {"attention_cue": float("nan")})
+    said = grounds_of(head("L0H2", (1, 1, 1)) | {"attention_cue": float("nan")})
     assert "attention" not in said
 
 
 @pytest.mark.parametrize("word", ["bank", "mole", "apple"])
 def test_nothing_that_may_not_be_said_is_said(word):
-    said = " ".join([answers.answer(FRAMES, word), *answers.evidence(FRAMES, word)])
+    said = " ".join([answers.answer(FRAMES, word), *grounds(FRAMES, word)])
     assert not re.search(r"because|\bfirst,|second|third", said)
 
 

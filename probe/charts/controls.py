@@ -32,7 +32,7 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     ticks = base.mark_tick(color=MUTED, thickness=1.5, size=16, opacity=0.6)
     leaders = base.transform_filter(alt.datum.stands_out)
     diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
-    medians = rows.groupby("condition", as_index=False)["auroc"].median()
+    medians = rows.groupby("condition")["auroc"].median().reset_index()
     middle = alt.Chart(medians).mark_tick(color=INK, thickness=2.5, size=22).encode(x=x, y=y)
     picture = alt.layer(reference_line("x", CHANCE), ticks, middle, diamonds)
     height = 34 * len(conditions)

@@ -117,7 +117,15 @@ def evaluate(model: Model, corpus: Corpus, *, seed: int = 0, progress: Progress 
         report(task.word, 0.05 + 0.95 * count / len(tested))
     words, depths = pd.DataFrame(word_rows), pd.DataFrame(depth_rows)
     words, depths, mean = (rounded(frame) for frame in (words, depths, _mean(words, depths)))
-    made = manifest(model, seed=seed, command=[], data_sha256=corpus.sha256, sentences=corpus.source)
+    made = manifest(
+        model.name,
+        model.origin,
+        seed=seed,
+        command=[],
+        data_sha256=corpus.sha256,
+        dtype=str(model.dtype).removeprefix("torch."),
+        sentences=corpus.source,
+    )
     return Evaluation(made, words, depths, mean, left_out)
 
 

@@ -113,15 +113,18 @@ def supplied(frames: Frames) -> list[Section]:
     found = []
     for word in words_of(frames):
         marks, rows = sense_marks(frames, word), of_word(frames["ledger"], word)
-        items = [
-            {
-                "sense": group["sense"].iloc[0],
-                "mark": marks[group["sense"].iloc[0]],
-                "parts": marked(of_word(frames["sentences"], word).iloc[int(number)].to_dict()),
-                "said": told[(word, number)],
-                "chart": charts.cue_ledger(frames["ledger"], word, sentence=number),
-            }
-            for number, group in rows.groupby("sentence", sort=False)
-        ]
+        numbers = [int(number) for number in rows["sentence"].drop_duplicates()]
+        items = [_account(frames, (word, number), marks) | {"said": told[(word, number)]} for number in numbers]
         found.append({"word": word, "first": items[:1], "others": items[1:]})
     return [item for item in found if item["first"]]
+
+
+def _account(frames: Frames, key: tuple[str, int], marks: dict[str, str]) -> Section:
+    word, number = key
+    sentence = of_word(frames["sentences"], word).iloc[number].to_dict()
+    return {
+        "sense": sentence["sense"],
+        "mark": marks[sentence["sense"]],
+        "parts": marked(sentence),
+        "chart": charts.cue_ledger(frames["ledger"], word, sentence=number),
+    }

@@ -8,14 +8,13 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from probe.errors import InputError
-from probe.provenance import sha256_of_bytes, versions, write_atomically
+from probe.provenance import manifest, sha256_of_bytes, write_atomically
 from probe.report.page import PAGE, render
 
 if TYPE_CHECKING:
@@ -28,7 +27,15 @@ def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = 
     `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
     """
     check_folder(out)
-    made = manifest(study, command)
+    made = manifest(
+        study.model_name,
+        study.origin,
+        seed=study.options["seed"],
+        command=command,
+        data_sha256=study.data_sha256,
+        dtype=study.certificate.dtype,
+        options=study.options,
+    )
     files = {PAGE: render(study, made).encode()} | tables(study.frames)
     made["files"] = {name: sha256_of_bytes(content) for name, content in sorted(files.items())}
     for name, content in files.items():
@@ -46,23 +53,6 @@ def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
         frame.to_parquet(buffer, index=False)
         files[f"{name}.parquet"] = buffer.getvalue()
     return files
-
-
-def manifest(study: "Study", command: str) -> dict[str, Any]:
-    """What made a study: model and weights, options, data, versions, command, and the time, which nothing else records."""
-    origin = study.origin
-    return {
-        "model": study.model_name,
-        "origin": {"kind": origin.kind, "location": origin.location, "revision": origin.revision},
-        "weights_sha256": origin.sha256,
-        "dtype": study.certificate.dtype,
-        "options": study.options,
-        "seed": study.options["seed"],
-        "command": command,
-        "data_sha256": study.data_sha256,
-        "versions": versions(),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def check_folder(out: str | os.PathLike[str]) -> None:

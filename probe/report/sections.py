@@ -13,6 +13,7 @@ from probe import charts
 from probe.charts import senses_of
 from probe.numerals import counted, decimal, interval, listed, measured, p_value, percent
 from probe.report import answers
+from probe.report.grounds import grounds
 
 Frames = Mapping[str, pd.DataFrame]
 Section = dict[str, Any]
@@ -59,7 +60,7 @@ def _card(frames: Frames, word: str) -> Section:
         "senses": sense_marks(frames, word),
         "ranked": any(pair["ranked"] for pair in pairs),
         "answer": answers.answer(frames, word),
-        "evidence": answers.evidence(frames, word),
+        "grounds": grounds(frames, word),
         "facts": _card_facts(frames, pairs),
         "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
         "depth": [

@@ -1,0 +1,79 @@
+"""What an answer rests on, in a few quieter sentences: the tests, where the heads look, and what the other heads were shown to be."""
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from probe.numerals import NARROW, decimal, listed, p_value, percent
+from probe.report import answers
+from probe.verdicts import SMALLEST as MOVES
+
+
+def grounds(frames: answers.Frames, word: str) -> list[str]:
+    """What the answer rests on, in a few quieter sentences: the tests, where the heads look, what the other heads are."""
+    heads = answers.resolvers(frames, word)
+    if answers.heads_of(frames, word).empty:
+        return []
+    return [*_tests(frames, word, heads), *_attention(heads[: answers.LEADERS]), *_others(frames, word, heads)]
+
+
+def _tests(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> list[str]:
+    if not heads:
+        return []
+    rows = frames["heads"][(frames["heads"]["word"] == word) & (frames["heads"]["verdict"] == "resolver")]
+    largest = p_value(float(rows[["p_auroc", "p_swap"]].max().max())).replace("p = ", "p ≤ ")
+    auroc = decimal(float(rows["auroc"].min()))
+    bound = f"AUROC {auroc} or more" if len(rows) > 1 and float(auroc) < 1 else f"AUROC {auroc}"
+    who = "It separates" if len(heads) == 1 else "Each separates"
+    moves = "moves the word beyond a same-sense swap, both corrected for every head and pair of senses"
+    return [f"{who} the senses held out ({bound}) and {moves} (max-T {largest})."]
+
+
+def _attention(heads: Sequence[answers.Head]) -> list[str]:
+    """Where the leading heads look from the word; nothing where the sentences mark no cue."""
+    if not heads or any(pd.isna(head["attention_cue"]) for head in heads):
+        return []
+    first, *rest = [(answers.head_name(head), percent(head["attention_cue"])) for head in heads]
+    told = [f"{first[0]} gives {first[1]} of its attention to the cue", *(f"{name} {share}" for name, share in rest)]
+    return [f"From the word, {listed(told)}."]
+
+
+WHAT = {
+    "position-explained": "{} the word only when the cue stands right before it (position-explained)",
+    "opposes": "{} the wrong way (opposes)",
+    "backup": "{} little when swapped alone, for another path makes up for it (backup)",
+    "carrier": "{} the senses without being shown to move the word by " + percent(MOVES) + " or more (carrier)",
+}
+VERBS = {
+    "position-explained": ("moves", "move"),
+    "opposes": ("moves it", "move it"),
+    "backup": ("moves it", "move it"),
+    "carrier": ("separates", "separate"),
+}
+
+
+def _others(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> list[str]:
+    """What the heads up to the read-out were shown to be that do not resolve, and how little all of them do."""
+    rows = answers.heads_of(frames, word)
+    rest = rows[rows["verdict"] != "resolver"]
+    if rest.empty:
+        return []
+    told = [_kind(rest, name) for name in WHAT if name in set(rest["verdict"])]
+    if nothing := int((rest["verdict"] == "none").sum()):
+        told.append(f"of {nothing} nothing was shown")
+    bound = max(math.ceil(round(100 * float(rest[["net_low", "net_high"]].abs().max().max()), 6)), 1)
+    number = "one" if len(rest) == 1 else str(len(rest))
+    who = f"{number} {'other ' if heads else ''}{'head' if number == 'one' else 'heads'}{'' if heads else ' up to the read-out'}"
+    within = f"{'all ' if len(rest) > 1 else ''}within ±{bound}{NARROW}%."
+    if nothing == len(rest):
+        return [f"Of the {who} nothing was shown; {within}"]
+    return [f"The {who}: {listed(told)}; {within}"]
+
+
+def _kind(rest: pd.DataFrame, name: str) -> str:
+    """The heads of one verdict: carriers by their number, rarer kinds by name where they are few."""
+    heads = rest[rest["verdict"] == name].to_dict("records")
+    few = len(rest) == 1 or (name != "carrier" and len(heads) <= answers.LEADERS)
+    who = listed([answers.head_name(head) for head in heads]) if few else str(len(heads))
+    return f"{who} {WHAT[name].format(VERBS[name][len(heads) > 1])}"

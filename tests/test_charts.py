@@ -4,24 +4,32 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from example_study import READ_AT, make_study
 
 from probe import charts
 from probe.charts import palette
 from probe.errors import InputError
+from probe.verdicts import ORDER
 
 FRAMES = make_study().frames
 HEADS = FRAMES["word_heads"]
-CHARTS = {
-    "depth profile": charts.depth_profile(FRAMES["depth"], "bank", ("river", "money"), read_at=3),
-    "depth profiles": charts.depth_profiles(FRAMES["depth"], "mole"),
-    "head map": charts.head_map(HEADS, "bank"),
-    "head maps": charts.head_maps(HEADS),
-    "separation": charts.separation_and_effect(HEADS, "bank"),
-    "shares": charts.share_bars(FRAMES["shares"], "mole"),
-    "contributions": charts.contributions(FRAMES["readings"], "bank", sentence=0, layer=0, head=2),
+LEADERS = ["L0H1", "L0H2"]
+MAKE = {
+    "depth profile": lambda: charts.depth_profile(FRAMES["depth"], "bank", ("river", "money"), read_at=3),
+    "depth profiles": lambda: charts.depth_profiles(FRAMES["depth"], "mole"),
+    "head map": lambda: charts.head_map(HEADS, "bank"),
+    "head maps": lambda: charts.head_maps(HEADS),
+    "separation": lambda: charts.separation_and_effect(HEADS, "bank"),
+    "shares": lambda: charts.share_bars(FRAMES["shares"], "mole"),
+    "contributions": lambda: charts.contributions(FRAMES["readings"], "bank", sentence=0, layer=0, head=2),
+    "sets": lambda: charts.set_curves(FRAMES["curves"], FRAMES["random_sets"], "bank"),
+    "controls": lambda: charts.control_strips(FRAMES["controls"], "mole", shown=LEADERS),
+    "distances": lambda: charts.distance_lines(FRAMES["distances"], "mole", LEADERS),
+    "routes": lambda: charts.route_bars(FRAMES["routes"], HEADS, "mole", LEADERS),
 }
+CHARTS = {name: make() for name, make in MAKE.items()}
 
 
 def parts(spec):
@@ -55,16 +63,7 @@ def test_every_chart_has_a_description_and_titled_axes(name):
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_the_same_frame_gives_the_same_specification(name):
-    again = {
-        "depth profile": lambda: charts.depth_profile(FRAMES["depth"], "bank", ("river", "money"), read_at=3),
-        "depth profiles": lambda: charts.depth_profiles(FRAMES["depth"], "mole"),
-        "head map": lambda: charts.head_map(HEADS, "bank"),
-        "head maps": lambda: charts.head_maps(HEADS),
-        "separation": lambda: charts.separation_and_effect(HEADS, "bank"),
-        "shares": lambda: charts.share_bars(FRAMES["shares"], "mole"),
-        "contributions": lambda: charts.contributions(FRAMES["readings"], "bank", sentence=0, layer=0, head=2),
-    }
-    assert again[name]().to_dict() == CHARTS[name].to_dict()
+    assert MAKE[name]().to_dict() == CHARTS[name].to_dict()
 
 
 def colour_scale(spec):
@@ -166,6 +165,103 @@ def test_contributions_stand_in_the_order_of_the_tokens():
     spec = CHARTS["contributions"].to_dict()
     order = next(view["encoding"]["x"]["sort"] for view in parts(spec) if "sort" in view["encoding"].get("x", {}))
     assert [int(label.split("·")[0]) for label in order] == list(range(10))
+
+
+def scale_of(spec, channel):
+    return next(
+        view["encoding"][channel]["scale"] for view in parts(spec) if "scale" in view["encoding"].get(channel, {})
+    )
+
+
+def test_every_verdict_has_its_own_shape_a_colour_and_a_meaning():
+    assert list(charts.MARKS) == list(charts.MEANINGS) == list(ORDER)
+    assert len(set(charts.MARKS.values())) == len(ORDER)
+
+
+def test_the_map_marks_every_verdict_and_says_who_resolves():
+    spec = CHARTS["head map"].to_dict()
+    mine = HEADS[(HEADS["word"] == "bank") & (HEADS["layer"] < READ_AT)]
+    assert [row["verdict"] for row in rows_of(spec, "net", "verdict")] == mine["verdict"].tolist()
+    marks = next(view for view in parts(spec) if "shape" in view["encoding"])
+    kinds = [name for name in ORDER if name != "none" and name in set(HEADS["verdict"])]
+    assert marks["encoding"]["shape"]["scale"] == {"domain": kinds, "range": [charts.MARKS[name] for name in kinds]}
+    assert {"field": "verdict", "oneOf": kinds} in [step["filter"] for step in marks["transform"]]
+    assert "Shown to resolve the word: L0H2." in spec["description"]
+    nobody = charts.head_map(HEADS.assign(verdict="none"), "bank").to_dict()
+    assert nobody["description"].endswith("Shown to resolve the word: none.")
+    assert not any("shape" in view["encoding"] for view in parts(nobody))
+
+
+def test_shapes_mean_the_same_for_every_word():
+    scales = [scale_of(charts.separation_and_effect(HEADS, word).to_dict(), "shape") for word in ("bank", "mole")]
+    assert scales[0] == scales[1]
+    drawn = dict(zip(scales[0]["domain"], scales[0]["range"], strict=True))
+    assert drawn == {name: charts.MARKS[name] for name in drawn} and set(drawn) == set(HEADS["verdict"])
+
+
+def test_a_wide_model_has_marks_and_no_numbers():
+    wide = pd.concat([HEADS[HEADS["word"] == "bank"].assign(head=HEADS["head"] + 4 * n) for n in range(5)])
+    spec = charts.head_map(wide, "bank").to_dict()
+    assert any("shape" in view["encoding"] for view in parts(spec))
+    assert not any(view["encoding"].get("text", {}).get("field") == "mark" for view in parts(spec))
+
+
+def test_curves_hold_both_shares_of_every_size_and_every_random_set():
+    spec = CHARTS["sets"].to_dict()
+    mine = FRAMES["curves"][FRAMES["curves"]["word"] == "bank"]
+    rows = rows_of(spec, "added", "value", "what")
+    by_kind = {what: [row["value"] for row in rows if row["what"] == what] for what in {row["what"] for row in rows}}
+    assert by_kind["leading heads"] == pytest.approx(mine["faithfulness"].tolist())
+    assert by_kind["lost without them"] == pytest.approx(mine["necessity"].tolist())
+    drawn = next(data for data in spec["datasets"].values() if {row.get("what") for row in data} == {"random sets"})
+    chance = FRAMES["random_sets"][FRAMES["random_sets"]["word"] == "bank"]
+    assert [row["value"] for row in drawn] == pytest.approx(chance["faithfulness"].tolist())
+
+
+def test_the_smallest_set_is_ringed_and_the_line_stands_at_nine_tenths():
+    spec = CHARTS["sets"].to_dict()
+    (ring,) = rows_of(spec, "said")
+    mine = FRAMES["curves"].query("word == 'bank' and size == smallest")
+    assert (ring["size"], ring["value"]) == (mine["size"].item(), pytest.approx(mine["faithfulness"].item()))
+    assert ring["said"].startswith("2 heads: ") and rows_of(spec, "at") == [{"at": 0.9}]
+    never = FRAMES["curves"].assign(smallest=None)
+    assert "No set of leading heads" in charts.set_curves(never, FRAMES["random_sets"], "bank").to_dict()["description"]
+
+
+def test_axes_of_evidence_are_the_same_for_every_word():
+    for make, channel in (
+        (lambda word: charts.set_curves(FRAMES["curves"], FRAMES["random_sets"], word), "y"),
+        (lambda word: charts.control_strips(FRAMES["controls"], word), "x"),
+        (lambda word: charts.distance_lines(FRAMES["distances"], word, LEADERS), "y"),
+    ):
+        assert scale_of(make("bank").to_dict(), channel) == scale_of(make("mole").to_dict(), channel)
+
+
+def test_controls_show_every_head_in_every_condition_and_the_resolvers_by_name():
+    rows = rows_of(CHARTS["controls"].to_dict(), "condition", "stands_out")
+    assert len(rows) == 4 * 16 and {row["name"] for row in rows if row["stands_out"]} == set(LEADERS)
+    without = FRAMES["controls"][FRAMES["controls"]["condition"] != "later token"]
+    spec = charts.control_strips(without, "mole").to_dict()
+    assert "later token" not in spec["description"] and "labels permuted" in spec["description"]
+
+
+def test_effects_by_distance_are_means_over_the_pairs_of_senses():
+    rows = rows_of(CHARTS["distances"].to_dict(), "distance", "net")
+    mine = FRAMES["distances"].query("word == 'mole' and layer == 0 and head == 1 and distance == 2")
+    assert len(mine) == 5
+    shown = [row["net"] for row in rows if row["name"] == "L0H1" and row["distance"] == 2]
+    assert shown == [pytest.approx(mine["net"].mean())]
+    assert {row["name"] for row in rows} == set(LEADERS)
+
+
+def test_routes_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_not_swapped():
+    rows = rows_of(CHARTS["routes"].to_dict(), "what", "value")
+    whole = HEADS.query("word == 'mole' and layer == 0 and head == 1")["swap"].item()
+    first = {row["route"]: row["value"] for row in rows if row["name"] == "L0H1"}
+    assert first["swap"] == pytest.approx(whole) and first["values_only"] == pytest.approx(0.9 * whole)
+    unpaired = FRAMES["routes"].assign(pattern_only=np.nan, values_only=np.nan)
+    spec = charts.route_bars(unpaired, HEADS, "mole", LEADERS).to_dict()
+    assert {row["route"] for row in rows_of(spec, "what", "value")} == {"swap", "ablation"}
 
 
 def test_theming_replaces_colours_but_never_data():

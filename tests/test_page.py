@@ -8,6 +8,7 @@ import pytest
 from example_study import make_study
 
 import probe
+from probe import suppliers
 from probe.report.excerpts import bar_limit
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -41,6 +42,9 @@ HOSTILE = (
     "line\u2028separator\u2029end",
     "datum['x'] #1c2430 ]]>",
 )
+
+
+EVIDENCE = ("verdicts", "distances", "routes", "curves", "random_sets", "controls", "ledger")
 
 
 class Opened:
@@ -88,12 +92,18 @@ def page_path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def hostile_path(tmp_path_factory):
     study = make_study(HOSTILE)
-    for name in ("words", "heads", "word_heads", "depth", "shares", "readings", "showcase", "sentences"):
+    for name in ("words", "heads", "word_heads", "depth", "shares", "readings", "showcase", "sentences", *EVIDENCE):
         frame = study.frames[name]
         swapped = {"bank": HOSTILE[1], "river": HOSTILE[2], "money": HOSTILE[5]}
         places = [column for column in ("word", "sense", "sense_a", "sense_b", "reads_as") if column in frame]
         study.frames[name] = frame.assign(**{column: frame[column].replace(swapped) for column in places})
     return probe.write_report(study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'")
+
+
+def unfold(page):
+    """Opens everything that is folded and waits for its pictures."""
+    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
+    page.wait_for_function("[...document.querySelectorAll('.chart')].every(box => box.classList.contains('drawn'))")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -105,16 +115,18 @@ def test_nothing_is_complained_of_and_nothing_is_asked_for(open_page, page_path,
 
 def test_every_chart_is_drawn_with_marks(open_page, page_path):
     page = open_page(page_path).page
+    unfold(page)
     boxes = page.locator(".chart").count()
-    # 1 + 6 + 1 depth profiles, and a map, shares and a scatter for each of the two ranked words
-    assert boxes == 8 + 2 * 3
+    # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of heads, effects
+    # by distance and by route; an account of each of 4 + 8 sentences
+    assert boxes == 8 + 3 + 2 * 6 + 12
     marks = page.eval_on_selector_all(
         ".chart",
         """boxes => boxes.map(box => [...box.querySelectorAll(
         '.mark-rect path, .mark-symbol path, .mark-line path, .mark-area path, .mark-text text, .mark-rule line'
         )].filter(mark => !mark.closest('.role-axis, .role-legend') && mark.getBBox().width + mark.getBBox().height > 0).length)""",
     )
-    assert all(count >= 10 for count in marks), marks
+    assert all(count >= 8 for count in marks), marks
     sizes = page.eval_on_selector_all(".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
     assert len(sizes) == boxes and min(sizes) > 200
 
@@ -131,7 +143,7 @@ def test_a_map_has_a_cell_for_every_head_up_to_the_read_out_and_a_number_in_the_
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_overflows_sideways(open_page, page_path, width):
     page = open_page(page_path, viewport={"width": width, "height": 844}).page
-    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
+    unfold(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -197,9 +209,78 @@ def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(open_pag
 def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_path):
     page = open_page(probe.write_report(make_study(apart=False), tmp_path)).page
     assert "Nothing was shown about any head." in page.inner_text("main")
-    assert page.locator("#map .chart, #shares .chart, #every .chart, .panel").count() == 0
+    assert (
+        page.locator("#map .chart, #shares .chart, #every .chart, #together .chart, #supplies .chart, .panel").count()
+        == 0
+    )
     assert page.locator(".answer").all_inner_texts()[0].startswith("This model does not separate the senses of “bank”")
-    assert page.locator(".chart").count() == page.locator(".chart svg").count() == 8
+    assert page.locator(".chart").count() == page.locator(".chart svg").count() == 8 + 3  # depth profiles and controls
+    assert page.locator("svg.mark, .verdict-name").count() == 0
+
+
+def test_folded_pictures_are_drawn_when_they_are_unfolded(open_page, page_path):
+    page = open_page(page_path).page
+    folded = page.locator("details:not([open]) .chart")
+    assert folded.count() == 10 + 4  # all but the first sentence of each word, and two pictures of routes for each
+    assert folded.locator("svg").count() == 0
+    unfold(page)
+    widths = page.eval_on_selector_all("details .chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    assert len(widths) == 14 and min(widths) > 200
+
+
+def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(open_page, page_path):
+    page = open_page(page_path).page
+    first = page.locator("#map .chart").first
+    rows = make_study().frames["word_heads"].query("word == 'bank' and layer < 3")
+    kinds = rows.loc[rows["verdict"] != "none", "verdict"].tolist()
+    assert first.locator(".mark-symbol.role-mark path").count() == len(kinds) >= 2
+    legend = page.locator("#map .marks dt").all_inner_texts()
+    assert [text.strip() for text in legend] == ["resolver", "opposes", "carrier"]
+    assert page.locator(".tabs > label").first.locator("svg.mark title").text_content() == "resolver"
+    assert page.locator(".panel .because").first.inner_text().startswith("resolver: it has an AUROC of ")
+    cells = page.locator("#every table").first.locator("tbody td:nth-child(2)")
+    assert [text.strip() for text in cells.all_text_contents()] == rows.sort_values("rank")["verdict"].tolist()
+
+
+def test_answers_are_those_of_the_verdicts(open_page, page_path):
+    page = open_page(page_path).page
+    bank, mole, apple = page.locator(".answer").all_inner_texts()
+    assert bank.startswith("One head resolves “bank”: L0H2 moves it 41") and "no head is ranked" in apple
+    assert mole.startswith("Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1")
+    assert "calls none of them a resolver" not in page.inner_text("main")
+
+
+def test_together_names_the_smallest_set_and_its_rivals(open_page, page_path):
+    captions = open_page(page_path).page.locator("#together figcaption").all_inner_texts()
+    assert captions[0].startswith("The smallest set above 90 %: L0H2, L1H0, which keep 94")
+    assert "the best of 11 random sets of 3 heads keeps 10" in captions[0]
+
+
+def test_belief_rests_on_gate_power_and_controls_for_every_word(open_page, page_path):
+    page = open_page(page_path).page
+    rows = page.locator("#believe tbody tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [
+        ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "64", "0.46", "0.45"],
+        ["mole", "5 of 6", "p ≤ .4", "p = .31", "240", "192", "64", "0.46", "0.45"],
+        ["apple", "0 of 1", "p = .4", "p = .31", "240", "192", "64", "0.46", "0.45"],
+    ]
+    strips = page.locator("#believe .chart")
+    assert strips.count() == 3
+    labels = strips.first.locator(".role-axis-label text").all_text_contents()
+    assert [label for label in labels if label[0].isalpha()] == [
+        "as measured",
+        "labels permuted",
+        "later token",
+        "untrained model",
+    ]
+
+
+def test_every_example_sentence_says_what_supplied_its_sense(open_page, page_path):
+    page = open_page(page_path).page
+    unfold(page)
+    told = suppliers.told(make_study().frames["ledger"])
+    said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
+    assert said == list(told.values()) and len(said) == 12
 
 
 def test_links_are_relative_and_lead_to_files_that_are_there(open_page, page_path):
@@ -215,7 +296,7 @@ def test_links_are_relative_and_lead_to_files_that_are_there(open_page, page_pat
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):
     opened = open_page(hostile_path)
     page = opened.page
-    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
+    unfold(page)
     for place in range(min(page.locator(".tabs > label").count(), 6)):
         page.locator(".tabs > label").nth(place).click()
     page.locator("#map .chart .mark-rect path").first.hover()

@@ -25,7 +25,7 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     axis = alt.Axis(values=[0.25, 0.5, 0.75, 1], format=".2f")
     x = alt.X("auroc:Q", title="held-out AUROC (0.5 = chance)", scale=scale, axis=axis)
     labels = alt.Axis(labelLimit=130, ticks=False, domain=False, grid=False)
-    y = alt.Y("condition:N", title=None, sort=conditions, axis=labels)
+    y = alt.Y("condition:N", title="condition", sort=conditions, axis=labels)
     tip = [alt.Tooltip("name:N", title="head"), alt.Tooltip("condition:N")]
     tip.append(alt.Tooltip("auroc:Q", title="AUROC", format=".2f"))
     base = alt.Chart(rows).encode(x=x, y=y, tooltip=tip)

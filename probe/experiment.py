@@ -14,7 +14,7 @@ import torch
 
 from probe import effects, inference, senses, splits
 from probe.effects import Effects, Pairs
-from probe.head_sets import Curves, measure_curves
+from probe.head_sets import Curves, measure_alone, measure_curves
 from probe.material import Material
 from probe.models import Model
 from probe.replay import Weights, read_weights
@@ -28,7 +28,8 @@ from probe.tokens import Tokens
 from probe.trace import TargetStates, target_states
 
 GATE = 0.01
-CURVE_PAIRS = 12
+AS_GOOD = 0.95
+CURVE_PAIRS = 6
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Options:
     """What a user may decide about a study: the seed of every random choice, how many pairs, how many permutations."""
 
     seed: int = 0
-    max_pairs: int = 64
+    max_pairs: int = 48
     permutations: int = 1000
 
 
@@ -54,6 +55,7 @@ class PairResult:
     gate_p: float
     separation: Separation
     effects: Effects | None = None
+    alone: Array | None = None
     routes: Routes | None = None
     tests: Tests | None = None
 
@@ -126,12 +128,17 @@ def study_word(model: Model, material: Material, options: Options) -> WordResult
 def _choose_depth(
     material: Material, split: Split, rows: Sequence[int], states: TargetStates, seed: int
 ) -> tuple[int, Array]:
-    """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part."""
+    """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part.
+
+    Of depths that separate as well, up to AS_GOOD of the best, the last: what a head writes after the read-out cannot be seen, and
+    differences that small are chance.
+    """
     fit = [index for index, row in enumerate(rows) if split.parts[row] == FIT]
     groups = splits.cue_units([material.sentences[rows[index]] for index in fit])
     labels = [material.labels[rows[index]] for index in fit]
     separation = senses.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
-    return int(np.argmax(separation[1:])) + 1, separation
+    as_good = separation[1:] >= min(AS_GOOD * separation[1:].max(), separation[1:].max())
+    return int(np.flatnonzero(as_good)[-1]) + 1, separation
 
 
 def _gated(weights: Weights, word: WordResult, options: Options) -> list[PairResult]:
@@ -173,16 +180,17 @@ def _swapped(
     ]
     if not passed:
         return {}
+    alone = [measure_alone(weights, word.ids, word.states.z, study) for study in studies]
     family = corrected_tests(
         [pair.separation for pair in passed],
-        measured,
+        [(effect.net, by_pair) for effect, by_pair in zip(measured, alone, strict=True)],
         [pair.pairs for pair in passed],
         permutations=options.permutations,
         seed=options.seed,
     )
     return {
-        pair.senses: replace(pair, effects=effect, routes=route, tests=tests)
-        for pair, effect, route, tests in zip(passed, measured, routes, family, strict=True)
+        pair.senses: replace(pair, effects=effect, alone=by_pair.mean(0), routes=route, tests=tests)
+        for pair, effect, by_pair, route, tests in zip(passed, measured, alone, routes, family, strict=True)
     }
 
 

@@ -3,6 +3,10 @@
     F(S) = [M(S) - M(∅)] / [M(all) - M(∅)]     heads outside S take the donor's value at the word; MLPs and the heads in S are live
     necessity of the first k = 1 - F(all without the first k)
 
+    alone F({h}): what one head restores when every other head has the donor's value
+
+The effect of a single swap misses a head that another one stands in for; alone, both of them show what they can do.
+
 M is the sense coordinate, the donor a sentence of the other sense, sums run over pairs in both directions (ratio of sums). The
 order of heads comes from other sentences than those the curve is measured on. A ranking is worth something when its sets do
 better than sets drawn at random with as many heads in every layer.
@@ -11,7 +15,7 @@ Sources: Miller, Chughtai & Saunders 2024 (faithfulness); Wang et al. 2022 (mini
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,6 +32,8 @@ ENOUGH = 0.9
 RANDOM_SETS = 200
 SIZES = 6
 DENSE = 20
+MOST_PAIRS = 16
+PER_PAIR = ("a", "b", "same_a", "same_b", "frames", "cues", "distances")
 Mask = NDArray[np.bool_]
 HeadIndex = tuple[int, int]
 
@@ -92,6 +98,29 @@ def faithfulness(
     weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
 ) -> Array:
     """F of every set, over all pairs of all sense pairs in both directions. `masks: set layer head -> set`"""
+    along = _along(weights, ids, z, studies, masks)
+    total = along.sum(0)  # 0 where all heads are kept, most negative where none is
+    return np.asarray((total[1:] - total[0]) / -total[0])
+
+
+def measure_alone(weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, study: tuple[Axis, Pairs]) -> Array:
+    """F({h}) of every head, pair by pair in fractions of the mean gap, on the first MOST_PAIRS pairs. `-> pair layer head`"""
+    axis, pairs = study
+    few = replace(pairs, **{name: getattr(pairs, name)[:MOST_PAIRS] for name in PER_PAIR})
+    heads = axis.depth * z.shape[2]
+    singles = np.eye(heads, dtype=bool).reshape(heads, axis.depth, z.shape[2])
+    along = _along(weights, ids, z[:, : axis.depth], [(axis, few)], singles)
+    restored = (along[:, 1:] - along[:, :1]).reshape(len(few), 2, heads).mean(1) / -along[:, 0].mean()
+    return np.pad(restored.reshape(-1, *singles.shape[1:]), ((0, 0), (0, len(weights.blocks) - axis.depth), (0, 0)))
+
+
+def _along(
+    weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
+) -> Array:
+    """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set. `-> row 1 + set`
+
+    Rows are the pairs of all sense pairs, each in both directions side by side.
+    """
     directions = torch.stack([axis.u / axis.gap for axis, _ in studies])
     rows = [
         (recipient, donor, sign, which)
@@ -103,9 +132,7 @@ def faithfulness(
     nothing = np.zeros((1, *masks.shape[1:]), dtype=bool)
     kept = torch.from_numpy(np.concatenate([nothing, masks]))
     moved = patching.swap_sets(weights, [ids[row] for row in recipients], z[list(donors)], kept, directions)
-    along = moved.double().numpy()[np.arange(len(rows)), :, list(axes)] * np.array(signs)[:, None]  # row set
-    total = along.sum(0)  # 0 where all heads are kept, most negative where none is
-    return np.asarray((total[1:] - total[0]) / -total[0])
+    return np.asarray(moved.double().numpy()[np.arange(len(rows)), :, list(axes)] * np.array(signs)[:, None])
 
 
 def curve_sizes(heads: int) -> tuple[int, ...]:

@@ -34,12 +34,13 @@ def _heads_of_pair(result: WordResult, pair: PairResult) -> pd.DataFrame:
 
 def _tested(pair: PairResult) -> dict[str, Array]:
     """Corrected p and false discovery rate of separation and swap; missing where nothing was swapped."""
+    blank = np.full(pair.separation.auroc.shape, np.nan)
     if pair.tests is None:
-        blank = np.full(pair.separation.auroc.shape, np.nan)
-        return dict.fromkeys(("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes"), blank)
+        return dict.fromkeys(("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes", "alone", "p_alone"), blank)
     separation, swap = pair.tests.separation, pair.tests.swap
     found = {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
-    return found | {"p_opposes": pair.tests.opposes.p}
+    alone = blank if pair.alone is None else pair.alone
+    return found | {"p_opposes": pair.tests.opposes.p, "alone": alone, "p_alone": pair.tests.alone.p}
 
 
 def _near_and_far(pair: PairResult) -> dict[str, Array]:

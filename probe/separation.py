@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from probe import inference, senses, statistics
-from probe.effects import Effects, Pairs
+from probe.effects import Pairs
 from probe.inference import MaxT
 from probe.sentences import Sentence
 from probe.splits import cue_units
@@ -31,11 +31,12 @@ class Separation:
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Corrected tests of one pair of senses, `layer head` each: separation, swap effect, and swap effect the wrong way."""
+    """Corrected tests of one pair of senses, `layer head` each: separation, swap effect, the wrong way, and effect alone."""
 
     separation: MaxT
     swap: MaxT
     opposes: MaxT
+    alone: MaxT
 
 
 def measure_separation(
@@ -73,22 +74,30 @@ def measure_separation(
 
 def corrected_tests(
     separations: Sequence[Separation],
-    measured: Sequence[Effects],
+    measured: Sequence[tuple[Array, Array]],
     pairs: Sequence[Pairs],
     *,
     permutations: int,
     seed: int,
 ) -> list[Tests]:
-    """Corrected tests of all pairs of senses of one word together, a result per pair."""
-    rng = np.random.default_rng(seed)
+    """Corrected tests of all pairs of senses of one word together, a result per pair.
+
+    `measured`: net swap effects and effects alone of each pair of senses, `pair layer head` each.
+    """
     separation = np.stack([found.null for found in separations], axis=1)  # draw pair layer head
-    nulls = [
-        inference.flip_null(effect.net, chosen.cues, draws=permutations, rng=rng)
-        for effect, chosen in zip(measured, pairs, strict=True)
-    ]
-    swap = np.stack(nulls, axis=1)
-    families = [inference.max_t(null[0], null[1:]) for null in (separation, swap, -swap)]
+    swap, alone = (_flipped(kind, pairs, permutations=permutations, seed=seed) for kind in zip(*measured, strict=True))
+    families = [inference.max_t(null[0], null[1:]) for null in (separation, swap, -swap, alone)]
     return [
         Tests(*(MaxT(family.t[which], family.p[which], family.q[which]) for family in families))
         for which in range(len(pairs))
     ]
+
+
+def _flipped(effects: Sequence[Array], pairs: Sequence[Pairs], *, permutations: int, seed: int) -> Array:
+    """Studentised means of effects under sign flips of whole cue words, all pairs of senses. `-> draw pair layer head`"""
+    rng = np.random.default_rng(seed)
+    nulls = [
+        inference.flip_null(effect, chosen.cues[: len(effect)], draws=permutations, rng=rng)
+        for effect, chosen in zip(effects, pairs, strict=True)
+    ]
+    return np.stack(nulls, axis=1)

@@ -25,7 +25,7 @@ from probe.senses import Axis
 from probe.statistics import Array
 from probe.tokens import batch_by_length, in_order
 
-MOST_PAIRS = 16
+MOST_PAIRS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +102,13 @@ def _run(weights: Weights, rows: list[Sequence[int]], depth: int) -> list[dict[s
 
 
 def by_distance(effects: Effects, distances: Sequence[int | None], keep: Callable[[int], bool]) -> Array | None:
-    """Net E of every head over the pairs whose distance from cue to word is kept; None where there is no such pair."""
+    """Net E of every head over the pairs whose distance from cue to word is kept; None where there is no such pair.
+
+    In fractions of their gap, or of the mean gap of all pairs where that is larger: at a distance from which a model does not
+    read the cue there is no gap, and a ratio over it would be noise over noise.
+    """
     rows = [row for row, distance in enumerate(distances) if distance is not None and keep(distance)]
     if not rows:
         return None
     numerator = (effects.denoise[rows] + effects.noise[rows]) / 2 - effects.same_sense[rows]
-    return np.asarray(numerator.sum(0) / effects.gap[rows].sum())
+    return np.asarray(numerator.mean(0) / max(effects.gap[rows].mean(), effects.gap.mean()))

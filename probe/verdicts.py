@@ -4,7 +4,8 @@
                         for every head tested, and not only from the token next to it
     position-explained  the same, but the effect lives at cue distance 1 alone and the head looks at the previous token
     opposes             its swap moves the word significantly the wrong way
-    backup              separates, its own write is large, and yet swapping it alone moves little: another path makes up for it
+    backup              swapping it moves little, for another path makes up for it: it writes much of the gap itself, or restores
+                        much alone, when all other heads have the other sense's output
     carrier             separates, and nothing at the word depends on it
     none                nothing was shown
 
@@ -19,7 +20,8 @@ import pandas as pd
 
 LEVEL = 0.05
 SMALLEST = 0.02
-LARGE_WRITE = 0.1
+LARGE = 0.1
+HIDDEN = 0.2
 FAR_SHARE = 0.2
 PREVIOUS = 0.5
 ORDER = ("resolver", "position-explained", "opposes", "backup", "carrier", "none")
@@ -29,8 +31,8 @@ Evidence = Mapping[str, float]
 def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     """`verdict` and `because` for every row of the evidence frame, which keeps its index.
 
-    Reads layer depth p_auroc p_swap p_opposes auroc net net_low net_high direct net_near net_far attention_previous; a row without
-    a measured swap (no gap) gets none.
+    Reads layer depth p_auroc p_swap p_opposes p_alone auroc net net_low net_high direct alone net_near net_far attention_previous;
+    a row without a measured swap (no gap) gets none.
     """
     rows = [verdict({str(name): value for name, value in row.items()}) for row in evidence.to_dict("records")]
     return pd.DataFrame(rows, columns=["verdict", "because"], index=evidence.index)
@@ -53,14 +55,20 @@ def verdict(row: Evidence) -> tuple[str, str]:
     separates = row["p_auroc"] < LEVEL
     moves = row["p_swap"] < LEVEL and row["net"] >= SMALLEST
     rules = (
+        ("backup", separates and _hides(row, "direct")),
+        ("backup", row["p_alone"] < LEVEL and _hides(row, "alone")),
         ("opposes", row["p_opposes"] < LEVEL and row["net"] <= -SMALLEST),
         ("position-explained", separates and moves and is_positional(row)),
         ("resolver", separates and moves),
-        ("backup", separates and row["direct"] >= LARGE_WRITE and row["net"] < row["direct"] / 2),
         ("carrier", separates),
     )
     name = next((name for name, holds in rules if holds), "none")
     return name, _because(row, name)
+
+
+def _hides(row: Evidence, what: str) -> bool:
+    """Whether a single swap shows hardly anything of what the head can do."""
+    return row[what] >= LARGE and abs(row["net"]) < HIDDEN * row[what]
 
 
 def is_positional(row: Evidence) -> bool:
@@ -78,6 +86,7 @@ def _because(row: Evidence, name: str) -> str:
     extra = {
         "position-explained": f"; {row['net_near']:.0%} with the cue next to the word, {row['net_far']:.0%} further away, and "
         f"{row['attention_previous']:.0%} of its attention on the token before",
-        "backup": f"; its own write is {row['direct']:.0%} of the gap",
+        "backup": f"; it writes {row['direct']:.0%} of the gap itself and alone restores {row['alone']:.0%} of it (max-T p = "
+        f"{row['p_alone']:.2g})",
     }
     return f"{separation}; {effect}{extra.get(name, '')}"

@@ -91,18 +91,22 @@ BOS, UNKNOWN = "<bos>", "<unk>"
 def make_sentences(
     *, frames: int = 8, distances: Sequence[int] = (1, 2, 3), cues: int = 10, cue_after: bool = False, seed: int = 0
 ) -> tuple[Sentence, ...]:
-    """Aligned pairs: every frame at every distance with every cue, the sentences of a pair side by side."""
+    """Aligned pairs: every frame at every distance with every cue, the sentences of a pair side by side.
+
+    A distance that is given twice is two places in the frame, with other words around them.
+    """
     rng = np.random.default_rng(seed)
     made = []
     for frame in range(frames):
         before, after = (" ".join(rng.choice(PLAIN, size=1 + int(rng.integers(3)))) for _ in range(2))
-        for distance in distances:
+        for turn, distance in enumerate(distances):
+            name = f"frame {frame}" + "+" * distances[:turn].count(distance)
             between = " ".join(rng.choice(PLAIN, size=distance - 1))
             parts = (before, WORD, between, "{cue}", after) if cue_after else (before, "{cue}", between, WORD, after)
             for number in range(cues):
                 for sense in SENSES:
                     text = " ".join(part for part in parts if part).format(cue=CUES[sense][number])
-                    place = {"frame": f"frame {frame}", "distance": distance, "pair": f"{frame}/{distance}/{number}"}
+                    place = {"frame": name, "distance": distance, "pair": f"{name}/{distance}/{number}"}
                     made.append(_sentence(text, sense, CUES[sense][number], place))
     return tuple(made)
 
@@ -125,7 +129,7 @@ def without(sentences: Sequence[Sentence], *names: str) -> tuple[Sentence, ...]:
 # --- models said in features -----------------------------------------------------------------------------------------
 
 Reading = Mapping[str, float]
-PLANTED = ("anchor", "is_bos", "is_cue", "is_target", "sense", "resolved", "decoy", "second", "done")
+PLANTED = ("anchor", "is_bos", "is_cue", "is_target", "sense", "resolved", "decoy", "second", "accent")
 PLACES = ("place_cos", "place_sin")
 OPEN = (*(f"word{number}" for number in range(4)), *(f"noise{number}" for number in range(5)))
 FEATURES = (*PLANTED, *PLACES, *OPEN)
@@ -158,12 +162,13 @@ class Unit:
 
 
 TO_BOS = ({"anchor": 1.0}, {"is_bos": 3.0})  # where a head looks when it finds nothing it asks for
+SENSE: Reading = {"sense": 1.0}
 TO_CUE = ({"is_target": 8.0}, {"is_cue": 6.0})
 
 
-def resolver(layer: int, head: int, *, gives: str = "resolved", size: float = 3.0) -> Head:
+def resolver(layer: int, head: int, *, takes: Reading = SENSE, gives: str = "resolved", size: float = 3.0) -> Head:
     """A head that at the word looks at the cue, takes its sense and gives it to the word."""
-    return Head(layer, head, (TO_CUE, TO_BOS), (({"sense": 1.0}, {gives: size}),))
+    return Head(layer, head, (TO_CUE, TO_BOS), ((takes, {gives: size}),))
 
 
 def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
@@ -223,7 +228,8 @@ def _token_vectors(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator)
         features |= {"is_bos": float(word == BOS), "is_target": float(word == WORD)}
         for sign, sense in zip((1, -1), SENSES, strict=True):
             if word in CUES[sense]:
-                features |= {"is_cue": 1.0, "sense": sign * rng.uniform(0.8, 1.2)}
+                size = rng.uniform(0.8, 1.2)  # what the cue has less of the sense it has more of its accent
+                features |= {"is_cue": 1.0, "sense": sign * size, "accent": sign * (2 - size)}
         rows.append(write_vector(features))
     return np.stack(rows)
 

@@ -21,7 +21,7 @@ from probe.models import Model, Origin, untrained
 from probe.tokens import is_one_token
 
 WORDS = ("bank", "mole", "apple")
-MAX_PAIRS = 64
+MAX_PAIRS = 48
 Progress = Callable[[str, float], None]
 
 

@@ -1,0 +1,44 @@
+"""The values of the page's sections: corrected p over pairs of senses, reasons in order, one axis for words that differ."""
+
+from example_study import make_study
+
+from probe import charts
+from probe.report.excerpts import readings
+from probe.report.sections import head_facts, with_tests
+
+FRAMES = make_study().frames
+
+
+def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
+    heads = FRAMES["heads"].copy()
+    mine = (heads["word"] == "mole") & (heads["layer"] == 0) & (heads["head"] == 1)
+    heads.loc[mine, "p_swap"] = [0.5, 0.04, 0.3, 0.2, 0.6, 0.9]
+    row = with_tests(FRAMES["word_heads"].query("word == 'mole' and layer == 0 and head == 1"), heads)
+    assert row["p_swap"].tolist() == [0.04]
+    assert head_facts(row.to_dict("records")[0])["p_swap"] == "p = .04"
+
+
+def test_a_head_without_a_place_has_no_rank():
+    row = with_tests(FRAMES["word_heads"].query("word == 'bank' and layer == 3"), FRAMES["heads"]).to_dict("records")[0]
+    assert head_facts(row)["rank"] == "none"
+
+
+def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
+    head = next(item for item in readings(FRAMES) if item["word"] == "mole")["heads"][0]
+    assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
+    turned = FRAMES["verdicts"].iloc[::-1]
+    head = next(item for item in readings(FRAMES | {"verdicts": turned}) if item["word"] == "mole")["heads"][0]
+    assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
+    assert head["where"] == "in 5 of 5 pairs of senses"
+
+
+def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():
+    low = FRAMES["curves"].copy()
+    low.loc[(low["word"] == "mole") & (low["size"] == 1), "faithfulness"] = -0.5
+    drawn = [charts.set_curves(low, FRAMES["random_sets"], word).to_dict() for word in ("bank", "mole")]
+    domains = [view["encoding"]["y"]["scale"]["domain"] for spec in drawn for view in spec["layer"] if _scaled(view)]
+    assert len(domains) > 2 and all(domain == domains[0] for domain in domains) and domains[0][0] < -0.5
+
+
+def _scaled(view):
+    return "scale" in view["encoding"].get("y", {})

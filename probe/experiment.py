@@ -1,7 +1,8 @@
 """The measurements on one word: fit on one part of its sentences, order heads on another, measure on the third.
 
 Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
-measure on the report part only: the held-out separation of every head's write, and the exact swap of every head at the word.
+measure on the report part only the exact swap of every head at the word. The separation of every head's write is held out both
+ways, its direction fitted on one of the two parts and scored on the other.
 Before anything is swapped the gap itself must be there (`inference.gap_p`, p < .01).
 """
 

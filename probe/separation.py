@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probe import inference, senses, statistics
 from probe.effects import Pairs
-from probe.inference import MaxT
+from probe.inference import Labels, MaxT
 from probe.sentences import Sentence
 from probe.splits import cue_units
 from probe.statistics import Array
@@ -47,29 +47,49 @@ def measure_separation(
     permutations: int,
     seed: int,
 ) -> Separation:
-    """Fit every head's own direction on the fit rows, score the report rows, and again under every relabelling.
+    """Fit every head's own direction on one part, score the other, and the other way round, as given and under every relabelling.
 
-    `writes: layer head row d_head` · `parts`: the rows of fit and of report, all of two senses; the first sense of fit is A.
+    `writes: layer head row d_head` · `parts`: the rows of fit and of report, all of two senses; the first sense of fit is A. Every
+    sentence is scored once, along a direction fitted on the other part: means over the two parts, weighted by their sentences.
     """
-    labels = [[sentences[row].sense == sentences[parts[0][0]].sense for row in rows] for rows in parts]
-    units = [cue_units([sentences[row] for row in rows]) for rows in parts]
+    kinds = [[sentences[row] for row in rows] for rows in parts]
+    is_a = [np.array([sentence.sense == kinds[0][0].sense for sentence in kind]) for kind in kinds]
+    units = [cue_units(kind) for kind in kinds]
     rng = np.random.default_rng(seed)
-    fit_labels, report_labels = (
-        inference.relabel(is_a, unit, draws=permutations, rng=rng) for is_a, unit in zip(labels, units, strict=True)
-    )
-    per_sense = min(sum(labels[0]), len(labels[0]) - sum(labels[0]))
-    reduced = senses.reduced(*(writes[:, :, list(rows)] for rows in parts), per_sense=per_sense)
-    fit, report = (part.flatten(0, 1).numpy() for part in reduced)
-    null = inference.separation_null(fit, fit_labels, report, report_labels)
-    scores = inference.own_scores(fit, fit_labels[:1], report)[0]  # head row
-    crossed = statistics.crossed_factors([sentences[row].frame for row in parts[1]], units[1])
-    weights = statistics.bootstrap_weights(crossed, seed=seed)
-    low, high = statistics.interval(inference.auroc_draws(scores, labels[1], weights))
-    of_a = np.asarray(labels[1])
-    g = statistics.hedges_g(scores[:, of_a].T, scores[:, ~of_a].T)
-    shape = writes.shape[:2]
-    auroc, low, high, g = (values.reshape(shape) for values in (null[0], low, high, g))
-    return Separation(auroc, low, high, g, null.reshape(-1, *shape))
+    labels = [
+        inference.relabel(list(given), unit, draws=permutations, rng=rng)
+        for given, unit in zip(is_a, units, strict=True)
+    ]
+    nulls, draws, gs = [], [], []
+    for fit, new in ((0, 1), (1, 0)):
+        written = [writes[:, :, list(parts[part])] for part in (fit, new)]
+        scores, null = _held_out(written, labels[fit], labels[new])
+        crossed = statistics.crossed_factors([sentence.frame for sentence in kinds[new]], units[new])
+        weights = statistics.bootstrap_weights(crossed, seed=seed + fit)
+        nulls.append(null)
+        draws.append(inference.auroc_draws(scores, list(is_a[new]), weights))
+        gs.append(statistics.hedges_g(scores[:, is_a[new]].T, scores[:, ~is_a[new]].T))
+    share = len(parts[1]) / (len(parts[0]) + len(parts[1]))  # of the sentences that the first turn scores
+    null, g = _mean(nulls, share), _mean(gs, share)
+    low, high = statistics.interval(_mean(draws, share))
+    auroc, low, high, g = (values.reshape(writes.shape[:2]) for values in (null[0], low, high, g))
+    return Separation(auroc, low, high, g, null.reshape(-1, *writes.shape[:2]))
+
+
+def _held_out(written: Sequence[Tensor], fit_labels: Labels, new_labels: Labels) -> tuple[Array, Array]:
+    """Scores of new writes as labelled, and AUROCs under every labelling. `layer head n d, layer head m d -> head m, draw head`"""
+    of_a = int(fit_labels[0].sum())
+    reduced = senses.reduced(written[0], written[1], per_sense=min(of_a, fit_labels.shape[1] - of_a))
+    fit, new = (part.flatten(0, 1).numpy() for part in reduced)
+    null = inference.separation_null(fit, fit_labels, new, new_labels)
+    return inference.own_scores(fit, fit_labels[:1], new)[0], null
+
+
+def _mean(turns: Sequence[Array], share: float) -> Array:
+    """Weighted mean of the two turns; infinities of opposite sign are no separation."""
+    with np.errstate(invalid="ignore"):
+        mean = share * turns[0] + (1 - share) * turns[1]
+    return np.where(np.isnan(mean), 0.0, mean)
 
 
 def corrected_tests(

@@ -99,3 +99,57 @@ def test_paired_and_unpaired_cues_may_stand_side_by_side():
         return sample(np.vstack([both.rows, alone.rows]), [*both.is_a, *alone.is_a], [*both.units, *alone.units])
 
     assert inference.gap_p(mixed(), mixed(), seed=0) < 0.005
+
+
+# --- corrected for all heads -----------------------------------------------------------------------------------------
+
+
+def test_max_t_by_hand():
+    """Four relabellings, three heads. The leader is beaten by none, the second only by what the leader does, the last by two."""
+    observed = np.array([5.0, 1.0, 3.0])
+    null = np.array([[1.0, 0.0, 0.5], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.5, 0.0]])
+    found = inference.max_t(observed, null)
+    assert found.p.tolist() == [1 / 5, 3 / 5, 1 / 5]  # single-step would give the second 2 / 5: 4.0 reaches 3.0
+    assert found.t.tolist() == observed.tolist()
+    # by themselves 1/5, 3/5, 1/5; Benjamini-Hochberg: 1/5 * 3/2, 3/5, 1/5 * 3/2
+    assert found.q.tolist() == pytest.approx([0.3, 0.6, 0.3])
+
+
+def test_step_down_is_never_above_single_step_nor_below_the_uncorrected():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        observed, null = rng.normal(size=(3, 4)) + rng.random() * 2, rng.normal(size=(99, 3, 4))
+        found = inference.max_t(observed, null).p
+        single = (1 + (null.max((1, 2))[:, None, None] >= observed).sum(0)) / 100
+        alone = (1 + (null >= observed).sum(0)) / 100
+        assert (found <= single).all() and (found >= alone).all()
+        assert found.ravel()[observed.argmax()] == single.ravel()[observed.argmax()]
+        ordered = found.ravel()[(-observed).ravel().argsort()]
+        assert (np.diff(ordered) >= 0).all()
+
+
+def test_p_is_never_zero_and_ties_count_against_a_head():
+    assert inference.max_t(np.array([9.0]), np.zeros((99, 1))).p.tolist() == [0.01]
+    assert inference.max_t(np.array([1.0]), np.ones((99, 1))).p.tolist() == [1]
+
+
+def test_flips_of_whole_cue_words_by_hand():
+    """Two cue words of two pairs each: the signs of a word's pairs turn together, so four means are possible."""
+    effects = np.array([1.0, 3.0, 2.0, 2.0])[:, None]
+    null = inference.flip_null(effects, ["u", "u", "v", "v"], draws=200, rng=np.random.default_rng(0))
+    assert null.shape == (201, 1)
+    error = np.sqrt((18 / 4 - 4) / 3)
+    assert null[0, 0] == pytest.approx(2 / (error + error))  # one head: its own error is the median
+    still = np.sqrt((18 / 4 - 0) / 3)
+    expected = {round(2 / (2 * error), 9), round(-2 / (2 * error), 9), round(0 / (still + error), 9)}
+    assert {round(value, 9) + 0.0 for value in null[:, 0].tolist()} == expected
+
+
+def test_relabelling_keeps_cue_words_whole_and_senses_as_frequent():
+    is_a, units = [True, True, False, False, True, False], ["u", "u", "v", "v", "w", "w"]
+    labels = inference.relabel(is_a, units, draws=300, rng=np.random.default_rng(0))
+    assert labels[0].tolist() == is_a
+    assert (labels[:, 0] == labels[:, 1]).all() and (labels[:, 2] == labels[:, 3]).all()
+    assert (labels[:, 0] != labels[:, 2]).all()  # one of the two words is of each sense
+    assert (labels[:, 4] != labels[:, 5]).all()  # a word of both senses is turned as a whole
+    assert len({tuple(row) for row in labels.tolist()}) == 4

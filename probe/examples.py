@@ -143,7 +143,12 @@ def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     the largest ΔE: zero up to rounding in a causal model.
     """
     by_word = {result.material.word: result for result in results}
-    rows = [_show(model, by_word[item.word], item) for item in lexicon.showcase() if item.word in by_word]
+    rows = [
+        _show(model, by_word[item.word], item)
+        for item in lexicon.showcase()
+        if item.word in by_word
+        and item.sense in by_word[item.word].material.labels  # a user's senses may have other names
+    ]
     return rounded(pd.DataFrame(rows, columns=_SHOWCASE))
 
 

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from scipy.stats import false_discovery_control
 
 from probe import effects, inference, senses, splits
 from probe.effects import Effects, Pairs
@@ -118,7 +119,7 @@ def study_word(model: Model, material: Material, options: Options) -> WordResult
     states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
     depth, by_depth = _choose_depth(material, split, rows, states, options.seed)
     word = WordResult(material, split, states, tuple(rows), depth, by_depth)
-    found = _gated(weights, word, options)
+    found = _corrected_gate(_gated(weights, word, options))
     passed = [pair for pair in found if pair.gate_p < GATE]
     swapped = _swapped(weights, word, passed, options)
     pairs = tuple(swapped.get(pair.senses, pair) for pair in found)
@@ -160,6 +161,15 @@ def _gated(weights: Weights, word: WordResult, options: Options) -> list[PairRes
         )
         found.append(PairResult(axis, chosen, effects.gaps(axis, word.resid, chosen), gate, separation))
     return found
+
+
+def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
+    """The gate's p of every pair of senses, adjusted for how many pairs the word has (Benjamini-Hochberg).
+
+    Otherwise one of many pairs of senses would pass by chance, and its heads would be ranked.
+    """
+    adjusted = false_discovery_control([pair.gate_p for pair in pairs])
+    return [replace(pair, gate_p=float(p)) for pair, p in zip(pairs, adjusted, strict=True)]
 
 
 def _sample(word: WordResult, part: str, pair: tuple[str, str]) -> inference.Sample:

@@ -8,7 +8,9 @@ import io
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -56,7 +58,7 @@ def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
 
 
 def check_folder(out: str | os.PathLike[str]) -> None:
-    """Raises InputError when a report could not be written into `out`; makes nothing, so it can be asked before the work."""
+    """Raises InputError when a report could not be written into `out`; leaves nothing behind, so it can be asked before the work."""
     folder = Path(out)
     existing = next((part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/"))
     reason = None
@@ -66,7 +68,24 @@ def check_folder(out: str | os.PathLike[str]) -> None:
         reason = f"{existing} may not be written"
     elif taken := [name for name in (PAGE, "manifest.json") if (folder / name).is_dir()]:
         reason = f"{taken[0]} in it is a folder"
+    else:
+        reason = _trial(folder, existing)
     if reason:
         raise InputError(
             f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another with --out."
         )
+
+
+def _trial(folder: Path, existing: Path) -> str | None:
+    """Why no file can be made in `folder` (None: it can), found out by making one; what was made is removed again."""
+    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return None
+    except OSError:
+        return f"{existing} may not be written"
+    finally:
+        for part in made:
+            with suppress(OSError):
+                part.rmdir()

@@ -16,8 +16,8 @@ from probe import inference, senses
 from probe.experiment import Options, PairResult, WordResult
 from probe.models import Model
 from probe.replay import read_weights
-from probe.separation import measure_separation
-from probe.splits import FIT, REPORT, cue_units
+from probe.separation import measure_separation, sense_sample
+from probe.splits import FIT, REPORT
 from probe.statistics import Array
 from probe.trace import TargetStates, target_states
 
@@ -71,10 +71,6 @@ def _auroc(
 
 
 def _gate(states: TargetStates, word: WordResult, parts: tuple[list[int], list[int]], options: Options) -> float:
-    resid = states.resid[:, word.depth].double().numpy()
-    split, samples = len(parts[0]), []
-    for rows, vectors in zip(parts, (resid[:split], resid[split:]), strict=True):
-        sentences = [word.sentences[row] for row in rows]
-        is_a = [sentence.sense == sentences[0].sense for sentence in sentences]
-        samples.append(inference.Sample(vectors, is_a, cue_units(sentences)))
-    return inference.gap_p(samples[0], samples[1], seed=options.seed)
+    resid, split = states.resid[:, word.depth], len(parts[0])
+    fit, report = ([word.sentences[row] for row in rows] for rows in parts)
+    return inference.gap_p(sense_sample(resid[:split], fit), sense_sample(resid[split:], report), seed=options.seed)

@@ -23,7 +23,7 @@ from probe.replay import Weights, read_weights
 from probe.routes import Routes, measure_routes
 from probe.senses import Axis
 from probe.sentences import Sentence
-from probe.separation import Separation, Tests, corrected_tests, measure_separation
+from probe.separation import Separation, Tests, corrected_tests, measure_separation, sense_sample
 from probe.splits import FIT, PARTS, REPORT, SELECT, Split
 from probe.statistics import Array
 from probe.tokens import Tokens
@@ -174,9 +174,7 @@ def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
 
 def _sample(word: WordResult, part: str, pair: tuple[str, str]) -> inference.Sample:
     rows = word.rows_of(part, pair)
-    sentences = [word.sentences[row] for row in rows]
-    is_a = [sentence.sense == pair[0] for sentence in sentences]
-    return inference.Sample(word.resid[rows].double().numpy(), is_a, splits.cue_units(sentences))
+    return sense_sample(word.resid[rows], [word.sentences[row] for row in rows])
 
 
 def _swapped(

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import false_discovery_control, nct, norm, rankdata
-from scipy.stats import t as student
+from scipy.stats import false_discovery_control, norm, rankdata
 
 from probe.statistics import Array
 
@@ -171,19 +170,6 @@ def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.
     error = np.sqrt(np.maximum((flat**2).mean(0) - mean**2, 0) / max(len(effects) - 1, 1))
     floor = max(float(np.median(error[0])), 1e-12)
     return (mean / (error + floor)).reshape(-1, *effects.shape[1:])
-
-
-def sentences_needed(d: float, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> int:
-    """Sentences per sense (or pairs) that a head with a difference of `d` standard deviations needs to pass all `tests`.
-
-    One-sided t test at level / tests, by the noncentral t distribution.
-    """
-    for n in range(3, 100_000):
-        degrees = n - 1 if paired else 2 * n - 2
-        shift = d * np.sqrt(n if paired else n / 2)
-        if nct.sf(student.ppf(1 - level / tests, degrees), degrees, shift) >= power:
-            return n
-    return 100_000
 
 
 def smallest_effect(n: int, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> float:

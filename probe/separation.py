@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probe import inference, senses, statistics
 from probe.effects import Pairs
-from probe.inference import Labels, MaxT
+from probe.inference import Labels, MaxT, Sample
 from probe.sentences import Sentence
 from probe.splits import cue_units
 from probe.statistics import Array
@@ -74,6 +74,12 @@ def measure_separation(
     low, high = statistics.interval(_mean(draws, share))
     auroc, low, high, g = (values.reshape(writes.shape[:2]) for values in (null[0], low, high, g))
     return Separation(auroc, low, high, g, null.reshape(-1, *writes.shape[:2]))
+
+
+def sense_sample(vectors: Tensor, sentences: Sequence[Sentence]) -> Sample:
+    """Vectors of two senses for the gate, `n d_model`; the first sentence's sense is A, cue words are exchanged as a whole."""
+    is_a = [sentence.sense == sentences[0].sense for sentence in sentences]
+    return Sample(vectors.double().numpy(), is_a, cue_units(sentences))
 
 
 def _held_out(written: Sequence[Tensor], fit_labels: Labels, new_labels: Labels) -> tuple[Array, Array]:

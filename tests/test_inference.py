@@ -153,3 +153,11 @@ def test_relabelling_keeps_cue_words_whole_and_senses_as_frequent():
     assert (labels[:, 0] != labels[:, 2]).all()  # one of the two words is of each sense
     assert (labels[:, 4] != labels[:, 5]).all()  # a word of both senses is turned as a whole
     assert len({tuple(row) for row in labels.tolist()}) == 4
+
+
+@pytest.mark.parametrize(("d", "n", "pairs"), [(1, 40, 20), (0.8, 62, 31), (0.5, 157, 79)])
+def test_the_visible_effect_is_that_of_the_published_sample_sizes(d, n, pairs):
+    """Family-wise level .05 over 144 heads and power .8: the table in the method, and a fifth fewer is not enough."""
+    for size, paired in ((n, False), (pairs, True)):
+        assert inference.smallest_effect(size, tests=144, paired=paired) <= d
+        assert inference.smallest_effect(int(0.8 * size), tests=144, paired=paired) > d

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from probe import attention
+from probe.errors import InputError
 from probe.models import Model
 from probe.replay import Weights, read_weights
 from probe.tokens import Tokens, batch_by_length, in_order, tokenize
@@ -74,13 +75,26 @@ class Trace:
                 raise ValueError(f"trace of {n} tokens: {name} has shape {got}, expected {wanted}")
 
     def delta_e(self, layer: int, head: int, at: int) -> Tensor:
-        """ΔE of one head at position `at`, without b_O: z W_O. `-> d_model`"""
+        """ΔE of one head at position `at`, without b_O: z W_O. `-> d_model` Raises InputError for a place that is not there."""
+        self._require_place(layer=layer, head=head, at=at)
         return attention.write(self.z[layer, head, at], self.weights.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int) -> Tensor:
         """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
+        self._require_place(layer=layer, head=head, at=at)
         w_o = self.weights.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+
+    def _require_place(self, **place: int) -> None:
+        layers, heads, *_ = self.weights.shape
+        for (name, number), size in zip(place.items(), (layers, heads, len(self.tokens)), strict=True):
+            if not -size <= number < size:
+                step = f"expected {-size} to {size - 1}" if name == "at" else f"expected 0 to {size - 1}"
+                raise InputError(f"Taking ΔE out of a trace: {name} is {number}, {step}; choose one of these.")
+
+    def __repr__(self) -> str:
+        layers, heads, *_ = self.weights.shape
+        return f"<Trace of {len(self.tokens)} tokens through {self.model_name}: {layers} layers x {heads} heads>"
 
     def _repr_html_(self) -> str:
         layers, heads, d_model, d_head = self.weights.shape
@@ -129,6 +143,10 @@ class TargetStates:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        layers, heads = self.z.shape[1:3]
+        return f"<TargetStates of {len(self)} sentences: {layers} layers x {heads} heads>"
 
 
 def trace(model: Model, text: str) -> Trace:

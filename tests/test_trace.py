@@ -160,6 +160,30 @@ def test_the_residual_is_the_sum_of_what_was_written(model):
         torch.testing.assert_close(states.resid[:, layer + 1], running, **EXACT)
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"layer": 9}, f"layer is 9, expected 0 to {LAYERS - 1}"),
+        ({"head": HEADS}, f"head is {HEADS}, expected 0 to {HEADS - 1}"),
+        ({"at": 99}, "at is 99, expected -{n} to {last}"),
+    ],
+)
+def test_a_place_that_is_not_there_is_refused_in_one_sentence(whole, place, said):
+    n = len(whole.tokens)
+    expected = f"Taking ΔE out of a trace: {said.format(n=n, last=n - 1)}; choose one of these."
+    for take in (whole.delta_e, whole.delta_e_by_source):
+        with pytest.raises(InputError) as error:
+            take(**({"layer": 0, "head": 0, "at": -1} | place))
+        assert str(error.value) == expected
+        take(layer=LAYERS - 1, head=HEADS - 1, at=-n)
+
+
+def test_traces_and_states_show_themselves_in_one_line(model, whole):
+    assert repr(whole) == f"<Trace of {len(whole.tokens)} tokens through {model.name}: {LAYERS} layers x {HEADS} heads>"
+    states = states_of(model)
+    assert repr(states) == f"<TargetStates of {len(states)} sentences: {LAYERS} layers x {HEADS} heads>"
+
+
 def test_states_with_a_row_missing_cannot_be_made(model):
     states = states_of(model)
     for field in fields(states):

@@ -26,11 +26,16 @@ def measured(value: float, low: float, high: float) -> str:
     return f"{percent(value, digits)} {interval(100 * low, 100 * high, digits)}"
 
 
+LEVELS = (0.01, 0.05)
+
+
 def p_value(p: float) -> str:
-    """p = .034; p < .001 below that; p = 1."""
+    """p = .034, p = .0014: two significant digits, more where two would carry it across a level; p < .001 below that; p = 1."""
     if p < 0.001:
         return "p < .001"
-    return f"p = {p:.3f}".rstrip("0").removesuffix(".").replace("= 0.", "= .")
+    texts = [f"{p:.{digits}g}" for digits in (2, 3, 4, 5)]
+    kept = [text for text in texts if all((float(text) < level) == (p < level) for level in LEVELS)]
+    return f"p = {(kept or texts)[0]}".replace("= 0.", "= .")
 
 
 def scientific(value: float) -> str:

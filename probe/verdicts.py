@@ -18,6 +18,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from probe.numerals import decimal, measured, p_value, percent
+
 LEVEL = 0.05
 SMALLEST = 0.02
 LARGE = 0.1
@@ -49,7 +51,7 @@ def best_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
 def verdict(row: Evidence) -> tuple[str, str]:
     """The verdict on one head and the sentence that gives its reasons; the first rule that holds decides."""
     if math.isnan(row["net"]):
-        return "none", "the model does not separate these senses at the word, so no head was swapped"
+        return "none", "the model was not shown to separate these senses at the word, so no head was swapped"
     if row["layer"] >= row["depth"]:
         return "none", "it writes after the layer where the word is read, so it cannot have moved what is read there"
     separates = row["p_auroc"] < LEVEL
@@ -80,13 +82,20 @@ def is_positional(row: Evidence) -> bool:
 
 
 def _because(row: Evidence, name: str) -> str:
-    separation = f"separates the senses held out with AUROC {row['auroc']:.2f} (max-T p = {row['p_auroc']:.2g})"
-    p = row["p_opposes"] if name == "opposes" else row["p_swap"]
-    effect = f"swapping it moves the word {row['net']:.0%} [{row['net_low']:.0%}, {row['net_high']:.0%}] of the gap (max-T p = {p:.2g})"
-    extra = {
-        "position-explained": f"; {row['net_near']:.0%} with the cue next to the word, {row['net_far']:.0%} further away, and "
-        f"{row['attention_previous']:.0%} of its attention on the token before",
-        "backup": f"; it writes {row['direct']:.0%} of the gap itself and alone restores {row['alone']:.0%} of it (max-T p = "
-        f"{row['p_alone']:.2g})",
-    }
-    return f"{separation}; {effect}{extra.get(name, '')}"
+    separation = f"separates the senses held out with AUROC {decimal(row['auroc'])} (max-T {p_value(row['p_auroc'])})"
+    p = p_value(row["p_opposes"] if name == "opposes" else row["p_swap"])
+    effect = (
+        f"swapping it moves the word {measured(row['net'], row['net_low'], row['net_high'])} of the gap (max-T {p})"
+    )
+    return f"{separation}; {effect}{_beyond(row, name)}"
+
+
+def _beyond(row: Evidence, name: str) -> str:
+    """The further numbers of the verdicts that rest on more than separation and swap."""
+    if name == "position-explained":
+        near, far, previous = (percent(row[key]) for key in ("net_near", "net_far", "attention_previous"))
+        return f"; {near} with the cue next to the word, {far} further away, and {previous} of its attention on the token before"
+    if name == "backup":
+        writes, restores = percent(row["direct"]), percent(row["alone"])
+        return f"; it writes {writes} of the gap itself and alone restores {restores} of it (max-T {p_value(row['p_alone'])})"
+    return ""

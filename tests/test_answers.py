@@ -220,7 +220,18 @@ def test_a_reading_says_right_wrong_and_guess():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.4, "p = .4"), (0.034, "p = .034"), (0.0002, "p < .001"), (1.0, "p = 1"), (0.01, "p = .01")]
+    ("value", "text"),
+    [
+        *((0.4, "p = .4"), (0.034, "p = .034"), (0.0002, "p < .001"), (1.0, "p = 1"), (0.01, "p = .01")),
+        *(
+            (0.0014, "p = .0014"),
+            (0.00149, "p = .0015"),
+            (0.157, "p = .16"),
+            (0.000999, "p < .001"),
+            (0.001, "p = .001"),
+        ),
+        *((0.0496, "p = .0496"), (0.04999, "p = .04999"), (0.0504, "p = .05"), (0.00998, "p = .00998")),
+    ],
 )
 def test_p_values_are_written_as_statisticians_do(value, text):
     assert numerals.p_value(value) == text

@@ -8,6 +8,8 @@ import pytest
 from probe import verdicts
 from probe.verdicts import verdict
 
+N = "\u202f"
+
 # A head that resolves; every test changes what its rule is about.
 RESOLVES = {
     "layer": 1,
@@ -77,25 +79,26 @@ def test_no_verdict_rests_on_attention_or_separation_alone():
 
 
 def test_the_reasons_are_the_numbers():
-    separates = "separates the senses held out with AUROC 0.93 (max-T p = 0.001)"
-    moves = "swapping it moves the word 31% [24%, 38%] of the gap (max-T p = 0.002)"
-    assert verdict(RESOLVES)[1] == f"{separates}; {moves}"
-    assert verdict(RESOLVES | NEAR_ONLY)[1] == (
-        f"{separates}; {moves}; 50% with the cue next to the word, 1% further away, and 90% of its attention on the token before"
+    separates = "separates the senses held out with AUROC 0.93 (max-T p = .0014)"
+    moves = f"swapping it moves the word 31{N}% [24, 38] of the gap (max-T p < .001)"
+    resolves = RESOLVES | {"p_auroc": 0.0014, "p_swap": 0.0009}
+    assert verdict(resolves)[1] == f"{separates}; {moves}"
+    assert verdict(resolves | NEAR_ONLY)[1] == (
+        f"{separates}; {moves}; 50{N}% with the cue next to the word, 1{N}% further away, and 90{N}% of its attention on the token before"
     )
-    assert verdict(RESOLVES | AGAINST)[1] == (
-        f"{separates}; swapping it moves the word -10% [-20%, -5%] of the gap (max-T p = 0.01)"
+    assert verdict(resolves | AGAINST)[1] == (
+        f"{separates}; swapping it moves the word −10{N}% [−20, −5] of the gap (max-T p = .01)"
     )
-    backup = verdict(RESOLVES | {"net": 0.03, "direct": 0.9, "alone": 0.8, "p_alone": 0.01})[1]
+    backup = verdict(resolves | {"net": 0.03, "net_low": 0.02, "net_high": 0.04, "direct": 0.9, "p_alone": 0.01})[1]
     assert backup == (
-        f"{separates}; swapping it moves the word 3% [24%, 38%] of the gap (max-T p = 0.002); "
-        "it writes 90% of the gap itself and alone restores 80% of it (max-T p = 0.01)"
+        f"{separates}; swapping it moves the word 3.0{N}% [2.0, 4.0] of the gap (max-T p < .001); "
+        f"it writes 90{N}% of the gap itself and alone restores 30{N}% of it (max-T p = .01)"
     )
 
 
 def test_the_reasons_where_nothing_was_or_could_be_measured():
     assert verdict(RESOLVES | {"net": math.nan})[1] == (
-        "the model does not separate these senses at the word, so no head was swapped"
+        "the model was not shown to separate these senses at the word, so no head was swapped"
     )
     assert verdict(RESOLVES | {"layer": 3})[1] == (
         "it writes after the layer where the word is read, so it cannot have moved what is read there"

@@ -13,7 +13,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     statistics, inference, verdicts, controls          how sure: intervals, corrected tests, what a head was shown to be
     experiment, study, examples, suppliers             one word measured; the front door; single sentences to look at
     columns, tidy, tables, head_tables                 the border to pandas
-    charts/, report/, numerals, cli                    pictures, the page, the command line
+    charts/, pages/, report/, numerals, cli            pictures, what pages share, the report, the command line
     evaluation/                                        sense accuracy per layer, beside baselines
     errors, provenance                                 what a user is told; what made a result
 """

@@ -1,26 +1,20 @@
 """A study as a folder: the page, every frame as CSV and Parquet, and the manifest of what made them.
 
-Everything is made in memory first and written file by file under temporary names, so a reader never sees half a file, and what
-cannot be made leaves nothing behind. The same study gives the same bytes; times of day live only in the manifest.
+The same study gives the same bytes; times of day live only in the manifest.
 """
 
-import io
-import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from probe.errors import InputError
-from probe.provenance import manifest, sha256_of_bytes, write_atomically
-from probe.report.page import PAGE, render
+from probe.pages.folder import REPORT, check_folder, tables, write_folder
+from probe.provenance import manifest
+from probe.report.page import render
 
 if TYPE_CHECKING:
     from probe.study import Study
+
+__all__ = ["check_folder", "tables", "write_report"]
 
 
 def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = "") -> Path:
@@ -38,54 +32,4 @@ def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = 
         dtype=study.certificate.dtype,
         options=study.options,
     )
-    files = {PAGE: render(study, made).encode()} | tables(study.frames)
-    made["files"] = {name: sha256_of_bytes(content) for name, content in sorted(files.items())}
-    for name, content in files.items():
-        write_atomically(Path(out) / name, content)
-    write_atomically(Path(out) / "manifest.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
-    return Path(out) / PAGE
-
-
-def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
-    """Every frame as CSV and as Parquet, by file name."""
-    files = {}
-    for name, frame in frames.items():
-        files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, index=False)
-        files[f"{name}.parquet"] = buffer.getvalue()
-    return files
-
-
-def check_folder(out: str | os.PathLike[str]) -> None:
-    """Raises InputError when a report could not be written into `out`; leaves nothing behind, so it can be asked before the work."""
-    folder = Path(out)
-    existing = next((part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/"))
-    reason = None
-    if not existing.is_dir():
-        reason = f"{existing} is a file"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        reason = f"{existing} may not be written"
-    elif taken := [name for name in (PAGE, "manifest.json") if (folder / name).is_dir()]:
-        reason = f"{taken[0]} in it is a folder"
-    else:
-        reason = _trial(folder, existing)
-    if reason:
-        raise InputError(
-            f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another with --out."
-        )
-
-
-def _trial(folder: Path, existing: Path) -> str | None:
-    """Why no file can be made in `folder` (None: it can), found out by making one; what was made is removed again."""
-    made = [part for part in (folder, *folder.parents) if not part.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            return None
-    except OSError:
-        return f"{existing} may not be written"
-    finally:
-        for part in made:
-            with suppress(OSError):
-                part.rmdir()
+    return write_folder(out, REPORT, render(study, made), frames=study.frames, made=made)

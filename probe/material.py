@@ -47,20 +47,28 @@ class Material:
 
 def prepare(model: Model, corpus: Corpus, word: str) -> Material:
     """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot be asked about."""
-    tokens = tuple(tokenize(model, sentence.text) for sentence in corpus.sentences)
-    words: list[range] = []
-    cues: list[range | None] = []
-    for sentence, cut in zip(corpus.sentences, tokens, strict=True):
-        _require_word_in_span(sentence)
-        words.append(positions_of_span(cut, sentence.start, sentence.end))
-        if sentence.cue_start is None or sentence.cue_end is None:
-            cues.append(None)
-        else:
-            cues.append(positions_of_span(cut, sentence.cue_start, sentence.cue_end))
-    material = Material(word, corpus.sentences, tokens, tuple(words), tuple(cues), corpus.left_out)
+    placed = [_place(model, sentence) for sentence in corpus.sentences]
+    tokens, words, cues = (tuple(part) for part in zip(*placed, strict=True)) if placed else ((), (), ())
+    material = Material(word, corpus.sentences, tokens, words, cues, corpus.left_out)
     material = _without_late_cues(material) if model.config.causal else material
     _require_two_senses(material)
     return material
+
+
+def _place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
+    """The sentence in tokens, with the positions of its word and of its cue; what is wrong is said with its file and row."""
+    try:
+        tokens = tokenize(model, sentence.text)
+        _require_word_in_span(sentence)
+        word = positions_of_span(tokens, sentence.start, sentence.end)
+        if sentence.cue_start is None or sentence.cue_end is None:
+            return tokens, word, None
+        return tokens, word, positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
+    except InputError as error:
+        if sentence.where is None:
+            raise
+        said = str(error)
+        raise InputError(f"In {sentence.where}: {said[0].lower()}{said[1:]}") from error
 
 
 def _without_late_cues(material: Material) -> Material:

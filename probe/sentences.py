@@ -7,7 +7,7 @@ word than the one asked for) is counted with the rule, so that the rows used and
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from probe.errors import InputError
 from probe.sentence_files import REQUIRED, Row
 
 LEXICON = "the lexicon of probe"
+REPEATS = "repeats the sentence, span and sense of"
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
@@ -28,7 +29,7 @@ class Sentence:
     `start` and `end` are the characters of the word in `text`, which may be a form that contains `word` (apples); `cue_start` and
     `cue_end` those of the word that tells the sense, where it is known. Two sentences with the same `pair` are aligned: they
     differ in the cue only. `distance` is the number of tokens from the cue to the word (1: directly before), 4 standing for
-    4 and more. Raises InputError for an empty text, word or sense, or a span outside the text.
+    4 and more. `where` is the file and the row it was read from; sentences that differ in it alone are equal. Raises InputError for an empty text, word or sense, or a span outside the text.
     """
 
     word: str
@@ -42,11 +43,16 @@ class Sentence:
     cue_end: int | None = None
     distance: int | None = None
     split: str | None = None
+    where: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         flaw = _flaw(vars(self))
         if flaw:
             raise InputError(f"Making a sentence: {flaw}; correct it and try again.")
+
+
+# A row's place is not written in the row.
+_COLUMNS = tuple(column.name for column in fields(Sentence) if column.compare)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def _checked(place: Path, rows: Sequence[Row]) -> list[Sentence]:
         where, flaw = bad[0]
         count = f"{len(bad)} of {len(rows)} rows {'is' if len(bad) == 1 else 'are'} bad"
         raise InputError(f"Reading {place}, {where}: {flaw} ({count}); correct the file and read it again.")
-    return [Sentence(**values) for values in readable]
+    return [Sentence(**values, where=f"{place}, {row.where}") for values, row in zip(readable, rows, strict=True)]
 
 
 def _apply_rules(
@@ -112,7 +118,7 @@ def _apply_rules(
         if word is not None and sentence.word != word:
             left_out.append(LeftOut(where, f"about another word than {word!r}"))
         elif identity in first:
-            left_out.append(LeftOut(where, f"repeats the sentence, span and sense of {first[identity]}"))
+            left_out.append(LeftOut(where, f"{REPEATS} {first[identity]}"))
         else:
             first[identity] = where
             kept.append(sentence)
@@ -127,7 +133,7 @@ def _source_of(place: Path) -> str:
 def _normal(values: Mapping[str, object]) -> dict[str, Any]:
     """Only the known columns, numbers written as text read as numbers, empty optional fields as missing."""
     normal: dict[str, Any] = {}
-    for column in (field.name for field in fields(Sentence)):
+    for column in _COLUMNS:
         value = values.get(column)
         missing = value is None or (isinstance(value, float) and math.isnan(value))
         if missing or (value == "" and (column not in REQUIRED or column in _WHOLE_NUMBERS)):

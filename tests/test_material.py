@@ -1,5 +1,6 @@
 """What is asked of a causal model, and what is refused with its reason."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from handmade import PLAIN, WORD, corpus_of, make_sentences, resolver_model, wit
 from probe.errors import InputError
 from probe.material import prepare
 from probe.models import load
-from probe.sentences import LeftOut, Sentence
+from probe.sentences import LeftOut, Sentence, read_sentences
 from probe.tokens import find_word
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
@@ -124,6 +125,28 @@ def test_a_span_that_does_not_cover_the_word_is_said(model):
         "Reading the sentence 'the key near the lock': characters 4 to 7 are 'key', expected them to cover 'lock'; "
         "correct start and end."
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"text": f"the key near the {WORD}", "start": 4, "end": 7, "cue_start": None, "cue_end": None},
+            "reading the sentence 'the key near the lock': characters 4 to 7 are 'key', expected them to cover 'lock'; correct",
+        ),
+        (
+            {"text": "the key near the door", "start": 4, "end": 7, "cue_start": None, "cue_end": None},
+            "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give a word that stands in the text.",
+        ),
+        ({"text": EARLY[0].text + " the" * 40}, "reading the text "),
+    ],
+)
+def test_what_is_wrong_with_a_row_of_a_file_is_said_with_file_and_line(model, tmp_path, changes, said):
+    rows = [vars(given) | {"where": "not a column"} for given in (*EARLY, replace(EARLY[0], **changes))]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        prepare(model, read_sentences(tmp_path / "own.jsonl"), WORD)
+    assert str(error.value).startswith(f"In {tmp_path / 'own.jsonl'}, line {len(rows)}: {said}")
 
 
 def test_a_word_that_is_not_in_its_text_is_said(model):

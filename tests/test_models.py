@@ -316,6 +316,10 @@ UNSUPPORTED = {
         {"architectures": ["BertForMaskedLM"], "model_type": "bert"},
         "its architecture is BertForM",
     ),
+    "no architecture": (
+        {"architectures": None, "model_type": "bert"},
+        "its model_type is 'bert' and only GPT2LMHeadModel (GPT-2 of any size) is certified so far; load a GPT-2",
+    ),
     "no head": (
         {"architectures": ["GPT2Model"]},
         "its architecture is GPT2Model (model_type 'gpt2') and only GPT2LMHead",

@@ -13,6 +13,7 @@ from typing import Any
 from probe.errors import ModelError, UnsupportedModel
 
 SUPPORTED = "GPT2LMHeadModel"
+MODEL_TYPE = "gpt2"
 SIZES = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
 RESAVE = "save the model again with save_pretrained"
 
@@ -79,6 +80,8 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
     raw = read_json(folder / "config.json")
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
+        if raw.get("model_type", MODEL_TYPE) != MODEL_TYPE:
+            raise _unsupported(folder, f"its model_type is {raw['model_type']!r}")
         step = f'add "architectures": ["{SUPPORTED}"] to config.json if that is what the model is'
         raise refuse(folder, f"config.json does not name one architecture (got {architectures!r})", step)
     return config_from(raw, where=folder, architecture=str(architectures[0]), prepend_bos=prepend_bos)
@@ -113,11 +116,8 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
 
 
 def _refuse_other_models(raw: Mapping[str, Any], where: object, architecture: str) -> None:
-    if raw.get("model_type") != "gpt2" or architecture != SUPPORTED:
-        raise UnsupportedModel(
-            f"Cannot load {where}: its architecture is {architecture} (model_type {raw.get('model_type')!r}) and only "
-            f"{SUPPORTED} (GPT-2 of any size) is certified so far; load a GPT-2 or tiny-senses."
-        )
+    if raw.get("model_type") != MODEL_TYPE or architecture != SUPPORTED:
+        raise _unsupported(where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})")
     for key, standard in STANDARD.items():
         if raw.get(key, standard) != standard:
             raise UnsupportedModel(
@@ -128,6 +128,13 @@ def _refuse_other_models(raw: Mapping[str, Any], where: object, architecture: st
         if raw.get(key):
             reason = "would run code of its own" if key == "auto_map" else "is quantized"
             raise UnsupportedModel(f"Cannot load {where}: it {reason} ({key}); load a plain float checkpoint.")
+
+
+def _unsupported(where: object, found: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"Cannot load {where}: {found} and only {SUPPORTED} (GPT-2 of any size) is certified so far; "
+        "load a GPT-2 or tiny-senses."
+    )
 
 
 def _size(value: object, key: str, where: object) -> int:

@@ -15,6 +15,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     columns, tidy, tables, head_tables                 the border to pandas
     charts/, pages/, report/, numerals, cli            pictures, what pages share, the report, the command line
     evaluation/                                        sense accuracy per layer, beside baselines
+    parameters                                         how many numbers a model has, and where
     errors, provenance                                 what a user is told; what made a result
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from probe.evaluation.evaluate import Evaluation, evaluate, write_evaluation
     from probe.lexicon import entry, expand, read_sentences, showcase, words
     from probe.models import Model, available, load
+    from probe.parameters import count_parameters
     from probe.report import write_report
     from probe.study import Study, study
     from probe.tokens import tokenize
@@ -57,6 +59,7 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "Evaluation": "evaluation.evaluate",
     "write_evaluation": "evaluation.evaluate",
+    "count_parameters": "parameters",
     "ProbeError": "errors",
     "InputError": "errors",
     "ModelError": "errors",
@@ -85,6 +88,7 @@ __all__ = [
     "evaluate",
     "Evaluation",
     "write_evaluation",
+    "count_parameters",
     "ProbeError",
     "InputError",
     "ModelError",

@@ -7,11 +7,11 @@ Results go to standard output, progress (on a terminal only) and errors to stand
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
@@ -21,9 +21,11 @@ from probe.errors import ProbeError
 if TYPE_CHECKING:
     from probe.check import Certificate
     from probe.evaluation.evaluate import Evaluation
+    from probe.parameters import Count
 
 DEFAULT_MODEL = "tiny-senses"
 INTERRUPTED = 130
+PERMUTATIONS = 1000
 
 app = typer.Typer(
     name="probe",
@@ -50,7 +52,9 @@ def report(
     seed: Annotated[
         int, typer.Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")
     ] = 0,
-    permutations: Annotated[int, typer.Option(min=99, help="How often senses are reassigned to cue words.")] = 1000,
+    permutations: Annotated[
+        int, typer.Option(min=99, help="How often senses are reassigned to cue words.")
+    ] = PERMUTATIONS,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
     from probe.report import check_folder, write_report
@@ -68,7 +72,7 @@ def report(
 
         result = study(load(model), words, corpus=corpus, seed=seed, permutations=permutations, progress=progress)
         progress("writing", 0.98)
-        pages = write_report(result, out, command=_command(words, model, sentences, seed))
+        pages = write_report(result, out, command=_command(model, sentences, result.options))
     typer.echo(pages)
 
 
@@ -130,6 +134,25 @@ def evaluate(
 
 
 @app.command()
+def params(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model: its tensors are counted.")
+    ] = DEFAULT_MODEL,
+    as_json: JsonOption = False,
+) -> None:
+    """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
+    from probe.parameters import PUBLISHED, count_tensors, published
+
+    if name in PUBLISHED:
+        counted = published(name)
+    else:
+        from probe.models import load
+
+        counted = count_tensors(load(name))
+    _print_count(counted, as_json)
+
+
+@app.command()
 def models(as_json: JsonOption = False) -> None:
     """What can be loaded, and what is already on this machine."""
     from probe.models import available
@@ -152,18 +175,21 @@ def main() -> None:
         typer.echo(f"probe: {error}", err=True)
         sys.exit(error.exit_code)
     except TyperException as error:
-        typer.echo(f"probe: {error.format_message().rstrip('.')} (see `probe --help`).", err=True)
+        place = getattr(error, "ctx", None)  # a wrong option carries the command it was given to
+        command = place.command_path if place else "probe"
+        typer.echo(f"probe: {error.format_message().rstrip('.')} (see `{command} --help`).", err=True)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("probe: interrupted; finished files are kept, unfinished ones were not written.", err=True)
         sys.exit(INTERRUPTED)
 
 
-def _command(words: list[str] | None, model: str, sentences: Path | None, seed: int) -> str:
-    """The command that makes the same page again, without this machine's folders."""
-    parts = ["probe", "report", *(words or []), "--model", Path(model).name]
+def _command(model: str, sentences: Path | None, options: Mapping[str, Any]) -> str:
+    """The command that makes the same page again, whatever the defaults will be then, without this machine's folders."""
+    parts = ["probe", "report", *options["words"], "--model", Path(model).name]
     parts += ["--sentences", sentences.name] if sentences else []
-    return shlex.join([*parts, "--seed", str(seed)])
+    parts += ["--permutations", str(options["permutations"])] if options["permutations"] != PERMUTATIONS else []
+    return shlex.join([*parts, "--seed", str(options["seed"])])
 
 
 def _print_certificate(certificate: "Certificate") -> None:
@@ -193,6 +219,25 @@ def _print_evaluation(result: "Evaluation") -> None:
         _print_table(header, rows)
         typer.echo()
     for line in result.reasons():
+        typer.echo(line)
+
+
+def _print_count(counted: "Count", as_json: bool) -> None:
+    from probe.parameters import told
+
+    if as_json:
+        parts = [asdict(part) | {"total": part.total} for part in counted.parts]
+        totals = {name: getattr(counted, name) for name in ("per_head", "per_block", "attention", "total")}
+        more = {"square_value": counted.square_value, "tensors": counted.tensors}
+        typer.echo(json.dumps({"sizes": asdict(counted.sizes), "parts": parts} | totals | more))
+        return
+    rows = [
+        [part.name, part.shape, f"{part.each:>11,}", f"{part.number:>7,}", f"{part.total:>14,}"]
+        for part in counted.parts
+        if part.number
+    ]
+    _print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
+    for line in told(counted):
         typer.echo(line)
 
 

@@ -1,0 +1,114 @@
+"""Parameters: GPT-3's table as introductions print it, and a loaded model's tensors against the formula."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+from checkpoints import SMALL_PARAMETERS, make_checkpoint, make_model
+
+import probe
+from probe.cli import main
+from probe.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, count_tensors, published, sizes_of, told
+
+# The numbers of the table that introductions print (12,288 dimensions, 96 blocks of 96 heads of 128, 50,257 tokens).
+GPT3 = {
+    "token embedding": 617_558_016,
+    "query": 14_495_514_624,
+    "key": 14_495_514_624,
+    "value down": 14_495_514_624,
+    "value up": 14_495_514_624,
+    "MLP up": 57_982_058_496,
+    "MLP down": 57_982_058_496,
+    "unembedding": 617_558_016,
+}
+
+
+def run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["probe", "params", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    captured = capsys.readouterr()
+    return stop.value.code or 0, captured.out, captured.err
+
+
+def test_gpt3_is_counted_as_introductions_count_it():
+    counted = published("gpt3")
+    assert {part.name: part.total for part in counted.parts} == GPT3
+    assert all(part.each == 1_572_864 for part in counted.parts if part.name in HEAD_PARTS)
+    assert (counted.per_head, counted.per_block) == (6_291_456, 603_979_776)
+    assert (counted.attention, counted.total) == (57_982_058_496, 175_181_291_520)
+    assert counted.square_value == 150_994_944
+    assert 0.33 < counted.attention / counted.total < 0.34
+
+
+def test_the_command_prints_every_number_of_gpt3(monkeypatch, capsys):
+    code, out, err = run(monkeypatch, capsys, "gpt3")
+    assert code == 0 and err == ""
+    said = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", out)}
+    numbers = {1_572_864, 6_291_456, 603_979_776, 57_982_058_496, 175_181_291_520, 150_994_944, 617_558_016}
+    assert numbers | {12_288, 128, 96, 50_257} <= said
+
+
+def test_the_formula_without_matrices_only_adds_positions_biases_and_norms():
+    sizes = PUBLISHED["gpt3"]
+    d, more = sizes.d_model, count(sizes).total - published("gpt3").total
+    assert more == 2048 * d + 96 * (4 * d + 4 * d + d + 4 * d) + 2 * d
+    assert f"{more:,}" in told(published("gpt3"))[-1]
+
+
+def test_tensors_of_a_model_agree_with_the_formula_and_with_a_count_by_hand(model):
+    counted = count_tensors(model)
+    assert counted.total == SMALL_PARAMETERS == sum(tensor.numel() for tensor in make_model().parameters())
+    assert counted.parts == count(sizes_of(model)).parts
+    assert counted.tensors == len(model.weights) == 2 + 2 * 12 + 2
+
+
+def test_tied_weights_are_counted_once_and_untied_ones_twice(model, tmp_path):
+    untied = probe.load(make_checkpoint(tmp_path / "untied", tied=False))
+    once, twice = count_tensors(model), count_tensors(untied)
+    assert twice.total - once.total == 400 * 32
+    assert "counted once" in " ".join(told(once)) and "counted once" not in " ".join(told(twice))
+
+
+@pytest.mark.parametrize("change, part", [({"d_mlp": 64}, "MLP up"), ({"n_ctx": 47}, "position embedding")])
+def test_tensors_that_are_not_the_configs_are_one_sentence(model, change, part):
+    wrong = replace(model, config=replace(model.config, **change))
+    with pytest.raises(
+        probe.CrossCheckError, match=rf"^Counting the parameters of .*: {part} came to [\d,]+, expected"
+    ):
+        count_tensors(wrong)
+
+
+def test_a_tensor_that_belongs_to_no_part_is_noticed(model):
+    wrong = replace(model, weights={**model.weights, "h.0.attn.extra": model.weights["ln_f.bias"]})
+    with pytest.raises(probe.CrossCheckError, match="all tensors came to"):
+        count_tensors(wrong)
+
+
+def test_heads_narrower_than_the_model_are_counted_by_their_own_size():
+    sizes = Sizes("odd", 1, 3, 10, 2, 7, 5, 4, tied=True)
+    parts = {part.name: part.total for part in count(sizes).parts}
+    assert parts["query"] == 3 * 10 * 2 and parts["MLP up"] == 70 and parts["unembedding"] == 0
+
+
+def test_json_holds_the_same_numbers(monkeypatch, capsys, checkpoint):
+    code, out, _ = run(monkeypatch, capsys, checkpoint, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["total"] == SMALL_PARAMETERS == sum(part["total"] for part in found["parts"])
+    assert found["per_block"] == 4 * found["per_head"] == 4 * 4 * 32 * 8 and found["tensors"] == 28
+
+
+def test_an_unknown_model_is_one_sentence(monkeypatch, capsys):
+    code, out, err = run(monkeypatch, capsys, "./nowhere")
+    assert code == 2 and out == "" and err.startswith("probe: Cannot load ./nowhere: there is no such folder")
+
+
+def test_the_public_function_takes_a_model_or_a_published_name(model):
+    assert probe.count_parameters(model) == count_tensors(model)
+    assert probe.count_parameters("gpt3") == published("gpt3")
+    with pytest.raises(
+        probe.InputError, match=r"^Counting the parameters of 'gpt5': expected a loaded model or one of gpt3; load"
+    ):
+        probe.count_parameters("gpt5")

@@ -7,6 +7,7 @@ Study is what the user holds: frames, never tensors.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 import pandas as pd
 
@@ -95,15 +96,22 @@ def study(
 
 
 def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
-    """The words to study, each of which has sentences; InputError names the known ones otherwise."""
+    """The words to study as they are spelled where their sentences are; InputError names the known ones otherwise."""
     known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences)) if corpus else lexicon.words()
-    chosen = (words,) if isinstance(words, str) else tuple(dict.fromkeys(words or (known if corpus else WORDS)))
-    for word in chosen:
-        if word not in known:
-            step = "give one of these" if corpus else "give one of these, or your own sentences with --sentences"
-            listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
-            raise InputError(f"Looking for sentences with {word!r}: there are none; known words are {listed}; {step}.")
-    return chosen
+    given = (words,) if isinstance(words, str) else words or (known if corpus else WORDS)
+    return tuple(dict.fromkeys(_spelled(word, known, own=corpus is not None) for word in given))
+
+
+def _spelled(word: str, known: Sequence[str], *, own: bool) -> str:
+    """The known word that is meant: the same, or the only one that differs in case alone."""
+    alike = [name for name in known if name.casefold() == word.casefold()]
+    if word in known or len(alike) == 1:
+        return word if word in known else alike[0]
+    near = " or ".join(map(repr, alike or get_close_matches(word.casefold(), known, n=1)))
+    meant = f" (did you mean {near}?)" if near else ""
+    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    step = "give one of these" if own else "give one of these, or your own sentences with --sentences"
+    raise InputError(f"Looking for sentences with {word!r}: there are none{meant}; known words are {listed}; {step}.")
 
 
 def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:

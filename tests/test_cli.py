@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from checkpoints import change_tensors, make_checkpoint
 
+from probe import cli
 from probe.cli import main
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
@@ -95,13 +96,37 @@ def test_models_lists_the_embedded_one(run):
     "arguments, parts",
     [
         (["wug"], ["'wug'", "known words are", "bank"]),
-        (["bank", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
+        (["banck"], ["'banck'", "there are none (did you mean 'bank'?); known words are"]),
+        (["bank", "--seed", "-1"], ["--seed", "greater than or equal to 0", "(see `probe report --help`)"]),
         (["bank", "--sentences", "nowhere.jsonl"], ["nowhere.jsonl"]),
         (["bank", "--model", "./nowhere"], ["./nowhere", "no such folder"]),
     ],
 )
 def test_bad_arguments_end_in_one_sentence(run, arguments, parts):
     assert_one_sentence(run("report", *arguments), *parts)
+
+
+@pytest.mark.parametrize(
+    "arguments, command",
+    [(["evaluate", "--sead", "3"], "probe evaluate"), (["check", "--sead"], "probe check"), (["reprot"], "probe")],
+)
+def test_a_wrong_option_points_to_the_help_of_its_command(run, arguments, command):
+    assert_one_sentence(run(*arguments), f"(see `{command} --help`).")
+
+
+@pytest.mark.parametrize(
+    "given, made",
+    [
+        ({}, "probe report bank mole --model tiny-senses --seed 3"),
+        ({"permutations": 99}, "probe report bank mole --model tiny-senses --permutations 99 --seed 3"),
+        ({"words": ["A b"]}, "probe report 'A b' --model tiny-senses --seed 3"),
+    ],
+)
+def test_the_command_of_a_page_spells_out_what_made_it(given, made):
+    options = {"words": ["bank", "mole"], "seed": 3, "permutations": 1000} | given
+    assert cli._command("some/folder/tiny-senses", None, options) == made
+    own = cli._command("tiny-senses", Path("some/folder/own.jsonl"), options)
+    assert " --sentences own.jsonl " in own and "folder" not in own
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import probe
 from probe import models
 from probe.columns import COLUMNS
 from probe.lexicon import Corpus
+from probe.study import _choose_words, _spelled
 
 # The contract of the heads table; what needs permutations (p_ q_ verdict, auroc_low/high, hedges_g has no interval) comes later.
 CONTRACT = (
@@ -180,6 +181,17 @@ def test_a_study_shows_itself_and_names_its_frames(study):
     assert "bank" in shown and "tiny-senses" in shown
     with pytest.raises(AttributeError, match="a study has no 'nothing'; its frames are words, heads"):
         _ = study.nothing
+
+
+def test_a_word_in_other_letters_is_the_known_one_and_the_same_spelling_comes_first():
+    known = ("bank", "Apple", "apple")
+    assert _spelled("BANK", known, own=True) == "bank"
+    assert _spelled("apple", known, own=True) == "apple" and _spelled("Apple", known, own=True) == "Apple"
+    assert _choose_words(["BANK", "bank", "Mole"], None) == ("bank", "mole")
+    with pytest.raises(probe.InputError, match=r"'APPLE': there are none \(did you mean 'Apple' or 'apple'\?\)"):
+        _spelled("APPLE", known, own=True)
+    with pytest.raises(probe.InputError, match=r"'moles': there are none \(did you mean 'mole'\?\)"):
+        _choose_words("moles", None)
 
 
 def test_an_unknown_word_names_the_known_ones(model):

@@ -3,6 +3,8 @@
 KEYS = ("word", "sense_a", "sense_b")
 CAUSAL = (
     "direct",
+    "direct_low",
+    "direct_high",
     "denoise",
     "noise",
     "swap",
@@ -23,6 +25,10 @@ HEADS = (
     *("p_auroc", "q_auroc", "p_swap", "q_swap", "attention_cue", "attention_previous", "verdict"),
     *("rank", "rank_low", "rank_high"),
 )
+CURVES = (
+    *("word", "area", "smallest", "size", "added", "faithfulness", "faithfulness_low", "faithfulness_high"),
+    *("necessity", "necessity_low", "necessity_high"),
+)
 RANKS = dict.fromkeys(("rank", "rank_low", "rank_high"), "Int64")
 METHODS = {
     "nearest": "nearest sense centroid",
@@ -39,6 +45,8 @@ COLUMNS = {
     "auroc": "held-out separation of the head's write ΔE along its own direction (0.5 chance, 1 perfect)",
     "hedges_g": "the same separation in pooled standard deviations",
     "direct": "D, what the head itself writes along the sense axis (fraction of the sense gap)",
+    "direct_low": "lower end of the 95 % bootstrap interval of direct",
+    "direct_high": "upper end of the 95 % bootstrap interval of direct",
     "denoise": "R_dn, B given A's head output (fraction of the gap restored)",
     "noise": "R_ns, A given B's head output (fraction of the gap lost)",
     "swap": "E = (R_dn + R_ns) / 2, the swap effect (fraction of the sense gap)",
@@ -104,11 +112,16 @@ COLUMNS = {
     "size": "how many heads are in the set",
     "added": "the head that joined the set at this size",
     "faithfulness": "F, how much of the gap the set keeps when all other heads have the donor's value (1 is all)",
+    "faithfulness_low": "lower end of the 95 % bootstrap interval of faithfulness",
+    "faithfulness_high": "upper end of the 95 % bootstrap interval of faithfulness",
     "necessity": "1 - F of all other heads (1: nothing is left without this set)",
+    "necessity_low": "lower end of the 95 % bootstrap interval of necessity",
+    "necessity_high": "upper end of the 95 % bootstrap interval of necessity",
     "area": "mean faithfulness over the share of heads kept (1: one head is enough)",
     "smallest": "the fewest leading heads with F of at least 0.9",
-    "visible_d": "smallest difference between senses, in standard deviations, that these sentences would show in 80 % of cases",
-    "visible_d_pairs": "the same for swaps of these pairs",
+    "cue_words": "cue words of the sense that has fewer, those to fit and to report on (sentences, where no cues are given): what tests count",
+    "visible_d": "smallest difference between senses that so many cue words would show in 80 % of cases, in standard deviations over them",
+    "visible_d_pairs": "the same for swaps, by the cue words of the pairs",
     "condition": "as measured, or a control: labels permuted, later token, untrained model",
     "untrained_p": "p of the gap in the untrained model",
     "exploratory": "fewer than 50 sentences per sense to report on",

@@ -50,8 +50,7 @@ class Pairs:
 
     def bootstrap(self) -> Array:
         """How often each pair counts in each draw, frames and cue words resampled. `-> draws pair`"""
-        crossed = (self.frames, self.cues) if self.frames != self.cues else (self.frames,)
-        return statistics.bootstrap_weights(crossed, seed=self.seed)
+        return bootstrap([self])
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +81,20 @@ class Effects:
         """What each pair shows beyond its same-sense donors, in fractions of the gap of all pairs. `-> pair layer head`"""
         return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean()
 
-    def draws(self, weights: Array) -> tuple[Array, Array]:
-        """E, and E beyond the same-sense donor, in every bootstrap draw. `draws pair -> draws layer head, twice`"""
-        swap = statistics.bootstrap_ratio((self.denoise + self.noise) / 2, self.gap, weights)
-        return swap, swap - statistics.bootstrap_ratio(self.same_sense, self.gap, weights)
+    def draws(self, weights: Array) -> dict[str, Array]:
+        """E, E beyond the same-sense donor and D in every bootstrap draw. `draws pair -> swap, net, direct: draws layer head`"""
+        swap, same, direct = (
+            statistics.bootstrap_ratio(values, self.gap, weights)
+            for values in ((self.denoise + self.noise) / 2, self.same_sense, self.direct)
+        )
+        return {"swap": swap, "net": swap - same, "direct": direct}
+
+
+def bootstrap(groups: Sequence[Pairs]) -> Array:
+    """How often each pair of all groups counts in each draw; a frame or cue word counts alike wherever it stands. `-> draws pair`"""
+    frames, cues = ([name for pairs in groups for name in getattr(pairs, kind)] for kind in ("frames", "cues"))
+    crossed = (frames, cues) if frames != cues else (frames,)
+    return statistics.bootstrap_weights(crossed, seed=groups[0].seed)
 
 
 def make_pairs(

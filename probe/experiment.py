@@ -30,8 +30,8 @@ from probe.tokens import Tokens
 from probe.trace import TargetStates, target_states
 
 GATE = 0.01
-AS_GOOD = 0.95
-CURVE_PAIRS = 6
+AS_GOOD = 0.99
+CURVE_PAIRS = 12
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,14 @@ def _choose_depth(
 ) -> tuple[int, Array]:
     """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part.
 
-    Of depths that separate as well, up to AS_GOOD of the best, the last: what a head writes after the read-out cannot be seen, and
-    differences that small are chance.
+    Of depths whose AUROC is as good, up to AS_GOOD of the best, the last: what a head writes after the read-out cannot be seen,
+    and differences that small are chance.
     """
     fit = [index for index, row in enumerate(rows) if split.parts[row] == FIT]
     groups = splits.cue_units([material.sentences[rows[index]] for index in fit])
     labels = [material.labels[rows[index]] for index in fit]
     separation = senses.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
-    as_good = separation[1:] >= min(AS_GOOD * separation[1:].max(), separation[1:].max())
+    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
     return int(np.flatnonzero(as_good)[-1]) + 1, separation
 
 

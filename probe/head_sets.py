@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probe import patching
+from probe import effects, patching, statistics
 from probe.effects import Pairs
 from probe.replay import Weights
 from probe.senses import Axis
@@ -42,13 +42,16 @@ HeadIndex = tuple[int, int]
 class Curves:
     """Faithfulness and necessity of the first `sizes` heads of an order, and of random sets matched to them per layer.
 
-    `faithfulness necessity: size` · `random_sizes: r` · `random: r set`, NaN where fewer different sets exist.
+    `faithfulness necessity: size`, the ends of their 95 % bootstrap intervals `(low, high) size` · `random_sizes: r` ·
+    `random: r set`, NaN where fewer different sets exist.
     """
 
     order: tuple[HeadIndex, ...]
     sizes: tuple[int, ...]
     faithfulness: Array
+    faithfulness_interval: tuple[Array, Array]
     necessity: Array
+    necessity_interval: tuple[Array, Array]
     random_sizes: tuple[int, ...]
     random: Array
 
@@ -86,21 +89,37 @@ def measure_curves(
     rng = np.random.default_rng(seed)
     drawn = [matched_sets(mask_of(order[:size], shape), RANDOM_SETS, rng) for size in random_sizes]
     masks = [*leading, *(~mask for mask in leading), *(mask for group in drawn for mask in group)]
-    found = faithfulness(weights, ids, z[:, :depth], studies, np.array(masks))
+    along = _along(weights, ids, z[:, :depth], studies, np.array(masks))
+    found = _restored(along.sum(0))
+    drawn_rows = effects.bootstrap([pairs for _, pairs in studies]).repeat(2, axis=1)
+    low, high = statistics.interval(_restored(drawn_rows @ along[:, : 1 + 2 * len(sizes)]))
     first, second, rest = np.split(found, [len(sizes), 2 * len(sizes)])
     random = np.full((len(random_sizes), RANDOM_SETS), np.nan)
     for row, group in enumerate(drawn):
         random[row, : len(group)], rest = rest[: len(group)], rest[len(group) :]
-    return Curves(tuple(order), sizes, first, 1 - second, random_sizes, random)
+    kept, without = slice(len(sizes)), slice(len(sizes), None)
+    return Curves(
+        order=tuple(order),
+        sizes=sizes,
+        faithfulness=first,
+        faithfulness_interval=(low[kept], high[kept]),
+        necessity=1 - second,
+        necessity_interval=(1 - high[without], 1 - low[without]),
+        random_sizes=random_sizes,
+        random=random,
+    )
 
 
 def faithfulness(
     weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
 ) -> Array:
     """F of every set, over all pairs of all sense pairs in both directions. `masks: set layer head -> set`"""
-    along = _along(weights, ids, z, studies, masks)
-    total = along.sum(0)  # 0 where all heads are kept, most negative where none is
-    return np.asarray((total[1:] - total[0]) / -total[0])
+    return _restored(_along(weights, ids, z, studies, masks).sum(0))
+
+
+def _restored(total: Array) -> Array:
+    """F from sums over rows: 0 where all heads are kept, most negative where none is (the first). `... 1 + set -> ... set`"""
+    return np.asarray((total[..., 1:] - total[..., :1]) / -total[..., :1])
 
 
 def measure_alone(weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, study: tuple[Axis, Pairs]) -> Array:

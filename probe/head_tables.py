@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probe import effects, statistics
-from probe.columns import CAUSAL, KEYS, RANKS
+from probe.columns import CAUSAL, CURVES, KEYS, RANKS
 from probe.experiment import PairResult, WordResult
 from probe.routes import by_distance
 from probe.statistics import Array
@@ -65,16 +65,15 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
         name: mean(effect.ratio(name) for effect, _ in measured)
         for name in ("direct", "denoise", "noise", "same_sense")
     }
-    swap_draws, net_draws = (
-        mean(draws) for draws in zip(*(effect.draws(weights) for effect, weights in measured), strict=True)
-    )
     found["swap"] = (found["denoise"] + found["noise"]) / 2
-    found["swap_low"], found["swap_high"] = statistics.interval(swap_draws)
     found["self_repair"] = found["swap"] - found["direct"]
     found["net"] = found["swap"] - found["same_sense"]
-    found["net_low"], found["net_high"] = statistics.interval(net_draws)
+    drawn = [effect.draws(weights) for effect, weights in measured]
+    draws = {name: mean(each[name] for each in drawn) for name in drawn[0]}
+    for name, values in draws.items():
+        found[f"{name}_low"], found[f"{name}_high"] = statistics.interval(values)
     depth = pairs[0].axis.depth
-    ranks = (_ranks(found["net"][:depth]), *effects.rank_intervals(net_draws[:, :depth]))
+    ranks = (_ranks(found["net"][:depth]), *effects.rank_intervals(draws["net"][:, :depth]))
     for name, values in zip(RANKS, ranks, strict=True):  # heads that write after the read-out have no place in it
         found[name] = np.pad(values.astype(float), ((0, len(found["net"]) - depth), (0, 0)), constant_values=np.nan)
     return {name: found[name] for name in CAUSAL}
@@ -164,11 +163,15 @@ def curves(results: Sequence[WordResult]) -> pd.DataFrame:
                 "size": curve.sizes,
                 "added": added,
                 "faithfulness": curve.faithfulness,
+                "faithfulness_low": curve.faithfulness_interval[0],
+                "faithfulness_high": curve.faithfulness_interval[1],
                 "necessity": curve.necessity,
+                "necessity_low": curve.necessity_interval[0],
+                "necessity_high": curve.necessity_interval[1],
             }
             summary = {"word": result.material.word, "area": curve.area, "smallest": curve.smallest}
             parts.append(with_key(pd.DataFrame(columns), summary))
-    return stacked(parts, ["word", "area", "smallest", "size", "added", "faithfulness", "necessity"])
+    return stacked(parts, list(CURVES))
 
 
 def random_sets(results: Sequence[WordResult]) -> pd.DataFrame:

@@ -1,9 +1,11 @@
 """P-values that survive 144 tests: max-T permutation of the whole pipeline, false discovery rates, and power beforehand.
 
-What is permuted is the assignment of senses to cue words (with their partner, where cues come in pairs): every frame reuses the
-same few cue words, so shuffling sentences, or flipping frames, would only ask whether these words differ, which they do in any
-model. The direction of every head is fitted again under every relabelling, and the largest statistic over all heads is what
-each head has to beat, which holds the chance of even one false claim at the level of the test.
+What is permuted is the assignment of senses to cue words: every frame reuses the same few cue words, so shuffling sentences, or
+flipping frames, would only ask whether these words differ, which they do in any model. Cue words are dealt out one by one also
+where sentences come in pairs: ten pairs could only be turned round in a thousand ways, too few for p-values to become small.
+Effects of swaps belong to a pair, so there whole pairs of cue words change their sign. The direction of every head is fitted
+again under every relabelling, and the largest statistic over all heads is what each head has to beat, which holds the chance of
+even one false claim at the level of the test.
 
 Sources: Westfall & Young 1993 (max-T); Winkler et al. 2014 (exchangeable groups); Benjamini & Hochberg 1995;
 Tusher et al. 2001 (a floor under standard errors).
@@ -173,6 +175,10 @@ def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.
 
 
 def smallest_effect(n: int, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> float:
-    """The difference in standard deviations that `n` sentences per sense (or pairs) would show with this power."""
+    """The difference in standard deviations that `n` independent sentences per sense (or pairs) would show with this power.
+
+    Sentences that share a cue word are not independent: there `n` counts cue words. It is the power of a test along a direction
+    known beforehand; one that is fitted first sees less.
+    """
     scale = np.sqrt(n if paired else n / 2)
     return float((norm.ppf(1 - level / tests) + norm.ppf(power)) / scale)

@@ -56,24 +56,22 @@ def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: i
 
 
 def separation_by_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[object], *, seed: int) -> Array:
-    """Cross-validated Hedges' g of the difference-of-means direction at every depth, mean over sense pairs and folds.
+    """Cross-validated AUROC of the difference-of-means direction at every depth, mean over sense pairs and folds.
 
-    `sentence depth d_model -> depth`. Nothing is scored on the sentences it was fitted on; groups stay together. Infinite
-    where nothing varies within senses; 0 where folds contradict each other infinitely, or none can be scored.
+    `sentence depth d_model -> depth`. Nothing is scored on the sentences it was fitted on; groups stay together. One half (chance)
+    where vectors are identical and where no fold can be scored. (Hedges' g would go on telling depths apart whose senses are all
+    perfectly separated, by how little they vary, which a few cue words say nothing about: the chosen depth would hang on the seed.)
     """
     results = []
     for train, test in statistics.folds(groups, FOLDS, seed=seed):
         for a, b in sense_pairs(labels):
             fit_a, fit_b = (resid[[r for r in train if labels[r] == sense]].double() for sense in (a, b))
             new_a, new_b = (resid[[r for r in test if labels[r] == sense]].double() for sense in (a, b))
-            if min(map(len, (fit_a, fit_b))) < 1 or min(map(len, (new_a, new_b))) < 2:
+            if not all(map(len, (fit_a, fit_b, new_a, new_b))):
                 continue
             direction = fit_a.mean(0) - fit_b.mean(0)  # depth d_model
-            scores = [(new * direction).sum(-1).numpy() for new in (new_a, new_b)]
-            results.append(statistics.hedges_g(*scores))
-    with np.errstate(invalid="ignore"):
-        mean = np.mean(results, axis=0) if results else np.zeros(resid.shape[1])
-    return np.where(np.isnan(mean), 0.0, mean)
+            results.append(statistics.auroc(*((new * direction).sum(-1).numpy() for new in (new_a, new_b))))
+    return np.mean(results, axis=0) if results else np.full(resid.shape[1], 0.5)
 
 
 def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:

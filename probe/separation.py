@@ -14,7 +14,7 @@ from probe import inference, senses, statistics
 from probe.effects import Pairs
 from probe.inference import Labels, MaxT, Sample
 from probe.sentences import Sentence
-from probe.splits import cue_units
+from probe.splits import cue_words
 from probe.statistics import Array
 
 
@@ -54,7 +54,7 @@ def measure_separation(
     """
     kinds = [[sentences[row] for row in rows] for rows in parts]
     is_a = [np.array([sentence.sense == kinds[0][0].sense for sentence in kind]) for kind in kinds]
-    units = [cue_units(kind) for kind in kinds]
+    units = [cue_words(kind) for kind in kinds]
     rng = np.random.default_rng(seed)
     labels = [
         inference.relabel(list(given), unit, draws=permutations, rng=rng)
@@ -79,7 +79,7 @@ def measure_separation(
 def sense_sample(vectors: Tensor, sentences: Sequence[Sentence]) -> Sample:
     """Vectors of two senses for the gate, `n d_model`; the first sentence's sense is A, cue words are exchanged as a whole."""
     is_a = [sentence.sense == sentences[0].sense for sentence in sentences]
-    return Sample(vectors.double().numpy(), is_a, cue_units(sentences))
+    return Sample(vectors.double().numpy(), is_a, cue_words(sentences))
 
 
 def _held_out(written: Sequence[Tensor], fit_labels: Labels, new_labels: Labels) -> tuple[Array, Array]:

@@ -81,7 +81,7 @@ def linked_cues(sentences: Sequence[Sentence]) -> list[Hashable]:
     """A group per cue word; cue words that share a pair are one group, so that no pair is torn apart. None: no cue given."""
     if any(sentence.cue_start is None for sentence in sentences):
         return [None] * len(sentences)
-    cues = [sentence.text[sentence.cue_start : sentence.cue_end].casefold() for sentence in sentences]
+    cues = [_cue(sentence) for sentence in sentences]
     root = {cue: cue for cue in cues}
 
     def find(cue: str) -> str:
@@ -98,8 +98,19 @@ def linked_cues(sentences: Sequence[Sentence]) -> list[Hashable]:
 
 
 def cue_units(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """What may be exchanged as a whole: the linked cue words, or each sentence by itself where no cues are known."""
+    """What may be turned round as a whole: the linked cue words, or each sentence by itself where no cues are known."""
     return [row if cue is None else cue for row, cue in enumerate(linked_cues(sentences))]
+
+
+def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
+    """What may change its sense as a whole: each cue word, or each sentence by itself where no cues are known."""
+    if any(sentence.cue_start is None for sentence in sentences):
+        return list(range(len(sentences)))
+    return [_cue(sentence) for sentence in sentences]
+
+
+def _cue(sentence: Sentence) -> str:
+    return sentence.text[sentence.cue_start : sentence.cue_end].casefold()
 
 
 def _require_enough(sentences: Sequence[Sentence], split: Split) -> None:

@@ -20,7 +20,7 @@ from probe.head_tables import curves, distances, evidence, random_sets, routes, 
 from probe.lexicon import LeftOut
 from probe.models import Model
 from probe.replay import read_weights
-from probe.splits import FIT, GIVEN, GIVEN_PARTS, REPORT
+from probe.splits import FIT, GIVEN, GIVEN_PARTS, REPORT, cue_words
 from probe.tidy import by_head, key_of, rounded, sense_pairs_of, with_key
 
 FEW = 50
@@ -57,6 +57,11 @@ def words(results: Sequence[WordResult]) -> pd.DataFrame:
         a, b = (result.part(REPORT, sense) for sense in pair.senses)
         resid = result.states.resid[:, result.depth]
         tests = pair.separation.auroc.size
+        counted = [
+            [result.sentences[row] for part in (FIT, REPORT) for row in result.part(part, sense)]
+            for sense in pair.senses
+        ]
+        units = min(len(set(cue_words(scored))) for scored in counted)
         auroc = statistics.auroc(*(pair.axis.coordinate(resid[part]).numpy() for part in (a, b)))
         rows.append(
             key_of(result, pair)
@@ -74,8 +79,9 @@ def words(results: Sequence[WordResult]) -> pd.DataFrame:
                 "gap_high": high,
                 "gap_p": pair.gate_p,
                 "negative_gaps": int((pair.gap <= 0).sum()),
-                "visible_d": inference.smallest_effect(min(len(a), len(b)), tests=tests, paired=False),
-                "visible_d_pairs": inference.smallest_effect(len(pair.pairs), tests=tests, paired=True),
+                "cue_words": units,
+                "visible_d": inference.smallest_effect(units, tests=tests, paired=False),
+                "visible_d_pairs": inference.smallest_effect(len(set(pair.pairs.cues)), tests=tests, paired=True),
                 "exploratory": min(len(a), len(b)) < FEW,
                 "ranked": pair.effects is not None,
             }

@@ -67,7 +67,7 @@ def tokens_of(ids: Sequence[int]) -> Tokens:
 
 WORD = "lock"
 SENSES = ("door", "canal")
-CUES = {sense: tuple(f"{sense}{number}" for number in range(18)) for sense in SENSES}
+CUES = {sense: tuple(f"{sense}{number}" for number in range(40)) for sense in SENSES}
 PLAIN = (
     "the",
     "a",
@@ -133,7 +133,7 @@ PLANTED = ("anchor", "is_bos", "is_cue", "is_target", "sense", "resolved", "deco
 PLACES = ("place_cos", "place_sin")
 OPEN = (*(f"word{number}" for number in range(4)), *(f"noise{number}" for number in range(5)))
 FEATURES = (*PLANTED, *PLACES, *OPEN)
-READ_BY_ANY = ("is_bos", "is_cue", "is_target", *PLACES, *OPEN)
+READ_BY_ANY = ("is_cue", "is_target", *PLACES, *OPEN)  # not is_bos: who asks for it looks nowhere else
 WRITTEN_BY_ANY = tuple(name for name in OPEN if name.startswith("noise"))
 LAYERS, HEADS, D_HEAD, D_MLP, POSITIONS = 3, 4, 10, 24, 32
 D_MODEL = HEADS * D_HEAD

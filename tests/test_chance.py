@@ -163,8 +163,30 @@ def found_at(run, *, heads, d_head, d=1.0):
 
 
 @pytest.mark.slow
-def test_an_effect_of_one_standard_deviation_is_found_in_four_of_five_runs(monkeypatch):
-    """Published power: d = 1 needs 40 sentences a sense among 144 heads; 46 are reported on, 31 more are fitted on."""
+def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five_runs(monkeypatch):
+    """Published power: d = 1 needs 40 sentences a sense among 144 heads; 46 are reported on, 31 more are fitted on.
+
+    That holds along a direction known beforehand. One that is fitted among many dimensions of equal noise sees less, so the
+    write has as few as keep it within the power.
+    """
     without_intervals(monkeypatch)
     runs = [found_at(run, heads=144, d_head=4) for run in range(60)]
     assert np.mean(np.array(runs) < 0.05) >= 0.8
+
+
+def swap_found_at(run, *, pairs, heads=144, d=1.0):
+    """p of a head whose swap moves pairs by d standard deviations in the mean, among heads whose swaps move them at random."""
+    rng = np.random.default_rng(run)
+    effects = rng.normal(size=(pairs, heads))
+    place = int(rng.integers(heads))
+    effects[:, place] += d
+    null = inference.flip_null(effects, range(pairs), draws=1000, rng=rng)
+    return inference.max_t(null[0], null[1:]).p[place]
+
+
+@pytest.mark.parametrize("pairs", [46, 23])  # 46 pairs, and 46 sentences in pairs
+def test_a_swap_that_moves_pairs_by_one_standard_deviation_is_found_in_four_of_five_runs(pairs):
+    runs = [swap_found_at(run, pairs=pairs) for run in range(RUNS)]
+    assert np.mean(np.array(runs) < 0.05) >= 0.8
+    nothing = [swap_found_at(run, pairs=pairs, d=0.0) for run in range(RUNS)]
+    assert np.mean(np.array(nothing) < 0.05) < 0.02

@@ -237,11 +237,24 @@ def test_ratios_are_of_sums():
 
 def test_a_draw_of_everything_once_is_the_effect_itself():
     effect = by_hand()
-    swap, net = effect.draws(np.array([[1.0, 1], [2, 0], [0, 1]]))
+    swap, net, direct = effect.draws(np.array([[1.0, 1], [2, 0], [0, 1]])).values()
     np.testing.assert_allclose(swap[0], effect.swap)
     np.testing.assert_allclose(net[0], effect.swap - effect.ratio("same_sense"))
     np.testing.assert_allclose(swap[1], [[0.75, 0]])  # the first pair alone: (1 + .5) / 2 over 1
     np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
+    np.testing.assert_allclose(direct, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
+
+
+def test_a_cue_word_counts_alike_in_every_group():
+    groups = [
+        Pairs(*[tuple(range(len(cues)))] * 4, ("f",) * len(cues), cues, (1,) * len(cues), effects.ALIGNED, 3)
+        for cues in (("x", "y", "z"), ("y", "x"))
+    ]
+    weights = effects.bootstrap(groups)
+    assert weights.shape == (2000, 5)
+    np.testing.assert_array_equal(weights[:, :2], weights[:, [4, 3]])
+    assert (weights[:, 0] != weights[:, 1]).any()
+    np.testing.assert_array_equal(groups[0].bootstrap(), effects.bootstrap(groups[:1]))
 
 
 def test_rank_intervals_by_hand():

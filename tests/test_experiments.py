@@ -34,7 +34,7 @@ from probe.trace import trace
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 1000
 PERMUTATIONS = 199
-SENTENCES = make_sentences(cues=16)
+SENTENCES = make_sentences(distances=(1, 2), cues=40)
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 
 
@@ -208,8 +208,8 @@ def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
 
 def test_the_read_out_is_after_the_planted_head(measured, planted):
     assert measured.depth > planted[1][0]
-    assert measured.by_depth[measured.depth] > 5
-    assert np.abs(measured.by_depth[: planted[1][0] + 1]).max() < 5
+    assert measured.by_depth[measured.depth] == 1
+    assert measured.by_depth[: planted[1][0] + 1].max() < 0.8
 
 
 def test_the_planted_head_is_first_by_separation_by_writing_and_by_swap(studied, planted):
@@ -238,17 +238,22 @@ def test_its_swap_is_the_whole_gap_and_every_others_is_nothing(studied, planted)
 def test_it_is_the_only_head_called_a_resolver(studied, planted):
     heads = studied.heads.set_index(["layer", "head"])
     assert heads.index[heads["verdict"] == "resolver"].tolist() == [planted[1]]
-    for name in ("p_auroc", "p_swap"):
-        assert 1 / (PERMUTATIONS + 1) <= heads.loc[planted[1], name] < 0.05, name
+    for name in ("p_auroc", "p_swap"):  # no relabelling of twenty cue words a sense reaches what it does as they are
+        assert heads.loc[planted[1], name] == 1 / (PERMUTATIONS + 1), name
 
 
-def test_a_model_without_the_head_is_not_ranked(seed, tmp_path):
-    bare = probe.load(make_handmade(tmp_path / "none", [], seed=seed))
-    studied = probe.study(bare, corpus=corpus_of(SENTENCES), seed=seed, permutations=PERMUTATIONS)
-    assert not studied.words["ranked"].any()
-    assert studied.heads[["direct", "denoise", "noise", "swap", "rank"]].isna().all().all()
-    assert studied.word_heads.empty
-    assert (studied.words["gap_p"] >= 0.01).all()
+def test_models_without_the_head_are_not_ranked(tmp_path):
+    """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such tests)."""
+    passed = []
+    for seed in SEEDS:
+        bare = probe.load(make_handmade(tmp_path / f"none{seed}", [], seed=seed))
+        studied = probe.study(bare, corpus=corpus_of(SENTENCES), seed=seed, permutations=PERMUTATIONS)
+        ranked = bool(studied.words["ranked"].item())
+        passed.append(ranked)
+        assert ranked == (studied.words["gap_p"].item() < 0.01)
+        assert ranked != studied.word_heads.empty
+        assert ranked != studied.heads[["direct", "denoise", "noise", "swap", "rank"]].isna().all().all()
+    assert sum(passed) <= 1
 
 
 # --- 7: the cue after the word ---------------------------------------------------------------------------------------
@@ -305,7 +310,7 @@ def test_sentences_that_the_file_gives_no_part_are_left_out_with_that_reason():
     given = [replace(row, split=parts[number // 2 % 3]) for number, row in enumerate(SENTENCES)]
     studied = probe.study(model, corpus=corpus_of(given), permutations=PERMUTATIONS)
     assert set(studied.left_out["reason"]) == {"its split is 'dev', expected one of fit, train, select, report, test"}
-    assert len(studied.left_out) == len(SENTENCES) / 3
+    assert len(studied.left_out) == sum(row.split == "dev" for row in given)
     crossing = probe.study(model, corpus=corpus_of(SENTENCES), permutations=PERMUTATIONS).left_out
     assert set(crossing["reason"]) == {"its frame is on one side of the split and its cue on the other"}
 

@@ -1,5 +1,7 @@
 """Sets of heads: their sizes and random matches, faithfulness from nothing to everything, against whole hooked forwards."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -120,6 +122,22 @@ def test_curves_are_those_of_the_leading_sets(setting):
     assert np.isfinite(found.random[0]).sum() == HEADS - 1
 
 
+def test_intervals_are_those_of_pairs_drawn_again(setting):
+    weights, rows, base, (axis, pairs) = setting
+    z = base.z.transpose(0, 1)
+    found = head_sets.measure_curves(weights, rows, z, [(axis, pairs)], ALL, seed=0)
+    for name in ("faithfulness", "necessity"):
+        (low, high), value = getattr(found, f"{name}_interval"), getattr(found, name)
+        assert (low <= high).all()
+        assert low[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)  # none and all are exact
+        assert high[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)
+        assert (high - low)[1:-1].min() > 0.01
+    alike = replace(pairs, a=(0,) * 5, b=(5,) * 5)  # five times the same pair: nothing to be unsure of
+    sure = head_sets.measure_curves(weights, rows, z, [(axis, alike)], ALL, seed=0)
+    np.testing.assert_allclose(*sure.faithfulness_interval, atol=1e-9)
+    np.testing.assert_allclose(sure.faithfulness_interval[0], sure.faithfulness, atol=1e-9)
+
+
 # --- sets ------------------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +171,9 @@ def test_no_more_random_sets_than_asked_for():
     ("faithfulness", "smallest", "area"), [((0, 0.5, 1), 2, 0.5), ((0, 0.9, 1), 1, 0.7), ((0, 0.2, 0.89), None, 0.3225)]
 )
 def test_area_and_smallest_set_by_hand(faithfulness, smallest, area):
-    curves = Curves(((0, 0), (0, 1)), (0, 1, 2), np.array(faithfulness), np.zeros(3), (), np.zeros((0, 0)))
+    none = np.zeros(3)
+    curves = Curves(
+        ((0, 0), (0, 1)), (0, 1, 2), np.array(faithfulness), (none, none), none, (none, none), (), np.zeros((0, 0))
+    )
     assert curves.smallest == smallest
     assert curves.area == pytest.approx(area)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from handmade import random_model, tokens_of
+from scipy.stats import norm
 
 from probe import senses, statistics
 from probe.replay import read_weights
@@ -84,11 +85,10 @@ def separated(depths, *, n=24, noise=1.0, seed=0):
 
 
 def test_separation_follows_the_gap():
-    resid, labels = separated([0.0, 2.0, 6.0, 3.0], n=60)
-    found = senses.separation_by_depth(resid, labels, range(60), seed=0)
-    assert found.argmax() == 2
-    assert abs(found[0]) < 1
-    assert found[3] > found[1] > found[0]
+    resid, labels = separated([0.0, 1.0, 3.0, 1.5], n=600)
+    found = senses.separation_by_depth(resid, labels, range(600), seed=0)
+    expected = norm.cdf(np.array([0.0, 1.0, 3.0, 1.5]) / np.sqrt(2))  # of two normals that stand d apart
+    np.testing.assert_allclose(found, expected, atol=0.05)
 
 
 def test_separation_is_held_out():
@@ -98,44 +98,41 @@ def test_separation_is_held_out():
         for seed in range(40)
     ]
     mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(40)
-    assert (np.abs(mean) < 3 * error).all()
+    assert (np.abs(mean - 0.5) < 3 * error).all()
 
 
 def test_groups_are_not_trained_and_tested_on_at_once():
-    """Two cue words a sense, each a vector of its own: sentences leak, cue words do not."""
-    cue = np.arange(48) % 4
-    rows = normal(4, 1, 100)[cue] + 0.01 * normal(48, 1, 100, seed=1)
+    """Cue words are vectors of their own that have no sense in common: sentences leak, cue words do not."""
+    cue = np.arange(96) % 12
+    rows = normal(12, 1, 100)[cue] + 0.01 * normal(96, 1, 100, seed=1)
     labels = ["a" if number % 2 else "b" for number in cue]
-    assert senses.separation_by_depth(rows, labels, range(48), seed=0)[0] > 10
-    assert senses.separation_by_depth(rows, labels, cue.tolist(), seed=0)[0] < 10
+    assert senses.separation_by_depth(rows, labels, range(96), seed=0)[0] == 1
+    assert senses.separation_by_depth(rows, labels, cue.tolist(), seed=0)[0] < 0.9
 
 
 @pytest.mark.parametrize("counts", [(17, 19), (12, 12), (30, 7)])
 def test_identical_vectors_are_not_separated_at_all(counts):
     labels = ["a"] * counts[0] + ["b"] * counts[1]
     resid = normal(1, 2, 64).expand(sum(counts), 2, 64).float()
-    assert senses.separation_by_depth(resid, labels, range(sum(counts)), seed=0).tolist() == [0, 0]
+    assert senses.separation_by_depth(resid, labels, range(sum(counts)), seed=0).tolist() == [0.5, 0.5]
 
 
-def test_a_gap_without_spread_is_infinite_and_its_first_depth_is_chosen():
+def test_a_gap_without_spread_is_perfect():
     resid, labels = separated([0.0, 0.0, 2.0, 3.0, 3.0], noise=0.0)
-    found = senses.separation_by_depth(resid, labels, range(24), seed=0)
-    assert found.tolist() == [0, 0, np.inf, np.inf, np.inf]
-    assert found.argmax() == 2
+    assert senses.separation_by_depth(resid, labels, range(24), seed=0).tolist() == [0.5, 0.5, 1, 1, 1]
 
 
-@pytest.mark.parametrize(("gaps", "expected"), [((1.0, 1, -5), -np.inf), ((3.0, 1, -0.5), 0.0), ((1.0, 2, 3), np.inf)])
-def test_folds_that_contradict_each_other_without_spread_are_no_separation(recwarn, gaps, expected):
-    """Three groups are the three folds; each is scored with the sign of the sum of the other two: + + - is no number."""
+@pytest.mark.parametrize(("gaps", "expected"), [((1.0, 1, -5), 0.0), ((3.0, 1, -0.5), 2 / 3), ((1.0, 2, 3), 1.0)])
+def test_folds_that_contradict_each_other_are_averaged(gaps, expected):
+    """Three groups are the three folds; each is scored with the sign of the sum of the other two."""
     labels, groups = ["a", "b"] * 9, [row // 6 for row in range(18)]
     resid = torch.tensor([0.5, -0.5]).repeat(9) * torch.tensor(gaps).repeat_interleave(6)
     found = senses.separation_by_depth(resid[:, None, None].double(), labels, groups, seed=0)
-    assert found.tolist() == [expected]
-    assert len(recwarn) == 0
+    assert found.tolist() == pytest.approx([expected])
 
 
-def test_nothing_to_score_is_zero():
-    assert senses.separation_by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0], seed=0).tolist() == [0, 0, 0]
+def test_nothing_to_score_is_chance():
+    assert senses.separation_by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0], seed=0).tolist() == [0.5] * 3
 
 
 def test_the_profile_begins_at_exactly_nothing():

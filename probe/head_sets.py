@@ -82,32 +82,37 @@ def measure_curves(
     `ids`: token ids up to the target, row by row · `z: row layer head d_head` · `order`: heads below the read-out, best first.
     """
     depth, heads = studies[0][0].depth, z.shape[2]
-    shape = (depth, heads)
-    sizes = curve_sizes(len(order))
-    leading = [mask_of(order[:size], shape) for size in sizes]
-    random_sizes = tuple(sorted({size for size in np.geomspace(1, len(order) - 1, SIZES).round().astype(int).tolist()}))
+    z, shape, sizes = z[:, :depth], (depth, heads), curve_sizes(len(order))
+    leading = np.array([mask_of(order[:size], shape) for size in sizes])
+    along = _along(weights, ids, z, studies, np.concatenate([leading, ~leading]))
+    weight = effects.bootstrap([pairs for _, pairs in studies]).repeat(2, axis=1)
+    (kept, without), (low, low_without), (high, high_without) = (
+        np.split(values, 2) for values in (_restored(along.sum(0)), *statistics.interval(_restored(weight @ along)))
+    )
+    random_sizes = _random_sizes(sizes, kept)
     rng = np.random.default_rng(seed)
-    drawn = [matched_sets(mask_of(order[:size], shape), RANDOM_SETS, rng) for size in random_sizes]
-    masks = [*leading, *(~mask for mask in leading), *(mask for group in drawn for mask in group)]
-    along = _along(weights, ids, z[:, :depth], studies, np.array(masks))
-    found = _restored(along.sum(0))
-    drawn_rows = effects.bootstrap([pairs for _, pairs in studies]).repeat(2, axis=1)
-    low, high = statistics.interval(_restored(drawn_rows @ along[:, : 1 + 2 * len(sizes)]))
-    first, second, rest = np.split(found, [len(sizes), 2 * len(sizes)])
     random = np.full((len(random_sizes), RANDOM_SETS), np.nan)
-    for row, group in enumerate(drawn):
-        random[row, : len(group)], rest = rest[: len(group)], rest[len(group) :]
-    kept, without = slice(len(sizes)), slice(len(sizes), None)
+    for row, size in zip(random, random_sizes, strict=True):
+        drawn = np.array(matched_sets(mask_of(order[:size], shape), RANDOM_SETS, rng), dtype=bool).reshape(-1, *shape)
+        row[: len(drawn)] = faithfulness(weights, ids, z, studies, drawn)
     return Curves(
         order=tuple(order),
         sizes=sizes,
-        faithfulness=first,
-        faithfulness_interval=(low[kept], high[kept]),
-        necessity=1 - second,
-        necessity_interval=(1 - high[without], 1 - low[without]),
+        faithfulness=kept,
+        faithfulness_interval=(low, high),
+        necessity=1 - without,
+        necessity_interval=(1 - high_without, 1 - low_without),
         random_sizes=random_sizes,
         random=random,
     )
+
+
+def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
+    """Sizes from one head to all but one, and the smallest that is enough: there the leading heads have to beat random ones."""
+    most = sizes[-1]
+    spread = np.geomspace(1, most - 1, SIZES).round().astype(int).tolist()
+    enough = [size for size, value in zip(sizes, faithfulness, strict=True) if value >= ENOUGH and size < most]
+    return tuple(sorted({*spread, *enough[:1]}))
 
 
 def faithfulness(

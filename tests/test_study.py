@@ -94,6 +94,32 @@ def test_ranks_are_a_permutation_of_the_heads_below_the_read_out(study):
     assert (leaders["rank_low"] == 1).all() and (leaders["net_low"] > 0).all()
 
 
+def test_the_leading_heads_restore_the_sense_and_beat_every_random_set(study):
+    for word in ("bank", "mole"):
+        curve = study.curves[study.curves["word"] == word].set_index("size")
+        smallest = int(curve["smallest"].iloc[0])
+        assert smallest <= 4
+        assert curve.loc[smallest, "faithfulness"] >= 0.9 > curve.loc[smallest - 1, "faithfulness"]
+        random = study.random_sets[(study.random_sets["word"] == word) & (study.random_sets["size"] == smallest)]
+        assert len(random) > 20 and random["faithfulness"].max() < curve.loc[smallest, "faithfulness_low"]
+        for name in ("faithfulness", "necessity"):
+            assert (curve[f"{name}_low"] <= curve[f"{name}_high"]).all()
+
+
+def test_the_read_out_does_not_hang_on_the_seed(model, study):
+    for seed in (1, 2):
+        other = probe.study(model, "bank", seed=seed, permutations=99, max_pairs=8)
+        assert set(other.words["depth"]) == set(study.words["depth"])
+        assert other.words["ranked"].all()
+
+
+def test_the_interval_of_the_direct_effect_holds_it(study):
+    heads = study.word_heads
+    assert (heads["direct_low"] <= heads["direct_high"]).all()
+    inside = heads["direct"].between(heads["direct_low"], heads["direct_high"])
+    assert inside.mean() > 0.9
+
+
 def test_used_and_left_out_add_up_to_what_was_given(study):
     for word in ("bank", "mole"):
         given = len(probe.expand(word).sentences)

@@ -2,128 +2,140 @@
 
 Every one of the layers x heads swaps is performed, none is approximated. A swapped run differs from the base run only at
 the target position (the model is causal and the sentence is cut at the word), so all variants are carried through the later
-layers as single vectors against the base run's keys and values (`replay.resume_block`).
+layers as single vectors against the base run's keys and values (`probe.engine`).
 
 Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and noising).
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from probe import replay
+from probe import engine
 from probe.replay import Weights
 from probe.tokens import batch_by_length, in_order
 
-VARIANTS = 4096
+NUMBERS = 2**22
+Branch = tuple[Tensor, Tensor]
+Rows = Sequence[Sequence[int]]
+Donor = Callable[[int, Tensor], Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class Base:
-    """An unchanged run of equally long sentences, cut at the target, kept for resuming.
-
-    `z: layer batch head d_head` and `resid_pre attn_out: layer batch d_model` at the target; `k v: layer batch head key_pos
-    d_head` of the positions before it; `resid: batch d_model`, the read-out.
-    """
-
-    z: Tensor
-    resid_pre: Tensor
-    attn_out: Tensor
-    k: list[Tensor]
-    v: list[Tensor]
-    resid: Tensor
-
-    def prefix(self, layer: int) -> tuple[Tensor, Tensor]:
-        return self.k[layer], self.v[layer]
-
-
-def base_run(weights: Weights, ids: Tensor, depth: int) -> Base:
-    """Run sentences of equal length through the first `depth` blocks. `ids: batch pos`, the last position is the target."""
-    kept: dict[str, list[Tensor]] = defaultdict(list)
-    resid = replay.embed(weights, ids)
-    for block in weights.blocks[:depth]:
-        step = replay.attend(block, resid, weights.epsilon)
-        attn_out = replay.merge_heads(block, step["z"])
-        kept["resid_pre"].append(resid[:, -1])
-        kept["z"].append(step["z"][:, :, -1])
-        kept["attn_out"].append(attn_out[:, -1])
-        kept["k"].append(step["k"][:, :, :-1])
-        kept["v"].append(step["v"][:, :, :-1])
-        resid = resid + attn_out
-        resid = resid + replay.mlp(block, resid, weights.epsilon)
-    z, resid_pre, attn_out = (torch.stack(kept[name]) for name in ("z", "resid_pre", "attn_out"))
-    return Base(z, resid_pre, attn_out, kept["k"], kept["v"], resid[:, -1])
-
-
-def target_z(weights: Weights, rows: Sequence[Sequence[int]], depth: int) -> Tensor:
+def target_z(weights: Weights, rows: Rows, depth: int) -> Tensor:
     """z of every head at the last token of each row, from the same engine that swaps. `-> row layer head d_head`"""
-    return _in_batches(rows, weights, 1, lambda ids, _: base_run(weights, ids, depth).z.transpose(0, 1))
+
+    def read(members: list[int]) -> Tensor:
+        seen: list[Tensor] = []
+
+        def keep(layer: int, own: Tensor) -> Tensor:
+            seen.append(own)
+            return own
+
+        tree, _ = _branches(torch.ones(0, depth, weights.shape[1], dtype=torch.bool))
+        _carry(weights, [rows[row] for row in members], tree, keep, weights.wte[:0])
+        return torch.stack(seen, dim=1)
+
+    return _in_batches(rows, weights, 1, read)
 
 
-def swap_heads(weights: Weights, rows: Sequence[Sequence[int]], donor_z: Tensor, directions: Tensor) -> Tensor:
+def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
     """How far the read-out moves along each direction when one head's z at the target is the donor's, for every head.
 
     `rows`: token ids up to and including the target · `donor_z: row layer head d_head`, whose layer axis says how many
     blocks stand before the read-out · `directions: direction d_model` -> `row layer head direction`: the change of
     <resid, direction>, 0 when the donor is the sentence itself.
     """
-    layers, heads = donor_z.shape[1:3]
-
-    def swap(ids: Tensor, members: list[int]) -> Tensor:
-        base = base_run(weights, ids, layers)
-        carried = _carry_variants(weights, base, donor_z[members].to(weights.wte))
-        moved = (carried - base.resid.unsqueeze(1)) @ directions.to(weights.wte).T
-        return moved.unflatten(1, (layers, heads)).cpu()
-
-    return _in_batches(rows, weights, layers * heads, swap)
+    kept = _all_but_one(*donor_z.shape[1:3])
+    return swap_sets(weights, rows, donor_z, kept, directions).unflatten(1, donor_z.shape[1:3])
 
 
-def _carry_variants(weights: Weights, base: Base, donor_z: Tensor) -> Tensor:
-    """The read-out of every variant. `batch layer head d_head -> batch (layer head) d_model`"""
-    carried = base.resid.new_empty(len(donor_z), 0, base.resid.shape[-1])
-    for layer in range(donor_z.shape[1]):
-        block = weights.blocks[layer]
-        resumed = replay.resume_block(block, carried, base.prefix(layer), weights.epsilon)
-        change = (donor_z[:, layer] - base.z[layer]).unsqueeze(-2) @ block.w_o  # batch head 1 d_model
-        resid_mid = (base.resid_pre[layer] + base.attn_out[layer]).unsqueeze(1) + change.squeeze(-2)
-        swapped = resid_mid + replay.mlp(block, resid_mid, weights.epsilon)
-        carried = torch.cat([resumed, swapped], dim=1)
-    return carried
+def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
+    """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs that the swaps need anyway.
+
+    `-> pair recipient layer head direction`: recipient 0 is `a` with z of `b`, recipient 1 the other way round.
+    """
+    heads = weights.shape[1]
+    tree, variant_of = _branches(_all_but_one(depth, heads).to(weights.wte.device))
+
+    def swap(members: list[int]) -> Tensor:
+        rows = [rows[pair] for rows in (a, b) for pair in members]
+        moved = _carry(weights, rows, tree, lambda layer, own: own.roll(len(members), 0), directions)
+        return moved[:, variant_of].unflatten(1, (depth, heads)).unflatten(0, (2, -1)).transpose(0, 1)
+
+    return _in_batches(a, weights, 2 * len(tree[-1][0]), swap)
 
 
-def swap_sets(
-    weights: Weights, rows: Sequence[Sequence[int]], donor_z: Tensor, kept: Tensor, directions: Tensor
-) -> Tensor:
+def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, directions: Tensor) -> Tensor:
     """Where the read-out moves when every head outside a set has the donor's z at the target, for many sets of heads.
 
     Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`, `donor_z` and `directions` as in
     `swap_heads` · `kept: set layer head`, True inside the set -> `row set direction`: <resid - unchanged resid, direction>.
     """
-    layers, sets = donor_z.shape[1], len(kept)
-    kept = kept.to(weights.wte.device)[..., None]  # set layer head 1
+    tree, variant_of = _branches(kept.to(weights.wte.device))
 
-    def swap(ids: Tensor, members: list[int]) -> Tensor:
-        base, donors = base_run(weights, ids, layers), donor_z[members].to(weights.wte)
-        carried = base.resid_pre[0].unsqueeze(1).repeat(1, sets, 1)
-        for layer in range(layers):
+    def swap(members: list[int]) -> Tensor:
+        donors = donor_z[members].to(weights.wte)
+        return _carry(weights, [rows[row] for row in members], tree, lambda layer, own: donors[:, layer], directions)[
+            :, variant_of
+        ]
 
-            def replace(z: Tensor, layer: int = layer) -> Tensor:  # batch head set d_head
-                return torch.where(kept[:, layer].transpose(0, 1), z, donors[:, layer].unsqueeze(2))
-
-            carried = replay.resume_block(weights.blocks[layer], carried, base.prefix(layer), weights.epsilon, replace)
-        return ((carried - base.resid.unsqueeze(1)) @ directions.to(weights.wte).T).cpu()
-
-    return _in_batches(rows, weights, sets, swap)
+    return _in_batches(rows, weights, len(tree[-1][0]), swap)
 
 
-def _in_batches(
-    rows: Sequence[Sequence[int]], weights: Weights, variants: int, run: Callable[[Tensor, list[int]], Tensor]
-) -> Tensor:
-    """Apply `run(ids, members)` to batches of equally long rows and put the results back in the order given."""
-    batches = batch_by_length([len(row) for row in rows], most_rows=max(1, VARIANTS // variants))
+def _all_but_one(layers: int, heads: int) -> Tensor:
+    """A set for every head, of all the others. `-> (layer head) layer head`"""
+    return ~torch.eye(layers * heads, dtype=torch.bool).unflatten(1, (layers, heads))
+
+
+def _branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
+    """How variants branch in each block, and which variant at the end each set is. Variant 0 is always the unchanged run.
+
+    Sets that differ only in later blocks are one variant so far. `set layer head -> [(variant of the block before: variant,
+    swapped: variant head)], set`
+    """
+    swapped = torch.cat([kept.new_zeros(1, *kept.shape[1:]), ~kept])
+    tree, variant_of = [], torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
+    for mask in swapped.unbind(1):
+        paths = torch.cat([variant_of[:, None], mask.long()], dim=1)  # sorted, so that no swap comes first
+        distinct, variant_of = torch.unique(paths, dim=0, return_inverse=True)
+        tree.append((distinct[:, 0], distinct[:, 1:].bool()))
+    return tree, variant_of[1:]
+
+
+def _carry(weights: Weights, rows: Rows, tree: list[Branch], donor: Donor, directions: Tensor) -> Tensor:
+    """How far every variant's read-out is from the unchanged one's, along the directions. `-> batch variant direction`
+
+    `donor(layer, z of the unchanged run)` gives z of the donors, `batch head d_head` both. What the last MLP writes is wanted
+    along the directions only, so it is projected before it is written, and differences are taken before that.
+    """
+    ids, directions = torch.tensor(rows, device=weights.wte.device), directions.to(weights.wte)
+    prefixes = engine.prefix_run(weights, [row[:-1] for row in rows], len(tree))
+    carried = (weights.wte[ids[:, -1]] + weights.wpe[ids.shape[1] - 1]).unsqueeze(1)
+    for layer, (parent, swapped) in enumerate(tree):
+        block = weights.blocks[layer]
+        z = engine.attend_last(block, carried, prefixes[layer], weights.epsilon)
+        z = torch.where(swapped.T[..., None], donor(layer, z[:, :, 0]).unsqueeze(2), z[:, :, parent])
+        carried = engine.write(block, carried[:, parent], z)
+        if layer + 1 < len(tree):
+            carried = engine.finish(block, carried, weights.epsilon)
+    hidden = engine.activate(block, carried, weights.epsilon)
+    carried, hidden = (part - part[:, :1] for part in (carried, hidden))
+    return carried @ directions.T + hidden @ (block.w_out @ directions.T)
+
+
+def _in_batches(rows: Rows, weights: Weights, variants: int, run: Callable[[list[int]], Tensor]) -> Tensor:
+    """Apply `run` to batches of equally long rows and put the results back in the order given, on the CPU.
+
+    Batches are small enough for the widest tensor, the MLP's activations, to stay near the processor, and hold rows that begin
+    alike together, because a shared beginning is run once.
+    """
+    widest = variants * weights.blocks[0].w_in.shape[1]
+    order = sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
+    lengths = [len(rows[row]) for row in order]
+    batches = [
+        [order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=max(1, NUMBERS // widest))
+    ]
     with torch.inference_mode():
-        parts = [run(torch.tensor([rows[row] for row in batch], device=weights.wte.device), batch) for batch in batches]
-    return torch.cat(parts)[in_order(batches)].clone()
+        together = torch.cat([run(batch) for batch in batches])[in_order(batches)].cpu()
+    return together.clone()

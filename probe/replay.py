@@ -1,14 +1,10 @@
-"""A whole GPT-2 forward from raw weights, built on `probe.attention`; it can resume from a layer at one position.
+"""A whole GPT-2 forward from raw weights, built on `probe.attention`.
 
 Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight from the safetensors file.
-In float64 it is the oracle of `probe.check`; in float32 it is the engine of `probe.patching`.
-
-Why resuming at one position is exact: in a causal model a change at position t touches only t and later positions, so a
-variant of a run can be carried through the remaining layers as a single vector against the keys and values of the
-unchanged prefix.
+In float64 it is the oracle of `probe.check`, and what the fast forward of `probe.engine` must equal.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import torch
@@ -17,19 +13,20 @@ from torch import Tensor
 from probe import attention
 from probe.models import Model
 
-Edit = Callable[[Tensor], Tensor]
-
 
 @dataclass(frozen=True)
 class Block:
     """The weights of one transformer block, per head where heads exist.
 
     `w_q w_k w_v: head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o: head d_head d_model`, `b_o: d_model`,
-    `w_in: d_model d_mlp`, `w_out: d_mlp d_model`, the rest one number per coordinate.
+    `w_in: d_model d_mlp`, `w_out: d_mlp d_model`, the rest one number per coordinate. `w_qkv b_qkv` hold queries, keys and
+    values of all heads side by side, as the file does, for the one product of `probe.engine`.
     """
 
     ln1_gain: Tensor
     ln1_bias: Tensor
+    w_qkv: Tensor
+    b_qkv: Tensor
     w_q: Tensor
     w_k: Tensor
     w_v: Tensor
@@ -93,6 +90,8 @@ def _read_block(raw: Mapping[str, Tensor], prefix: str, n_heads: int) -> Block:
     return Block(
         ln1_gain=raw[prefix + "ln_1.weight"],
         ln1_bias=raw[prefix + "ln_1.bias"],
+        w_qkv=raw[prefix + "attn.c_attn.weight"],
+        b_qkv=raw[prefix + "attn.c_attn.bias"],
         w_q=by_head(w_q),
         w_k=by_head(w_k),
         w_v=by_head(w_v),
@@ -159,25 +158,3 @@ def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
     """Logits over the vocabulary: LN_f(E) W_Uᵀ. `... d_model -> ... d_vocab`"""
     gain, bias, unembed = (w.to(resid_post.dtype) for w in (weights.ln_f_gain, weights.ln_f_bias, weights.unembed))
     return attention.layer_norm(resid_post, gain, bias, weights.epsilon) @ unembed.T
-
-
-def resume_block(
-    block: Block, resid_pre: Tensor, prefix: tuple[Tensor, Tensor], epsilon: float, edit: Edit | None = None
-) -> Tensor:
-    """One block for many variants of the last position, all against the same unchanged prefix.
-
-    `resid_pre: batch variant d_model` (the last position of each variant), `prefix`: the keys and the values of the positions
-    before it, `batch head key_pos d_head` each -> resid_post: batch variant d_model. Each variant attends to the prefix and to
-    itself. `edit` may change z, `batch head variant d_head`, before it is written.
-    """
-    prefix_k, prefix_v = prefix
-    x = attention.layer_norm(resid_pre, block.ln1_gain, block.ln1_bias, epsilon)
-    q = attention.project(x, block.w_q, block.b_q)  # batch head variant d_head
-    k = attention.project(x, block.w_k, block.b_k)
-    v = attention.project(x, block.w_v, block.b_v)
-    to_prefix = attention.scores(q, prefix_k)
-    to_itself = attention.scores(q.unsqueeze(-2), k.unsqueeze(-2)).squeeze(-1)
-    pattern = attention.softmax(torch.cat([to_prefix, to_itself], dim=-1))
-    z = attention.mix(pattern[..., :-1], prefix_v) + pattern[..., -1:] * v
-    resid_mid = resid_pre + merge_heads(block, z if edit is None else edit(z))
-    return resid_mid + mlp(block, resid_mid, epsilon)

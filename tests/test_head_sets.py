@@ -59,24 +59,25 @@ def setting():
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)
     ids[:, -1] = 7
     weights, rows = replay.read_weights(model), ids.tolist()
-    base = patching.base_run(weights, ids, LAYERS)
-    axis = fit_axis(base.resid[:5], base.resid[5:], ("a", "b"), LAYERS)
+    z, [*_, last] = patching.target_z(weights, rows, LAYERS), replay.run(weights, ids, torch.float64)
+    resid = last["resid_post"][:, -1]
+    axis = fit_axis(resid[:5], resid[5:], ("a", "b"), LAYERS)
     a, b = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9)
     pairs = Pairs(a, b, a, b, tuple("fghij"), tuple("uvwxy"), (1,) * 5, ALIGNED, 0)
-    return weights, rows, base, (axis, pairs)
+    return weights, rows, z, (axis, pairs)
 
 
 def test_all_heads_are_one_and_none_is_nothing(setting):
-    weights, rows, base, study = setting
+    weights, rows, z, study = setting
     masks = np.array([np.ones((LAYERS, HEADS), bool), np.zeros((LAYERS, HEADS), bool)])
-    found = head_sets.faithfulness(weights, rows, base.z.transpose(0, 1), [study], masks)
+    found = head_sets.faithfulness(weights, rows, z, [study], masks)
     assert found.tolist() == pytest.approx([1, 0], abs=1e-12)
 
 
 def by_hand(setting, mask):
     """(M(S) - M(none)) / (M(all) - M(none)), summed over both directions of every pair."""
-    weights, rows, base, (axis, pairs) = setting
-    z, top, bottom = base.z.transpose(0, 1), 0.0, 0.0
+    weights, rows, z, (axis, pairs) = setting
+    top, bottom = 0.0, 0.0
     for one, other in zip(pairs.a, pairs.b, strict=True):
         for recipient, donor, sign in ((one, other, 1), (other, one, -1)):
             kept = torch.from_numpy(np.array([mask, np.zeros_like(mask)]))
@@ -87,16 +88,15 @@ def by_hand(setting, mask):
 
 
 def test_faithfulness_is_the_ratio_of_sums_by_hand(setting):
-    weights, rows, base, study = setting
+    weights, rows, z, study = setting
     masks = drawn_masks(4, seed=1)
-    found = head_sets.faithfulness(weights, rows, base.z.transpose(0, 1), [study], masks)
+    found = head_sets.faithfulness(weights, rows, z, [study], masks)
     assert found.tolist() == pytest.approx([by_hand(setting, mask) for mask in masks], abs=1e-10)
     assert np.ptp(found) > 0.05
 
 
 def test_alone_is_the_faithfulness_of_a_single_head(setting):
-    weights, rows, base, (axis, pairs) = setting
-    z = base.z.transpose(0, 1)
+    weights, rows, z, (axis, pairs) = setting
     singles = np.eye(len(ALL), dtype=bool).reshape(-1, LAYERS, HEADS)
     found = head_sets.measure_alone(weights, rows, z, (axis, pairs))
     assert found.shape == (len(pairs), LAYERS, HEADS)
@@ -105,9 +105,8 @@ def test_alone_is_the_faithfulness_of_a_single_head(setting):
 
 
 def test_curves_are_those_of_the_leading_sets(setting):
-    weights, rows, base, study = setting
+    weights, rows, z, study = setting
     order = [ALL[index] for index in np.random.default_rng(5).permutation(len(ALL))]
-    z = base.z.transpose(0, 1)
     found = head_sets.measure_curves(weights, rows, z, [study], order, seed=0)
     assert found.order == tuple(order)
     assert found.sizes == tuple(range(13))
@@ -123,8 +122,7 @@ def test_curves_are_those_of_the_leading_sets(setting):
 
 
 def test_intervals_are_those_of_pairs_drawn_again(setting):
-    weights, rows, base, (axis, pairs) = setting
-    z = base.z.transpose(0, 1)
+    weights, rows, z, (axis, pairs) = setting
     found = head_sets.measure_curves(weights, rows, z, [(axis, pairs)], ALL, seed=0)
     for name in ("faithfulness", "necessity"):
         (low, high), value = getattr(found, f"{name}_interval"), getattr(found, name)

@@ -102,7 +102,7 @@ def test_batches_are_their_rows_in_the_order_given(monkeypatch):
     for number, row in enumerate(rows):
         alone = patching.swap_heads(weights, [row], donors[[number]], directions)
         torch.testing.assert_close(together[number], alone[0], rtol=0, atol=1e-12)
-    monkeypatch.setattr(patching, "VARIANTS", LAYERS * HEADS)
+    monkeypatch.setattr(patching, "NUMBERS", 1)
     one_by_one = patching.swap_heads(weights, rows, donors, directions)
     torch.testing.assert_close(together, one_by_one, rtol=0, atol=1e-12)
 
@@ -159,3 +159,39 @@ def test_where_one_head_is_everything_its_swap_is_the_donors_run(tmp_path):
         )
         torch.testing.assert_close(moved[number, 0, 0], after - before, rtol=0, atol=1e-12)
         assert (after - before).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+def test_pairs_swapped_both_ways_are_two_swaps(dtype, monkeypatch):
+    model = random_model(dtype)
+    weights, a, b = (
+        replay.read_weights(model),
+        up_to_target(random_rows(model)),
+        up_to_target(random_rows(model, seed=2)),
+    )
+    directions, depth = torch.eye(D_MODEL)[:5], LAYERS - 1
+    z = [patching.target_z(weights, rows, depth) for rows in (a, b)]
+    both = patching.swap_pairs(weights, a, b, directions, depth=depth)
+    assert both.shape == (len(a), 2, depth, HEADS, 5)
+    for side, (rows, donors) in enumerate(((a, z[1]), (b, z[0]))):
+        alone = patching.swap_heads(weights, rows, donors, directions)
+        assert (both[:, side] - alone).abs().max() <= BOUND[dtype] * alone.abs().max()
+    monkeypatch.setattr(patching, "NUMBERS", 1)
+    one_by_one = patching.swap_pairs(weights, a, b, directions, depth=depth)
+    assert (both - one_by_one).abs().max() <= BOUND[dtype] * both.abs().max()
+
+
+def test_sets_that_begin_alike_are_one_variant_as_far_as_they_do():
+    kept = torch.ones(4, 3, 2, dtype=torch.bool)
+    kept[1, 2, 0] = False  # parts from the unchanged run in the last block only
+    kept[2, 0, 1] = kept[3, 0, 1] = False  # alike in the first two blocks
+    kept[3, 2, 1] = False
+    tree, variant_of = patching._branches(kept)
+    assert [len(parent) for parent, _ in tree] == [2, 2, 4]
+    assert variant_of[0] == 0 and len(set(variant_of.tolist())) == 4
+    for which, mask in enumerate(kept):
+        variant, swapped = int(variant_of[which]), []
+        for parent, change in reversed(tree):
+            swapped.insert(0, change[variant])
+            variant = int(parent[variant])
+        assert torch.equal(torch.stack(swapped), ~mask)

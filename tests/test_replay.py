@@ -1,4 +1,4 @@
-"""The whole forward from raw weights against Hugging Face's GPT-2, and the one-position resume against the whole."""
+"""The whole forward from raw weights against Hugging Face's GPT-2."""
 
 import pytest
 import torch
@@ -98,34 +98,3 @@ def test_half_the_precision_is_half_the_digits(weights, double):
         assert rough["resid_post"].dtype == torch.float32
         error = (exact["resid_post"] - rough["resid_post"]).abs().max() / exact["resid_post"].abs().max()
         assert 0 < error < 1e-5
-
-
-@pytest.mark.parametrize("length", [1, 2, 9])
-def test_resuming_at_the_last_position_is_the_whole_block(weights, double, length):
-    """Variants of the last position, each carried alone through the rest, against as many whole forwards."""
-    generator = torch.Generator().manual_seed(length)
-    ids = torch.randint(double.config.d_vocab, (3, length), generator=generator)
-    resid = replay.embed(weights, ids)
-    variants = torch.randn(3, 4, weights.shape[2], generator=generator, dtype=torch.float64)
-    whole = [torch.cat([resid[:, :-1], variants[:, [number]]], dim=1) for number in range(4)]
-    carried = variants
-    for block in weights.blocks:
-        step = replay.attend(block, resid, weights.epsilon)
-        prefix = (step["k"][:, :, :-1], step["v"][:, :, :-1])
-        carried = replay.resume_block(block, carried, prefix, weights.epsilon)
-        resid = block_forward(block, resid, weights.epsilon)
-        whole = [block_forward(block, variant, weights.epsilon) for variant in whole]
-    for number, variant in enumerate(whole):
-        torch.testing.assert_close(carried[:, number], variant[:, -1], **EXACT)
-
-
-def block_forward(block, resid, epsilon):
-    mid = resid + replay.merge_heads(block, replay.attend(block, resid, epsilon)["z"])
-    return mid + replay.mlp(block, mid, epsilon)
-
-
-def test_resuming_no_variant_gives_none(weights):
-    block, (_, heads, d_model, d_head) = weights.blocks[0], weights.shape
-    prefix = torch.zeros(2, heads, 5, d_head, dtype=torch.float64)
-    nothing = torch.zeros(2, 0, d_model, dtype=torch.float64)
-    assert replay.resume_block(block, nothing, (prefix, prefix), weights.epsilon).shape == (2, 0, d_model)

@@ -1,0 +1,74 @@
+"""The fused forward against the plain one of `replay.run`, step by step, and what it may leave out."""
+
+import pytest
+import torch
+from handmade import random_model
+
+from probe import engine, replay
+
+BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+@pytest.fixture(params=BOUND, ids=str)
+def weights(request):
+    return replay.read_weights(random_model(request.param))
+
+
+def drawn_ids(weights, rows, length, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(len(weights.wte), (rows, length), generator=generator)
+
+
+def assert_near(found, exact):
+    """Equal to the plain forward in double precision, relative to the scale of the tensor."""
+    assert found.shape == exact.shape
+    error = (found.double() - exact).abs().max() / exact.abs().max()
+    assert error <= BOUND[found.dtype]
+
+
+def test_every_step_is_that_of_the_plain_forward(weights):
+    ids = drawn_ids(weights, 3, 7)
+    for block, step in zip(weights.blocks, replay.run(weights, ids, torch.float64), strict=True):
+        given = {name: value.to(weights.wte) for name, value in step.items()}
+        for name, found in zip("qkv", engine.project(block, given["resid_pre"], weights.epsilon), strict=True):
+            assert_near(found, step[name])
+        assert_near(engine.write(block, given["resid_pre"], given["z"]), step["resid_mid"])
+        assert_near(engine.finish(block, given["resid_mid"].clone(), weights.epsilon), step["resid_post"])
+
+
+@pytest.mark.parametrize("length", [0, 1, 9])
+def test_keys_and_values_before_the_target_are_those_of_the_plain_forward(weights, length):
+    ids = drawn_ids(weights, 4, length)
+    ids[1, : length // 2] = ids[0, : length // 2]  # rows that begin alike, and two that are the same
+    ids[3] = ids[2]
+    found = engine.prefix_run(weights, ids.tolist(), len(weights.blocks))
+    assert len(found) == len(weights.blocks)
+    if not length:
+        assert all(part.shape == (4, 4, 0, 7) for pair in found for part in pair)
+        return
+    for (k, v), step in zip(found, replay.run(weights, ids, torch.float64), strict=True):
+        assert_near(k, step["k"])
+        assert_near(v, step["v"])
+
+
+def test_a_beginning_that_rows_share_is_computed_once(weights, monkeypatch):
+    rows = [[5, 6, 7, 8], [5, 6, 9, 8], [5, 6, 7, 8], [6, 6, 7, 8]]
+    counted, project = [], engine.project
+    monkeypatch.setattr(
+        engine, "project", lambda block, resid, eps: counted.append(len(resid)) or project(block, resid, eps)
+    )
+    engine.prefix_run(weights, rows, 2)
+    assert counted == [4 + 2 + 0 + 4] * 2
+
+
+def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(weights):
+    ids = drawn_ids(weights, 3, 6)
+    variants = drawn_ids(weights, 3, 4, seed=1)  # other last tokens, and the true one
+    variants[:, 0] = ids[:, -1]
+    prefix = engine.prefix_run(weights, ids[:, :-1].tolist(), len(weights.blocks))
+    whole = [torch.cat([ids[:, :-1], variants[:, [number]]], dim=1) for number in range(4)]
+    plain = [list(replay.run(weights, rows, torch.float64)) for rows in whole]
+    for layer, block in enumerate(weights.blocks):
+        resid = torch.stack([steps[layer]["resid_pre"][:, -1] for steps in plain], dim=1).to(weights.wte)
+        found = engine.attend_last(block, resid, prefix[layer], weights.epsilon)
+        assert_near(found, torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=2))

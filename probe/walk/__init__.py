@@ -1,0 +1,17 @@
+"""One sentence through one model, step by step, with its real numbers.
+
+choose     which word, which other sentence, which head, which tokens are drawn
+scene      what every part looks at
+steps      the functions of `probe.attention` run on hooked tensors, and held against the hooks
+stream     the word's vector through the layers
+frames     tensors -> tables (torch stops here)
+carried    tensors -> what the page needs to follow another head or token
+record     all of it together -> Walk
+page       frames and charts -> one HTML file
+folder     page, tables and manifest -> files
+"""
+
+from probe.walk.folder import write_walk
+from probe.walk.record import Walk, walk
+
+__all__ = ["Walk", "walk", "write_walk"]

@@ -1,0 +1,159 @@
+"""The walk as one HTML file: every step with its question, its picture, the formula that was run, and the numbers.
+
+The pictures are drawn first for the head that is followed; the script of the page then replaces their data, and fills the tables, for
+any other head or token, from the same tensors. What keeps the file by itself is in `probe.pages.html`.
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from probe import attention, replay
+from probe.charts import grid, stream, vectors, weights
+from probe.numerals import decimal
+from probe.pages import html
+from probe.parameters import published, told
+from probe.report import excerpts
+from probe.report.remarks import agreement
+from probe.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS
+
+if TYPE_CHECKING:
+    from probe.walk.record import Walk
+
+TABLES = {
+    "tokens": "every token, its id, whether it is drawn",
+    "embedding": "the word's token and position vectors in both sentences",
+    "layer_norm": "every token before and after the block's LayerNorm",
+    "vectors": "query, key and value of every token: length, place in the plane, first coordinates",
+    "attention": "every pair of drawn tokens: Q·K, score, weight, weight without the mask and without the division",
+    "softmax": "the word's row with and without the division: entropy, response, largest weight",
+    "values": "the word's ΔE by source token",
+    "sums": "from E to E′ at the word",
+    "heads": "every head at the word: length of ΔE, what it moves, where it looks",
+    "layers": "the word's vector at every depth",
+    "lens": "the logit lens at the word",
+    "nearest": "the nearest token embeddings at the word",
+    "agreement": "every formula of every layer against its hook",
+    "parameters": "the parameters of the model by part",
+    "certificate": "the hooked model against the from-scratch math, row by row",
+}
+
+
+def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
+    """The page of a walk; `manifest` says what made it (everything but the time is shown)."""
+    templates = html.environment("probe.walk", "probe.report")
+    templates.filters |= {"grouped": lambda number: f"{number:,}".replace(",", "\u202f")}
+    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
+    style = html.style(templates, "walk.css.j2", values)
+    script, vega = Markup(templates.get_template("walk.js").render()), html.vega()
+    d_head = walk.block["sizes"]["d_head"]
+    return templates.get_template("walk.html.j2").render(
+        walk=walk,
+        sizes=walk.block["sizes"],
+        root=decimal(sqrt(d_head), 0 if sqrt(d_head).is_integer() else 2),
+        numbers={"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
+        tokens=_tokens(walk.frames["tokens"]),
+        embedding=walk.frames["embedding"].to_dict("records"),
+        apart=walk.frames["layers"][["depth", "apart", "beside_cosine"]].to_dict("records"),
+        pictures=pictures(walk.frames),
+        formulas=_formulas(),
+        parameters=walk.parameters,
+        told=told(walk.parameters),
+        gpt3=published("gpt3"),
+        certificate=agreement(walk.frames["certificate"]),
+        rows=_certificate_rows(walk.frames["certificate"]),
+        downloads=[{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in walk.frames.items()],
+        manifest=manifest,
+        data=html.as_json(walk.block),
+        style=style,
+        script=script,
+        vega=vega,
+        policy=html.policy(style, [vega, script]),
+    )
+
+
+def pictures(frames: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """Every chart of the page by name, of the head that is followed at the word."""
+    word = int(frames["tokens"].loc[frames["tokens"]["word"], "pos"].max())
+    cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == word)
+    drawn = frames["tokens"].loc[frames["tokens"]["drawn"], "pos"]
+    points = frames["vectors"][frames["vectors"]["pos"].isin(drawn)]
+    points = points.assign(chosen=points["pos"] == word)
+    made = {
+        f"{kind}_{queries}": grid.token_grid(cells, kind, queries=queries)
+        for kind in grid.KINDS
+        for queries in ("rows", "columns")
+    }
+    return made | {
+        "match_plane": vectors.vector_plane(points, ["query", "key"]),
+        "value_plane": vectors.vector_plane(points, ["value"]),
+        "lengths": vectors.lengths(frames["layer_norm"][frames["layer_norm"]["pos"].isin(drawn)]),
+        "softmax": weights.softmax_bars(weights_of(cells[cells["chosen"]])),
+        "sources": weights.source_bars(frames["values"][frames["values"]["pos"].isin(drawn)]),
+        "stream_lengths": stream.stream_lengths(_long(frames["layers"], stream.LENGTHS, ("norm", "attention", "mlp"))),
+        "stream_turns": stream.stream_turns(_long(frames["layers"], stream.TURNS, ("token_cosine", "beside_cosine"))),
+    }
+
+
+def weights_of(row: pd.DataFrame) -> pd.DataFrame:
+    """One query's weights with and without the division by sqrt(d_head), long."""
+    variants = {weights.DIVIDED: "pattern", weights.UNDIVIDED: "steep"}
+    parts = [row[["key"]].assign(variant=name, weight=row[column]) for name, column in variants.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _long(layers: pd.DataFrame, names: Mapping[str, str], columns: tuple[str, ...]) -> pd.DataFrame:
+    parts = [
+        layers[["depth"]].assign(what=what, value=layers[column]) for what, column in zip(names, columns, strict=True)
+    ]
+    return pd.concat(parts, ignore_index=True).dropna()
+
+
+def formula(function: Callable[..., Any]) -> tuple[str, str]:
+    """A function's name and its lines as they were run, without the docstring."""
+    tree = ast.parse(inspect.getsource(function)).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    lines = [ast.unparse(line) for line in tree.body[1:]]
+    name = f"{function.__module__.removeprefix('probe.')}.{function.__name__}"
+    arguments = ", ".join(argument.arg for argument in tree.args.args)
+    return f"{name}({arguments})", "\n".join(lines)
+
+
+def _formulas() -> dict[str, tuple[str, str]]:
+    functions: tuple[Callable[..., Any], ...] = (
+        replay.embed,
+        attention.layer_norm,
+        attention.project,
+        attention.scores,
+        attention.mask,
+        attention.softmax,
+        attention.mix,
+        attention.write,
+        attention.write_by_source,
+        replay.merge_heads,
+        replay.unembed,
+    )
+    return {function.__name__: formula(function) for function in functions}
+
+
+def _tokens(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The tokens as chips: a leading space apart from the text, white space made visible, a hue."""
+    rows = []
+    for place, row in enumerate(frame.to_dict("records")):
+        piece = str(row["piece"])
+        text = "".join(excerpts.VISIBLE.get(character, character) for character in piece.lstrip(" "))
+        lead = len(piece) - len(piece.lstrip(" "))
+        rows.append(row | {"lead": lead, "text": text, "hue": place % 6})
+    return rows
+
+
+def _certificate_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
+    for row in rows:
+        row["where"] = "whole model" if pd.isna(row["layer"]) else f"layer {row['layer']}"
+    return [{str(name): value for name, value in row.items()} for row in rows]

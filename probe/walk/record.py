@@ -1,0 +1,114 @@
+"""The front door of the walk: a model and a text in, a record of every step out, nothing of it without a certificate."""
+
+from dataclasses import dataclass
+from html import escape
+
+import pandas as pd
+
+from probe.check import Certificate, certify
+from probe.models import Model, Origin
+from probe.parameters import Count, count_tensors
+from probe.provenance import content_key
+from probe.tables import certificate_rows
+from probe.tidy import rounded
+from probe.trace import trace
+from probe.walk import choose
+from probe.walk.carried import Block, carried
+from probe.walk.frames import frames
+from probe.walk.scene import Scene
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """One sentence through one model, every step of one head at one word: `frames` by name, `because` says why that head.
+
+    `block` is what the page needs to follow the other heads and tokens. `later` is the largest change of the word's vector, at any
+    depth, when everything after it is cut off; None where nothing comes after it.
+    """
+
+    model_name: str
+    origin: Origin
+    certificate: Certificate
+    parameters: Count
+    text: str
+    beside: str
+    word: str
+    at: int
+    layer: int
+    head: int
+    because: str
+    same_tokens: bool
+    later: float | None
+    frames: dict[str, pd.DataFrame]
+    block: Block
+
+    @property
+    def data_sha256(self) -> str:
+        return content_key(self.text, self.beside)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{len(frame)} rows</td></tr>" for name, frame in self.frames.items()
+        )
+        return (
+            f"<div><p><b>Walk</b> of “{escape(self.text)}” through {escape(self.model_name)}: “{escape(self.word)}” in "
+            f"L{self.layer}H{self.head}. {escape(self.because)}</p><table>{rows}</table></div>"
+        )
+
+
+def walk(
+    model: Model,
+    text: str,
+    *,
+    word: str | None = None,
+    head: tuple[int | None, int | None] = (None, None),
+    beside: str | None = None,
+) -> Walk:
+    """Follow `word` (by default the last one) of `text` through every step of attention in one head, with the real numbers.
+
+    `head` is (layer, head); without them the head is chosen that moves the word most by what it takes from the other words, with
+    a layer alone among the heads of that layer. `beside` is another text with the same word, by default one that ships.
+
+    Raises InputError for an empty or over-long text, a word that does not stand in a text, a layer or head that the model does not
+    have, a head without its layer; CrossCheckError when hooks and formulas disagree.
+    """
+    here = choose.place(model, text, word)
+    there = choose.beside(model, here, beside)
+    choose.check_head(model, *head)
+    certificate = certify(model, [text, there.tokens.text]).require()
+    traced = trace(model, text)
+    layer, number, because = choose.choose_head(traced, here, *head)
+    shown = choose.drawn(traced, here, layer, number)
+    scene = Scene(traced, here, trace(model, there.tokens.text), there, layer, number, tuple(shown))
+    counted = count_tensors(model)
+    made = frames(model, scene, counted) | {"certificate": rounded(certificate_rows(certificate))}
+    return Walk(
+        model_name=model.name,
+        origin=model.origin,
+        certificate=certificate,
+        parameters=counted,
+        text=text,
+        beside=there.tokens.text,
+        word=here.word,
+        at=here.at,
+        layer=layer,
+        head=number,
+        because=because,
+        same_tokens=there.ids == here.ids,
+        later=_later(model, scene),
+        frames=made,
+        block=carried(model, scene),
+    )
+
+
+def _later(model: Model, scene: Scene) -> float | None:
+    """The largest change of the word's vector when all that follows it is cut off, relative to its largest coordinate."""
+    tokens, at = scene.here.tokens, scene.at
+    cut = tokens.text[: tokens.spans[at][1]]
+    if at == len(tokens) - 1:
+        return None
+    short = trace(model, cut)
+    if short.tokens.ids != tokens.ids[: at + 1]:  # cut inside a token: another text, not the same one without its end
+        return None
+    whole, alone = scene.trace.resid_post[:, at], short.resid_post[:, at]
+    return float((whole - alone).abs().max() / whole.abs().max())

@@ -16,6 +16,8 @@
 # Expect one or two heads that carry most of the meaning from the cue into the word, within the first layers, and many that
 # carry none. About a minute with the embedded model, a few with GPT-2.
 # `PROBE_MODEL` names another model, `PROBE_OUT` the folder to write into.
+#
+# Shown: How far swapping one head's output at the word, alone, moves the word between its senses, beyond what a donor of the same sense does.
 
 # %%
 import os
@@ -106,10 +108,12 @@ charts.cue_ledger(study.ledger, first["word"], sentence=first["sentence"])
 # %% [markdown]
 # ## The page
 #
-# The same study as one file that needs no network, with its tables beside it.
+# The same study as one file that needs no network, with its tables beside it, and the leading heads as a small table.
 
 # %%
 charts.save(charts.head_maps(study.word_heads), out / "head_map.png")
 charts.save(charts.depth_profiles(study.depth, "bank"), out / "depth.png")
+columns = ["word", "layer", "head", "rank", "net", "net_low", "net_high", "direct", "attention_cue", "verdict"]
+leaders[columns].to_csv(out / "which_heads_resolve.csv", index=False, float_format="%.6g")
 page = probe.write_report(study, out, command="analyses/which_heads_resolve.py")
 page

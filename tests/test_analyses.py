@@ -1,4 +1,4 @@
-"""Every analysis runs as a script, opens as a notebook, and uses only the public names of probe."""
+"""Every analysis runs as a script, opens as a notebook, uses only public names, and gives the table that is kept in reports/."""
 
 import ast
 import os
@@ -7,25 +7,67 @@ import sys
 from pathlib import Path
 
 import jupytext
+import pandas as pd
 import pytest
+from pandas.testing import assert_frame_equal
 
 import probe
+from probe import attention, charts
 
-SCRIPTS = sorted((Path(__file__).parent.parent / "analyses").glob("*.py"))
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
+LARGEST_PICTURE, MOST_ROWS = 60_000, 60
+PUBLIC = {
+    "probe": {*probe.__all__, "attention", "charts"},
+    "charts": set(charts.__all__),
+    "attention": {name for name in vars(attention) if not name.startswith("_")},
+}
 
 
 def test_there_are_analyses():
     assert SCRIPTS
 
 
+def require_same(made: Path, kept: Path) -> None:
+    """The two tables have the same columns and texts, and numbers equal to 1e-4 of their size (or 1e-6 near zero)."""
+    assert_frame_equal(pd.read_csv(made), pd.read_csv(kept), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_it_runs_as_a_script_and_writes_its_page(script, tmp_path):
-    environment = os.environ | {"PROBE_MODEL": "tiny-senses", "PROBE_OUT": str(tmp_path / "out")}
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
-    )
+def test_it_runs_as_a_script_and_gives_the_table_that_is_kept(script, tmp_path):
+    out = tmp_path / "out"
+    environment = os.environ | {"PROBE_MODEL": "tiny-senses", "PROBE_OUT": str(out)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    assert list((tmp_path / "out").glob("*.html"))
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+    pictures = sorted(out.glob("*.png"))
+    assert pictures
+    for picture in pictures:
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert list((ROOT / "reports").rglob(picture.name)), f"{picture.name} is not kept: run make gallery"
+    (kept,) = (ROOT / "reports").rglob(f"{script.stem}.csv")
+    require_same(out / f"{script.stem}.csv", kept)
+
+
+@pytest.mark.parametrize("changed", [{"share": [0.5, 0.2502]}, {"share": [0.5, None]}, {"head": ["L0H1", "L0H3"]}])
+def test_a_table_that_differs_is_noticed(changed, tmp_path):
+    frame = pd.DataFrame({"head": ["L0H1", "L0H2"], "share": [0.5, 0.25]})
+    frame.to_csv(tmp_path / "kept.csv", index=False)
+    frame.assign(share=[0.5, 0.250001]).to_csv(tmp_path / "same.csv", index=False)
+    frame.assign(**changed).to_csv(tmp_path / "made.csv", index=False)
+    require_same(tmp_path / "same.csv", tmp_path / "kept.csv")
+    with pytest.raises(AssertionError):
+        require_same(tmp_path / "made.csv", tmp_path / "kept.csv")
+
+
+@pytest.mark.parametrize("kept", sorted((ROOT / "reports" / "lessons").glob("*")), ids=lambda kept: kept.name)
+def test_what_is_kept_is_small_and_some_script_makes_it(kept):
+    assert kept.stem in {script.stem for script in SCRIPTS}
+    if kept.suffix == ".png":
+        assert kept.stat().st_size <= LARGEST_PICTURE
+    else:
+        assert 1 <= len(pd.read_csv(kept)) <= MOST_ROWS
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -33,16 +75,37 @@ def test_it_opens_as_a_notebook(script):
     notebook = jupytext.read(script)
     kinds = [cell.cell_type for cell in notebook.cells]
     assert kinds[0] == "markdown" and kinds.count("code") >= 3
-    assert notebook.cells[0].source.startswith("# ") and notebook.cells[0].source.splitlines()[0].endswith("?")
+    first = notebook.cells[0].source.splitlines()
+    assert first[0].startswith("# ") and first[0].endswith("?")
+    assert first[-1].startswith("Shown: ") and first[-1].endswith(".")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_it_uses_only_public_names(script):
-    public = {"probe", "probe.charts"}
     tree = ast.parse(script.read_text(encoding="utf-8"))
-    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    modules = {name.name for node in imported if isinstance(node, ast.Import) for name in node.names}
-    modules |= {node.module for node in imported if isinstance(node, ast.ImportFrom)}
-    assert {module for module in modules if module and module.split(".")[0] == "probe"} <= public
-    used = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "probe"}
-    assert used <= set(probe.__all__)
+    assert foreign_names(tree) == set()
+
+
+def test_a_name_that_is_not_public_is_noticed():
+    code = (
+        "import probe.replay\nfrom probe.tokens import locate\nfrom probe import models\nprobe.__file__\ncharts.palette"
+    )
+    named = {"probe.replay", "probe.tokens", "probe.models", "probe.__file__", "charts.palette"}
+    assert foreign_names(ast.parse(code)) == named
+
+
+def foreign_names(tree: ast.AST) -> set[str]:
+    """Modules of probe that are imported, and names that are taken from it, beyond the public ones."""
+    modules, taken = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {name.name for name in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module == "probe":
+            taken |= {("probe", name.name) for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules.add(node.module)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in PUBLIC:
+            taken.add((ast.unparse(node.value), node.attr))
+    ours = {module for module in modules if module.split(".")[0] == "probe"}
+    foreign = {f"{home}.{name}" for home, name in taken if name not in PUBLIC[home]}
+    return foreign | ours - {"probe", "probe.attention", "probe.charts"}

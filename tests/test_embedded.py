@@ -17,10 +17,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from probe import lexicon
-from probe.embedded import card, grammar, wordpieces
-from probe.embedded.evaluate import Answer, Score, best_depth, evaluate, overall, points, resid_at_end
+from probe.embedded import cards, grammar, wordpieces
+from probe.embedded.causal.evaluate import evaluate, resid_at_end
+from probe.embedded.causal.train import N_CTX, fit, new_model, step_loss
+from probe.embedded.scoring import Answer, Score, best_depth, overall, points
 from probe.embedded.templates import tables
-from probe.embedded.train import N_CTX, fit, new_model, step_loss
 from probe.embedded.withheld import plural
 
 FOLDER = Path(grammar.__file__).parent / "tiny-senses"
@@ -123,14 +124,14 @@ def test_the_card_says_what_is_measured() -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     parameters = sum(p.numel() for p in shipped()[0].parameters())
     assert f"{parameters:,} parameters" in text
-    for table in (text, card.table(results()[0])):
+    for table in (text, cards.table(results()[0])):
         rows = dict(re.findall(r"^\| (\w+) \| \d \| ([\d.]+ \| [\d.]+) \|", table, re.MULTILINE))
         assert rows.keys() == set(lexicon.words())
         for score in results()[0]:
             measured = (100 * score.seen, 100 * score.held_out)
             assert tuple(map(float, rows[score.word].split("|"))) == pytest.approx(measured, abs=0.6)
     for row in results()[1]:
-        assert f"| {row.text} | {row.sense} | {row.answer} |" in text
+        assert f"| {row.text[: row.end]} | {row.sense} | {row.answer} |" in text
 
 
 def test_every_position_is_trained_and_the_first_are_best() -> None:
@@ -230,11 +231,11 @@ def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
 @pytest.mark.slow
 def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
     out = tmp_path / "made"
-    command = [sys.executable, "-m", "probe.embedded.train", "--out", str(out), "--seed", "7", "--steps", "20"]
+    command = [sys.executable, "-m", "probe.embedded.causal.train", "--out", str(out), "--seed", "7", "--steps", "20"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert {path.name for path in FOLDER.iterdir()} <= {path.name for path in out.iterdir()}
     text = (out / "card.md").read_text("utf-8")
     assert "--seed 7 --steps 20" in text and text in done.stdout
     model = AutoModelForCausalLM.from_pretrained(out)
     assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))
-    assert card.count_types(["A b-c d's", "a D's"]) == 3
+    assert cards.count_types(["A b-c d's", "a D's"]) == 3

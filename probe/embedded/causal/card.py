@@ -1,12 +1,10 @@
-"""The model card of tiny-senses: every figure in it is measured by the run that writes it."""
+"""The model card of tiny-senses."""
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from probe.embedded import grammar
-from probe.embedded.evaluate import Answer, Score, overall
-from probe.embedded.withheld import held_out_cues
+from probe.embedded import cards
+from probe.embedded.cards import Facts
+from probe.embedded.scoring import Answer, Score
 
 _TEXT = """# tiny-senses
 
@@ -17,7 +15,7 @@ A small GPT-2 (4 layers x 4 heads, d_model 128, MLP width 256, context 256) that
 |---|---|
 | architecture | `GPT2LMHeadModel`, {parameters:,} parameters, float32, tied embeddings, no dropout |
 | tokenizer | byte-level BPE of its own, {tokens:,} tokens; BOS = EOS = `<|endoftext|>`; BOS is prepended in training and in use |
-| made by | `python -m probe.embedded.train --seed {seed} --steps {steps}` |
+| made by | `python -m probe.embedded.causal.train --seed {seed} --steps {steps}` |
 | time | {minutes:.1f} minutes of processor time, one thread |
 | licence | MIT, like the package |
 
@@ -52,48 +50,12 @@ A head that resolves *bank* here is a fact about this model, not about GPT-2.
 """
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a training run knows about itself; `minutes` of processor time."""
-
-    seed: int
-    steps: int
-    minutes: float
-    parameters: int
-    tokens: int
-
-
-def count_types(texts: Iterable[str]) -> int:
-    """Different words, letter case aside."""
-    return len({word for text in texts for word in re.findall(r"[a-z]+(?:['-][a-z]+)*", text.lower())})
-
-
-def table(scores: Sequence[Score]) -> str:
-    """The accuracies as a Markdown table, in per cent."""
-    lines = ["| word | senses | seen cues | held-out cues | depth | before attention |", "|---|---|---|---|---|---|"]
-    for score in scores:
-        depth = ", ".join(map(str, sorted(set(score.depths))))
-        row = f"{100 * score.seen:.1f} | {100 * score.held_out:.1f} | {depth} | {100 * score.embedding:.1f}"
-        lines.append(f"| {score.word} | {score.senses} | {row} |")
-    seen, held_out = overall(scores)
-    lines.append(f"| **all** | | **{100 * seen:.1f}** | **{100 * held_out:.1f}** | | |")
-    return "\n".join(lines)
-
-
 def shown(answers: Sequence[Answer]) -> str:
-    """The example sentences as a Markdown table; where the cue comes after the word, the answer is only a habit."""
-    lines = ["| text up to the word | sense meant | nearest mean | cue before the word |", "|---|---|---|---|"]
-    for row in answers:
-        lines.append(f"| {row.text} | {row.sense} | {row.answer} | {'no' if row.cue_after else 'yes'} |")
-    return "\n".join(lines)
+    """The example sentences up to the word; where the cue comes after the word, the answer is only a habit."""
+    return cards.shown(answers, heading="text up to the word", text=lambda row: row.text[: row.end])
 
 
 def write(facts: Facts, results: tuple[Sequence[Score], Sequence[Answer]], types: int) -> str:
     """The card as Markdown."""
-    topics = grammar.topics()
-    cues = {cue for topic in topics for cue in topic.cues}
-    counts = {"words": len({topic.word for topic in topics}), "senses": len(topics), "cues": len(cues)}
-    held = len(held_out_cues())
-    return _TEXT.format(
-        **vars(facts), **counts, held=held, types=types, table=table(results[0]), shown=shown(results[1])
-    )
+    table = cards.table(results[0])
+    return _TEXT.format(**vars(facts), **cards.counts(), types=types, table=table, shown=shown(results[1]))

@@ -1,25 +1,26 @@
 """How well a model tells senses apart at the word, on the lexicon's own sentences.
 
-A sentence is cut at the word's end (a causal model cannot see further) and read at its last token. Sense means are fitted
-on half of the frames with half of the seen cues; the nearest one (Euclidean) is the answer for sentences of the other
-frames with the other seen cues, or with held-out cues. The four ways to choose the halves take turns. The depth is chosen
-inside the fitted half. Equal distances share the point, so a depth where nothing has been resolved scores chance.
+A sentence is read at the last token of the word. Sense means are fitted on half of the frames with half of the seen cues;
+the nearest one (Euclidean) is the answer for sentences of the other frames with the other seen cues, or with held-out cues.
+The four ways to choose the halves take turns. The depth is chosen inside the fitted half. Equal distances share the point,
+so a depth where nothing has been resolved scores chance.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from probe import lexicon
 from probe.embedded.withheld import held_out
+from probe.lexicon import Sentence, Showcase
 
 TIE = 1e-5
-BATCH = 256
 HELD_OUT = 2
+
+Reader = Callable[[Sequence[Sentence | Showcase]], Tensor]
+"""Sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0 enters the first block."""
 
 
 @dataclass(frozen=True)
@@ -53,44 +54,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Answer:
-    """A showcase sentence up to the word, its sense, and the sense that the model's nearest mean says."""
+    """A showcase sentence, where its word ends, the word's sense, and the sense that the model's nearest mean says."""
 
     text: str
+    end: int
     word: str
     sense: str
     answer: str
     cue_after: bool
-
-
-def resid_at_end(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> Tensor:
-    """The residual stream at the last token of every text. `text depth d_model`; depth 0 enters the first block.
-
-    Texts of one length go through together, so nothing is padded. BOS is prepended.
-    """
-    ids = [[tokenizer.bos_token_id, *row] for row in tokenizer(list(texts)).input_ids]
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for i, row in enumerate(ids):
-        by_length[len(row)].append(i)
-    result = torch.empty(len(ids), model.config.n_layer + 1, model.config.n_embd)
-    caught: list[Tensor] = []
-    hooks = [block.register_forward_hook(lambda _, __, out: caught.append(_last(out))) for block in model.transformer.h]
-    hooks.append(model.transformer.h[0].register_forward_pre_hook(lambda _, args: caught.append(args[0][:, -1])))
-    try:
-        for rows in by_length.values():
-            for start in range(0, len(rows), BATCH):
-                chunk = rows[start : start + BATCH]
-                caught.clear()
-                with torch.no_grad():
-                    model.transformer(torch.tensor([ids[i] for i in chunk]))
-                result[chunk] = torch.stack(caught, dim=1)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return result
-
-
-def _last(out: Tensor | tuple[Tensor, ...]) -> Tensor:
-    return (out[0] if isinstance(out, tuple) else out)[:, -1]
 
 
 def points(resid: Tensor, labels: Tensor, fit: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,20 +91,23 @@ def best_depth(resid: Tensor, labels: Tensor, frames: Tensor, fit: Tensor) -> in
     return int(max(range(len(gained)), key=lambda depth: (round(gained[depth].item(), 9), margin[depth].item())))
 
 
-def read_word(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, word: str) -> Reading:
-    """Runs every sentence of the lexicon for this word."""
-    rows = lexicon.expand(word).sentences
-    entry = lexicon.entry(word)
-    senses = tuple(sense.name for sense in entry.senses)
-    names = [frame.name for frame in entry.frames]
+def read_word(read: Reader, word: str, rows: Sequence[Sentence]) -> Reading:
+    """Runs these sentences of one word."""
+    senses = tuple(sense.name for sense in lexicon.entry(word).senses)
+    names = list(dict.fromkeys(row.frame for row in rows))
     return Reading(
         word,
         senses,
-        resid_at_end(model, tokenizer, [row.text[: row.end] for row in rows]),
+        read(rows),
         torch.tensor([senses.index(row.sense) for row in rows]),
-        torch.tensor([names.index(str(row.frame)) for row in rows]),
+        torch.tensor([names.index(row.frame) for row in rows]),
         torch.tensor([_cue_half(word, row.sense, row.text[row.cue_start : row.cue_end]) for row in rows]),
     )
+
+
+def read_lexicon(read: Reader) -> tuple[Reading, ...]:
+    """Runs every sentence of the lexicon, word by word."""
+    return tuple(read_word(read, word, lexicon.expand(word).sentences) for word in lexicon.words())
 
 
 def score_word(reading: Reading) -> Score:
@@ -155,17 +129,17 @@ def score_word(reading: Reading) -> Score:
     return Score(reading.word, len(reading.senses), after, withheld.mean().item(), *counts, tuple(depths), before)
 
 
-def answers(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, reading: Reading) -> tuple[Answer, ...]:
-    """The showcase sentences of a word: the nearest sense mean of all its lexicon sentences with seen cues."""
+def answers(read: Reader, reading: Reading) -> tuple[Answer, ...]:
+    """The showcase sentences of a word: the nearest sense mean of all its sentences in `reading` with seen cues."""
     fit = reading.cue_half != HELD_OUT
     depth = best_depth(reading.resid, reading.labels, reading.frames, fit)
     resid = reading.resid[:, depth]
     means = torch.stack([resid[fit & (reading.labels == sense)].mean(0) for sense in range(len(reading.senses))])
     shown = [row for row in lexicon.showcase() if row.word == reading.word]
-    found = resid_at_end(model, tokenizer, [row.text[: row.end] for row in shown])[:, depth] if shown else resid[:0]
+    found = read(shown)[:, depth] if shown else resid[:0]
     nearest = torch.cdist(found, means).argmin(-1).tolist()
     return tuple(
-        Answer(row.text[: row.end], row.word, row.sense, reading.senses[i], row.cue_after)
+        Answer(row.text, row.end, row.word, row.sense, reading.senses[i], row.cue_after)
         for row, i in zip(shown, nearest, strict=True)
     )
 
@@ -177,15 +151,6 @@ def _cue_half(word: str, sense: str, cue: str) -> int:
         return HELD_OUT
     (cues,) = (item.cues for item in lexicon.entry(word).senses if item.name == sense)
     return [other for other in cues if other not in held].index(cue) % 2
-
-
-def evaluate(
-    model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast
-) -> tuple[tuple[Score, ...], tuple[Answer, ...]]:
-    """One score per word of the lexicon, and the answers to the showcase sentences."""
-    readings = [read_word(model, tokenizer, word) for word in lexicon.words()]
-    shown = [answer for reading in readings for answer in answers(model, tokenizer, reading)]
-    return tuple(map(score_word, readings)), tuple(shown)
 
 
 def overall(scores: Sequence[Score]) -> tuple[float, float]:

@@ -7,7 +7,7 @@ Queries, keys and values of all heads come out of one product, norms, GELU and t
 sums go into the tensor that is there. What it must equal is `replay.run`: to 1e-5 of the scale in float32, 1e-10 in float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from probe import replay
 from probe.replay import Block, Weights
-
-KeysValues = tuple[Tensor, Tensor]
 
 
 def project(block: Block, resid: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,23 +41,22 @@ def finish(block: Block, resid_mid: Tensor, epsilon: float) -> Tensor:
     return _added(resid_mid.add_(block.b_out), hidden, block.w_out)
 
 
-def prefix_run(weights: Weights, rows: Sequence[Sequence[int]], depth: int) -> list[KeysValues]:
-    """Keys and values of an unchanged run of equally long rows of token ids in each of the first `depth` blocks.
+def run(weights: Weights, rows: Sequence[Sequence[int]], depth: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Queries, keys and values of an unchanged run of equally long rows of token ids, block by block, for `depth` blocks.
 
     What stands at a position depends on the tokens up to it alone, so a beginning that several rows share is computed once.
-    `-> twice batch head pos d_head, for each block`
+    `-> batch head pos d_head`, three times.
     """
     once, where = (torch.tensor(part, dtype=torch.long, device=weights.wte.device) for part in _beginnings(rows))
     ids = torch.tensor(rows, dtype=torch.long, device=weights.wte.device)
-    resid, kept = replay.embed(weights, ids).flatten(0, 1)[once, None], []  # beginning 1 d_model
+    resid = replay.embed(weights, ids).flatten(0, 1)[once, None]  # beginning 1 d_model
     for layer, block in enumerate(weights.blocks[:depth]):
         q, k, v = (part[where, :, 0].transpose(1, 2) for part in project(block, resid, weights.epsilon))
-        kept.append((k, v))
+        yield q, k, v
         if layer + 1 < depth:
             z = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             z = z.transpose(1, 2).flatten(0, 1)[once].unsqueeze(2)
             resid = finish(block, write(block, resid, z), weights.epsilon)
-    return kept
 
 
 def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
@@ -77,7 +74,7 @@ def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int
     return once, where
 
 
-def attend_last(block: Block, resid: Tensor, prefix: KeysValues, epsilon: float) -> Tensor:
+def attend_last(block: Block, resid: Tensor, prefix: tuple[Tensor, Tensor], epsilon: float) -> Tensor:
     """z of many variants of the position after the prefix; each attends to the prefix and to itself.
 
     `batch variant d_model, twice batch head key_pos d_head -> batch head variant d_head`

@@ -110,11 +110,11 @@ def _carry(weights: Weights, rows: Rows, tree: list[Branch], donor: Donor, direc
     along the directions only, so it is projected before it is written, and differences are taken before that.
     """
     ids, directions = torch.tensor(rows, device=weights.wte.device), directions.to(weights.wte)
-    prefixes = engine.prefix_run(weights, [row[:-1] for row in rows], len(tree))
+    before = engine.run(weights, [row[:-1] for row in rows], len(tree))
     carried = (weights.wte[ids[:, -1]] + weights.wpe[ids.shape[1] - 1]).unsqueeze(1)
-    for layer, (parent, swapped) in enumerate(tree):
+    for layer, ((parent, swapped), (_, k, v)) in enumerate(zip(tree, before, strict=True)):
         block = weights.blocks[layer]
-        z = engine.attend_last(block, carried, prefixes[layer], weights.epsilon)
+        z = engine.attend_last(block, carried, (k, v), weights.epsilon)
         z = torch.where(swapped.T[..., None], donor(layer, z[:, :, 0]).unsqueeze(2), z[:, :, parent])
         carried = engine.write(block, carried[:, parent], z)
         if layer + 1 < len(tree):

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe import attention, patching, replay
+from probe import attention, engine, patching
 from probe.effects import ALIGNED, Effects, Pairs
 from probe.replay import Weights
 from probe.senses import Axis
@@ -74,31 +74,22 @@ def mixed_z(
     The two texts of a row have the same length.
     """
     batches = batch_by_length([len(row) for row in looking], most_rows=64)
-    parts = []
     with torch.inference_mode():
-        for batch in batches:
-            patterns, values = (
-                _run(weights, [looking[i] for i in batch], depth),
-                _run(weights, [carrying[i] for i in batch], depth),
-            )
-            mixed = [
-                attention.mix(step["pattern"][:, :, -1:], other["v"])
-                for step, other in zip(patterns, values, strict=True)
-            ]
-            parts.append(torch.stack([z.squeeze(-2) for z in mixed], dim=1))
-    return torch.cat(parts)[in_order(batches)].clone()
+        parts = [
+            _mixed(weights, *([rows[row] for row in batch] for rows in (looking, carrying)), depth) for batch in batches
+        ]
+        together = torch.cat(parts)[in_order(batches)].cpu()
+    return together.clone()
 
 
-def _run(weights: Weights, rows: list[Sequence[int]], depth: int) -> list[dict[str, Tensor]]:
-    """The attention steps of equally long rows through the first `depth` blocks."""
-    resid = replay.embed(weights, torch.tensor(rows, device=weights.wte.device))
-    steps = []
-    for block in weights.blocks[:depth]:
-        step = replay.attend(block, resid, weights.epsilon)
-        resid = resid + replay.merge_heads(block, step["z"])
-        resid = resid + replay.mlp(block, resid, weights.epsilon)
-        steps.append({"pattern": step["pattern"], "v": step["v"]})
-    return steps
+def _mixed(weights: Weights, looking: list[Sequence[int]], carrying: list[Sequence[int]], depth: int) -> Tensor:
+    """`mixed_z` of equally long rows."""
+    mixed = []
+    runs = (engine.run(weights, rows, depth) for rows in (looking, carrying))
+    for (q, k, _), (_, _, v) in zip(*runs, strict=True):
+        pattern = attention.softmax(attention.scores(q[:, :, -1:], k))
+        mixed.append(attention.mix(pattern, v).squeeze(-2))
+    return torch.stack(mixed, dim=1)
 
 
 def by_distance(effects: Effects, distances: Sequence[int | None], keep: Callable[[int], bool]) -> Array | None:

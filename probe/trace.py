@@ -6,7 +6,7 @@ Sentences are batched by equal length, so nothing is ever padded and no attentio
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from html import escape
@@ -18,7 +18,7 @@ from probe import attention
 from probe.errors import InputError
 from probe.models import Model
 from probe.replay import Weights, read_weights
-from probe.tokens import Tokens, batch_by_length, in_order, tokenize
+from probe.tokens import Tokens, batch_by_length, tokenize
 
 HOOKS = {
     "resid_pre": "hook_resid_pre",
@@ -149,6 +149,26 @@ class TargetStates:
         return f"<TargetStates of {len(self)} sentences: {layers} layers x {heads} heads>"
 
 
+@dataclass(frozen=True, eq=False)
+class TargetTrace:
+    """One text kept to one position `at`: `states` of that one row, and `v: layer head pos d_head` of the positions up to it."""
+
+    tokens: Tokens
+    weights: Weights
+    at: int
+    states: TargetStates
+    v: Tensor
+
+    def delta_e(self, layer: int, head: int) -> Tensor:
+        """ΔE of one head at the position, without b_O: z W_O. `-> d_model`"""
+        return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
+
+    def delta_e_by_source(self, layer: int, head: int) -> Tensor:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
+        w_o = self.weights.blocks[layer].w_o[head].cpu()
+        return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
+
+
 def trace(model: Model, text: str) -> Trace:
     """Run `text` through the hooked model once and keep everything. Raises InputError for an empty or over-long text."""
     tokens = tokenize(model, text)
@@ -167,28 +187,44 @@ def trace(model: Model, text: str) -> Trace:
     )
 
 
+def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
+    """Run one text up to position `at` and keep what is read there, and every head's values of all positions up to it.
+
+    What a full trace of a long text holds grows with the square of its length; this grows with its length.
+    Raises InputError for a position that the text does not have.
+    """
+    if not 0 <= at < len(tokens):
+        step = f"choose one from 0 to {len(tokens) - 1}"
+        raise InputError(f"Tracing one position of a text of {len(tokens)} tokens: got position {at}; {step}.")
+    values: list[Tensor] = []
+    read = _read_last(model, [tokens.ids[: at + 1]], values)
+    states = _with_embeddings(model, read, [tokens.ids[at]], [at])
+    return TargetTrace(tokens, read_weights(model), at, states, torch.cat(values).cpu())
+
+
 def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[int]) -> TargetStates:
     """Read many tokenised sentences, each at its own target position, in batches of equal length.
 
     Only tokens up to the target are run: in a causal model no later token can change what is read there.
     """
-    batches = batch_by_length([target + 1 for target in targets])
-    width = max(targets) + 1
-    parts: list[dict[str, Tensor]] = []
-    for batch in batches:
+    states: dict[str, Tensor] = {}
+    for batch in batch_by_length([target + 1 for target in targets]):
         rows = [sentences[index].ids[: targets[index] + 1] for index in batch]
-        parts.append(_read_last(model, rows, width))
-    order = in_order(batches)
-    return TargetStates(**{name: torch.cat([part[name] for part in parts])[order] for name in parts[0]})
+        for name, part in _read_last(model, rows).items():
+            size = max(targets) + 1 if name == "pattern" else part.shape[-1]
+            whole = states.setdefault(name, part.new_zeros(len(sentences), *part.shape[1:-1], size))
+            whole[batch, ..., : part.shape[-1]] = part
+    last = [tokens.ids[target] for tokens, target in zip(sentences, targets, strict=True)]
+    return _with_embeddings(model, states, last, targets)
 
 
 def run_hooked(
-    model: Model, rows: Sequence[Sequence[int]], keep: Keep, *, names: Sequence[str], logits: int = 0
+    model: Model, rows: Sequence[Sequence[int]], keep: Keep, *, names: Sequence[str], logits: bool = True
 ) -> Tensor:
     """Run equally long id rows through the bridge; `keep(name, tensor)` sees the named hooks of every layer, in order.
 
-    Returns the logits of the last `logits` positions (0: of all), `batch pos d_vocab`. The hooks are removed again whatever
-    happens.
+    Returns the logits, `batch pos d_vocab`, or without `logits` what the unembedding would read, `batch pos d_model`: for many
+    sentences the unembedding is a good part of the work. The hooks are removed again whatever happens.
     """
 
     def hook(name: str, tensor: Tensor, hook: object) -> None:
@@ -197,31 +233,39 @@ def run_hooked(
     layers = range(model.config.n_layers)
     hooks = [(f"blocks.{layer}.{HOOKS[name]}", partial(hook, name)) for layer in layers for name in names]
     ids = torch.tensor(rows, device=model.device)
-    with torch.inference_mode():
-        return model.bridge.run_with_hooks(ids, fwd_hooks=hooks, logits_to_keep=logits)
+    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
+        if logits:
+            return model.bridge(ids)
+        return model.bridge.original_model.base_model(ids, use_cache=False).last_hidden_state
 
 
-def _read_last(model: Model, rows: list[tuple[int, ...]], width: int) -> dict[str, Tensor]:
-    """The states of the last position of equally long rows; pattern rows are padded with zeros to `width`."""
+def _read_last(model: Model, rows: list[tuple[int, ...]], values: list[Tensor] | None = None) -> dict[str, Tensor]:
+    """The states of the last position of equally long rows; V of all positions goes to `values`, where given."""
     kept: dict[str, list[Tensor]] = defaultdict(list)
 
     def keep(name: str, tensor: Tensor) -> None:
-        last = _heads_first(name, tensor).select(-2, -1).detach().cpu()
-        kept[name].append(
-            torch.nn.functional.pad(last, (0, width - last.shape[-1])) if name == "pattern" else last.clone()
-        )
+        whole = _heads_first(name, tensor)
+        kept[name].append(whole.select(-2, -1).clone())
+        if name == "v" and values is not None:
+            values.append(whole.clone())
 
-    run_hooked(model, rows, keep, names=(*STACKED, "resid_pre", "resid_post"), logits=1)
-    ids = torch.tensor([row[-1] for row in rows])
-    target = torch.full((len(rows),), len(rows[0]) - 1)
+    run_hooked(model, rows, keep, names=(*STACKED, "resid_pre", "resid_post"), logits=False)
+    kept["resid"] = [*kept.pop("resid_pre"), kept.pop("resid_post")[-1]]
+    return {name: torch.stack(parts, dim=1) for name, parts in kept.items()}
+
+
+def _with_embeddings(
+    model: Model, read: Mapping[str, Tensor], ids: Sequence[int], targets: Sequence[int]
+) -> TargetStates:
     weights = read_weights(model)
-    return {name: torch.stack(kept[name], dim=1) for name in STACKED} | {
-        "ids": ids,
-        "target": target,
-        "token_embedding": weights.wte[ids.to(weights.wte.device)].cpu(),
-        "position_embedding": weights.wpe[target.to(weights.wpe.device)].cpu(),
-        "resid": torch.stack([*kept["resid_pre"], kept["resid_post"][-1]], dim=1),
-    }
+    last, target = torch.tensor(ids), torch.tensor(targets)
+    return TargetStates(
+        ids=last,
+        target=target,
+        token_embedding=weights.wte[last.to(model.device)].cpu(),
+        position_embedding=weights.wpe[target.to(model.device)].cpu(),
+        **{name: whole.cpu() for name, whole in read.items()},
+    )
 
 
 def _heads_first(name: str, tensor: Tensor) -> Tensor:

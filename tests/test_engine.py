@@ -37,18 +37,18 @@ def test_every_step_is_that_of_the_plain_forward(weights):
 
 
 @pytest.mark.parametrize("length", [0, 1, 9])
-def test_keys_and_values_before_the_target_are_those_of_the_plain_forward(weights, length):
+def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length):
     ids = drawn_ids(weights, 4, length)
     ids[1, : length // 2] = ids[0, : length // 2]  # rows that begin alike, and two that are the same
     ids[3] = ids[2]
-    found = engine.prefix_run(weights, ids.tolist(), len(weights.blocks))
+    found = list(engine.run(weights, ids.tolist(), len(weights.blocks)))
     assert len(found) == len(weights.blocks)
     if not length:
-        assert all(part.shape == (4, 4, 0, 7) for pair in found for part in pair)
+        assert all(part.shape == (4, 4, 0, 7) for step in found for part in step)
         return
-    for (k, v), step in zip(found, replay.run(weights, ids, torch.float64), strict=True):
-        assert_near(k, step["k"])
-        assert_near(v, step["v"])
+    for parts, step in zip(found, replay.run(weights, ids, torch.float64), strict=True):
+        for name, part in zip("qkv", parts, strict=True):
+            assert_near(part, step[name])
 
 
 def test_a_beginning_that_rows_share_is_computed_once(weights, monkeypatch):
@@ -57,7 +57,7 @@ def test_a_beginning_that_rows_share_is_computed_once(weights, monkeypatch):
     monkeypatch.setattr(
         engine, "project", lambda block, resid, eps: counted.append(len(resid)) or project(block, resid, eps)
     )
-    engine.prefix_run(weights, rows, 2)
+    list(engine.run(weights, rows, 2))
     assert counted == [4 + 2 + 0 + 4] * 2
 
 
@@ -65,10 +65,10 @@ def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(weigh
     ids = drawn_ids(weights, 3, 6)
     variants = drawn_ids(weights, 3, 4, seed=1)  # other last tokens, and the true one
     variants[:, 0] = ids[:, -1]
-    prefix = engine.prefix_run(weights, ids[:, :-1].tolist(), len(weights.blocks))
+    before = engine.run(weights, ids[:, :-1].tolist(), len(weights.blocks))
     whole = [torch.cat([ids[:, :-1], variants[:, [number]]], dim=1) for number in range(4)]
     plain = [list(replay.run(weights, rows, torch.float64)) for rows in whole]
-    for layer, block in enumerate(weights.blocks):
+    for layer, (block, (_, k, v)) in enumerate(zip(weights.blocks, before, strict=True)):
         resid = torch.stack([steps[layer]["resid_pre"][:, -1] for steps in plain], dim=1).to(weights.wte)
-        found = engine.attend_last(block, resid, prefix[layer], weights.epsilon)
+        found = engine.attend_last(block, resid, (k, v), weights.epsilon)
         assert_near(found, torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=2))

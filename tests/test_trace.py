@@ -12,7 +12,7 @@ from probe.errors import InputError
 from probe.models import load
 from probe.replay import read_weights
 from probe.tokens import tokenize
-from probe.trace import HOOKS, run_hooked, target_states, trace
+from probe.trace import HOOKS, run_hooked, target_states, trace, trace_target
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 TEXT = SENTENCES[0]
@@ -209,3 +209,45 @@ def test_no_hook_is_left_behind(model):
     with pytest.raises(RuntimeError, match="while reading"):
         run_hooked(model, [tokenize(model, TEXT).ids], fail, names=("z",))
     assert hooked_points(model) == []
+
+
+@pytest.mark.parametrize("at", [0, 4, 9])
+def test_a_trace_of_one_position_is_the_whole_trace_there(model, whole, at):
+    kept = trace_target(model, whole.tokens, at)
+    torch.testing.assert_close(kept.v, whole.v[:, :, : at + 1], **EXACT)
+    torch.testing.assert_close(kept.states.resid[0, :-1], whole.resid_pre[:, at], **EXACT)
+    for layer in range(LAYERS):
+        for head in range(HEADS):
+            by_source = kept.delta_e_by_source(layer, head)
+            torch.testing.assert_close(by_source, whole.delta_e_by_source(layer, head, at)[: at + 1], **EXACT)
+            torch.testing.assert_close(by_source.sum(0), kept.delta_e(layer, head), **EXACT)
+            assert by_source.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("at", [-1, 99])
+def test_a_position_that_is_not_there_is_refused(model, whole, at):
+    n = len(whole.tokens)
+    said = f"Tracing one position of a text of {n} tokens: got position {at}; choose one from 0 to {n - 1}."
+    with pytest.raises(InputError) as refused:
+        trace_target(model, whole.tokens, at)
+    assert str(refused.value) == said
+
+
+def test_without_logits_the_same_hooks_see_the_same_tensors(model):
+    ids = tokenize(model, TEXT).ids
+    seen = {True: [], False: []}
+    last = {
+        wanted: run_hooked(
+            model,
+            [ids],
+            lambda name, tensor, wanted=wanted: seen[wanted].append(tensor.clone()),
+            names=tuple(HOOKS),
+            logits=wanted,
+        )
+        for wanted in seen
+    }
+    assert len(seen[True]) == LAYERS * len(HOOKS)
+    for with_logits, without in zip(*seen.values(), strict=True):
+        torch.testing.assert_close(with_logits, without, **EXACT)
+    unembedding = model.weights.get("lm_head.weight", model.weights["wte.weight"])
+    torch.testing.assert_close(last[False] @ unembedding.T, last[True], **EXACT)

@@ -51,6 +51,17 @@ def listed(items: list[str]) -> str:
     return " and ".join(part for part in (", ".join(items[:-1]), *items[-1:]) if part)
 
 
+ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+
+
+def ordinal(place: int) -> str:
+    """first for 1, twelfth for 12; then 13th, 21st."""
+    if place <= len(ORDINALS):
+        return ORDINALS[place - 1]
+    ending = "th" if place // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f"{place}{ending}"
+
+
 SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from probe.columns import CURVES
+
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CONDITIONS = {"as measured": None, "labels permuted": 0.5, "later token": 0.65, "untrained model": 0.51}
 
@@ -31,9 +33,11 @@ def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
         kept[-1] = 1.0
         smallest = int(np.argmax(kept >= 0.9))
         frame = pd.DataFrame({"word": word, "area": 0.93, "smallest": smallest, "size": range(len(kept))})
-        parts.append(frame.assign(added=[None, *names], faithfulness=kept, necessity=np.minimum(1.02 * kept, 1.0)))
-    columns = ["word", "area", "smallest", "size", "added", "faithfulness", "necessity"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+        lost = np.minimum(1.02 * kept, 1.0)
+        frame = frame.assign(added=[None, *names], faithfulness=kept, necessity=lost)
+        wide = {"faithfulness_low": kept - 0.05, "faithfulness_high": kept + 0.03}
+        parts.append(frame.assign(**wide, necessity_low=lost - 0.04, necessity_high=lost + 0.02))
+    return pd.concat(parts, ignore_index=True)[list(CURVES)] if parts else pd.DataFrame(columns=list(CURVES))
 
 
 def random_sets(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:

@@ -25,6 +25,7 @@ SENSES = {
 }
 NOT_APART = {("apple", "fruit", "company"), ("mole", "skin", "spy")}
 PLANTED = {"bank": {(0, 2): 0.41, (1, 0): 0.18, (2, 3): -0.06}, "mole": {(0, 1): 0.3, (0, 2): 0.28}, "apple": {}}
+MEASURED = CAUSAL[: CAUSAL.index("net")]
 TOKENS = ("<|endoftext|>", "The", " old", " {cue}", " near", " the", " {word}", " looked", " quiet", ".")
 
 
@@ -92,7 +93,7 @@ def _words(any_apart: bool) -> pd.DataFrame:
             }
             | {"auroc": 0.99 if apart else 0.52, "gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07}
             | {"gap_p": 0.0002 if apart else 0.4, "negative_gaps": 0 if apart else 31, "ranked": apart}
-            | {"visible_d": 0.46, "visible_d_pairs": 0.45, "exploratory": False}
+            | {"cue_words": 14, "visible_d": 0.46, "visible_d_pairs": 0.45, "exploratory": False}
         )
     return pd.DataFrame(rows)
 
@@ -108,7 +109,14 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         )
         frame["auroc"] = np.clip(0.5 + planted + rng.normal(0.1, 0.12, len(layer)), 0, 1)
         frame["hedges_g"] = planted * 8
-        causal = {"direct": swap * 0.9, "denoise": swap + 0.01, "noise": swap - 0.01, "swap": swap}
+        causal = {
+            "direct": swap * 0.9,
+            "direct_low": swap * 0.9 - 0.04,
+            "direct_high": swap * 0.9 + 0.03,
+            "denoise": swap + 0.01,
+            "noise": swap - 0.01,
+            "swap": swap,
+        }
         causal |= {"swap_low": swap - 0.05, "swap_high": swap + 0.06, "same_sense": rng.normal(0, 0.003, len(layer))}
         causal |= {"self_repair": swap * 0.1}
         for name, values in causal.items():
@@ -141,7 +149,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     for word in words[words["ranked"]]["word"].unique():
         rows = heads[(heads["word"] == word) & heads["swap"].notna()]
         mean = rows.groupby(["layer", "head"], as_index=False)[
-            ["auroc", *CAUSAL[:8], "attention_cue", "attention_previous"]
+            ["auroc", *MEASURED, "attention_cue", "attention_previous"]
         ].mean()
         mean["net"] = mean["swap"] - mean["same_sense"]
         wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02) * (mean["layer"] < READ_AT)
@@ -204,7 +212,7 @@ def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
                     "frame": "quiet",
                     "pair": f"{word}/{number}",
                 }
-                | {"cue_start": 8, "cue_end": 12, "distance": 3, "position": 6, "tokens_of_word": 1}
+                | {"cue_start": 8, "cue_end": 8 + len(sense), "distance": 3, "position": 6, "tokens_of_word": 1}
                 | {"part": ("fit", "report", "neither")[number % 3]}
             )
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))

@@ -30,6 +30,7 @@ def frames_of(*heads: dict[str, object], kept: tuple[float, ...] = (0.0, 0.6, 0.
     added = [None, *(f"L{row['layer']}H{row['head']}" for row in heads), "L9H9", "L9H8"][: len(kept)]
     smallest = next((size for size, value in enumerate(kept) if value >= 0.9), None)
     curve = pd.DataFrame({"word": "bank", "size": range(len(kept)), "added": added, "faithfulness": kept})
+    curve = curve.assign(faithfulness_low=curve["faithfulness"] - 0.05, faithfulness_high=curve["faithfulness"] + 0.03)
     sets = pd.DataFrame({"word": "bank", "size": [1, 1, 2, 2], "faithfulness": [0.1, 0.2, 0.3, 0.12]})
     made = {"word_heads": rows, "heads": rows, "curves": curve.assign(smallest=smallest), "random_sets": sets}
     return FRAMES | made | {"words": FRAMES["words"].assign(**words)}
@@ -46,8 +47,8 @@ def grounds_of(*heads: dict[str, object], **given: object) -> str:
 def test_one_resolver_is_named_with_its_interval_and_what_it_keeps_alone():
     said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18, "none"), kept=(0.0, 0.93, 1.0))
     assert said == (
-        f"One head resolves “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money. Alone it keeps 93{N}% of the "
-        f"gap, the best of 2 random sets of 1 head from the same layers 20{N}%."
+        f"One head resolves “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money. Alone it keeps 93{N}% [88, 96] of "
+        f"the gap, the best of 2 random sets of 1 head from the same layers 20{N}%."
     )
 
 
@@ -55,7 +56,7 @@ def test_two_resolvers_share_a_sentence_and_what_they_keep_together():
     said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18))
     assert said == (
         f"Two heads resolve “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money and L1H0 18{N}% [13, 23]. "
-        f"Together they keep 95{N}% of the gap, the best of 2 random sets of 2 heads from the same layers 30{N}%."
+        f"Together they keep 95{N}% [90, 98] of the gap, the best of 2 random sets of 2 heads from the same layers 30{N}%."
     )
 
 
@@ -71,15 +72,16 @@ def test_only_the_verdict_makes_a_resolver_however_large_and_certain_an_effect_i
 def test_where_no_head_resolves_the_smallest_visible_effect_is_said():
     said = answer_of(head("L0H2", (1, 1, 2), 0.03, "carrier"), head("L1H0", (2, 1, 2), 0.01, "none"))
     assert said == (
-        "No head was shown to resolve “bank”, although its senses are apart at the word. A separation of 0.46 standard deviations "
-        f"and a swap effect of 0.45 would have been seen in 80{N}% of cases; the largest effect is 3{N}% [−2, 8], by L0H2 (carrier)."
+        "No head was shown to resolve “bank”, although its senses are apart at the word. In 192 sentences (14 cue words per sense, "
+        f"64 pairs to swap), a separation of 0.46 standard deviations and a swap effect of 0.45 would have been seen in 80{N}% of cases; "
+        f"the largest effect is 3{N}% [−2, 8], by L0H2 (carrier)."
     )
 
 
 def test_the_power_is_that_of_the_hardest_pair_of_senses():
     frames = frames_of(head("L0H2", (1, 1, 1), 0.0, "none") | {"word": "mole"})
     frames["words"] = frames["words"].assign(visible_d=[0.4, *[0.5] * 5, 0.9, 0.4])
-    assert "A separation of 0.90 standard deviations" in answers.answer(frames, "mole")
+    assert "a separation of 0.90 standard deviations" in answers.answer(frames, "mole")
 
 
 def test_few_sentences_are_called_exploratory_first():
@@ -92,11 +94,19 @@ def test_heads_that_share_the_pairs_of_senses_say_it_once_and_others_each():
     said = answers.answer(frames_of(*both), "mole")
     assert said.startswith(
         f"Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1 moves it 30{N}% [25, 35] of the way between two senses and L0H2 "
-        f"30{N}% [25, 35] (mean over the 5 pairs that this model separates)."
+        f"30{N}% [25, 35] (mean over the 5 pairs that were shown to be apart)."
     )
     said = answers.answer(frames_of(both[0], both[1] | {"resolves": 2}), "mole")
     assert "resolve “mole”: L0H1" in said and "two senses (in 5 of 6 pairs) and L0H2" in said
     assert f"L0H2 30{N}% [25, 35] (in 2 of 6 pairs)" in said
+    many = [
+        *both,
+        head("L1H1", (3, 3, 3)) | {"word": "mole", "resolves": 5},
+        head("L1H2", (4, 4, 4)) | {"word": "mole"},
+    ]
+    said = answers.answer(frames_of(*many), "mole")
+    assert "L1H1 30" in said and said.count("in 5 of 6 pairs") == 1
+    assert "(each in 5 of 6 pairs; mean over the 5 pairs that were shown to be apart)" in said
 
 
 _TWO = (("L0H1", (1, 1, 1)), ("L0H2", (2, 2, 2)))
@@ -115,7 +125,7 @@ def test_of_many_resolvers_the_leading_ones_are_among_them():
 
 def test_a_set_that_is_not_the_resolvers_is_named():
     said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18, "carrier"))
-    assert f"The first 2 heads (L0H2 and L1H0) together keep 95{N}% of the gap, the best" in said
+    assert f"The first 2 heads (L0H2 and L1H0) together keep 95{N}% [90, 98] of the gap, the best" in said
 
 
 def test_a_random_set_that_does_as_well_is_said_to():
@@ -142,6 +152,16 @@ def test_the_grounds_give_the_largest_p_the_attention_and_what_the_others_are():
     )
 
 
+def test_layers_after_the_read_out_are_named_as_untested():
+    def told(*layers: int) -> str:
+        heads = [head(f"L{layer}H0", (place, place, place)) for place, layer in enumerate(layers, 1)]
+        return grounds_of(*heads)
+
+    assert "not tested" not in told(0, 1, 2)
+    assert told(0, 3).endswith("Layer 3 writes after the read-out (after layer 2): its heads were not tested.")
+    assert told(0, 7).endswith("Layers 3 to 7 write after the read-out (after layer 2): their heads were not tested.")
+
+
 def test_without_a_resolver_there_is_no_test_to_speak_of():
     said = grounds_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
     assert said == (
@@ -157,18 +177,22 @@ def test_heads_after_the_read_out_are_not_counted():
 
 def test_a_word_without_a_gap_ranks_nothing():
     assert answers.answer(FRAMES, "apple") == (
-        "This model does not separate the senses of “apple” at the word (gap −0.02 [−0.08, 0.05], p = .4), so no head is ranked."
+        "This model was not shown to separate the senses of “apple” at the word (gap −0.02 [−0.08, 0.05], p = .4), so no head is "
+        "ranked. In 192 sentences (14 cue words per sense, 64 pairs to swap), a difference of 0.46 standard deviations would have been "
+        f"seen in 80{N}% of cases."
     )
 
 
 def test_several_pairs_without_a_gap_give_the_smallest_p():
     nothing = make_study(apart=False).frames
     said = answers.answer(nothing, "mole")
-    assert said.startswith("This model does not separate any of the 6 pairs of senses of “mole” at the word (p ≥ .4)")
+    assert said.startswith(
+        "This model was not shown to separate any of the 6 pairs of senses of “mole” at the word (p ≥ .4), so no head is ranked."
+    )
 
 
 def test_more_than_two_senses_say_over_which_pairs_the_mean_is():
-    assert "(mean over the 5 pairs that this model separates)" in answers.answer(FRAMES, "mole")
+    assert "(mean over the 5 pairs that were shown to be apart)" in answers.answer(FRAMES, "mole")
     all_apart = FRAMES | {"words": FRAMES["words"].assign(ranked=True)}
     assert "(mean over all 6 pairs)" in answers.answer(all_apart, "mole")
 
@@ -216,7 +240,9 @@ def test_a_reading_says_right_wrong_and_guess():
         right, True
     )
     assert "nearest to river, although money is meant" in remarks.reading(wrong, True)
-    assert remarks.reading(right, False).endswith("no better than a guess.")
+    assert remarks.reading(right, False).endswith(
+        "The senses were not shown to be apart in this model, so this is no better than a guess."
+    )
 
 
 @pytest.mark.parametrize(

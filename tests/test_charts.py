@@ -228,6 +228,21 @@ def test_the_smallest_set_is_ringed_and_the_line_stands_at_nine_tenths():
     assert "No set of leading heads" in charts.set_curves(never, FRAMES["random_sets"], "bank").to_dict()["description"]
 
 
+def test_curves_have_the_bands_of_their_intervals():
+    spec = CHARTS["sets"].to_dict()
+    assert any(view["mark"]["type"] == "area" and view["encoding"]["y2"]["field"] == "high" for view in parts(spec))
+    rows = [row for row in rows_of(spec, "what", "low", "high") if row["what"] == "lost without them"]
+    mine = FRAMES["curves"][FRAMES["curves"]["word"] == "bank"]
+    assert [row["low"] for row in rows] == pytest.approx(mine["necessity_low"].tolist())
+    assert [row["high"] for row in rows] == pytest.approx(mine["necessity_high"].tolist())
+
+
+def test_numbers_of_every_chart_are_written_like_those_of_the_text():
+    for chart in CHARTS.values():
+        numbers = chart.to_dict()["config"]["locale"]["number"]
+        assert (numbers["percent"], numbers["minus"]) == ("\u202f%", "−")
+
+
 def test_axes_of_evidence_are_the_same_for_every_word():
     for make, channel in (
         (lambda word: charts.set_curves(FRAMES["curves"], FRAMES["random_sets"], word), "y"),

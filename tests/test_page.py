@@ -9,7 +9,9 @@ from example_study import make_study
 
 import probe
 from probe import suppliers
-from probe.report.excerpts import bar_limit
+from probe.numerals import decimal, measured
+from probe.report.appendix import dictionary
+from probe.report.excerpts import BAR
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -191,16 +193,24 @@ def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution
         .first.locator(".bar i")
         .evaluate_all("all => all.map(bar => bar.getBoundingClientRect().height)")
     )
-    whole = bar_limit(make_study().frames)
-    assert heights == pytest.approx([22 * abs(value) / whole for value in shown], abs=0.51)
-    assert max(heights) > 15
+    whole = max(map(abs, shown))
+    assert heights == pytest.approx(
+        [BAR * abs(value) / whole for value in shown], abs=1.1
+    )  # a full bar is a round number
+    assert max(heights) > 0.9 * BAR
+    numbers = page.locator(".panel").first.locator(".bar b").all_inner_texts()
+    assert numbers == [decimal(100 * value, 0) for value in shown if abs(value) >= 0.005] and len(numbers) >= 4
+    said = page.locator(".panel").first.locator(".sentences > .quiet").first.inner_text()
+    assert re.fullmatch(
+        rf"A full bar is {-int(-100 * whole // 1)}\s% of the sense gap in all sentences of L0H2\.", said
+    )
 
 
 def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(open_page, page_path):
     page = open_page(page_path).page
     sentence = page.locator(".panel").first.locator(".sentence").first
-    assert sentence.locator(".token.word").all_inner_texts() == ["·bank"]
-    assert sentence.locator(".token.cue").all_inner_texts() == ["·river"]
+    assert sentence.locator(".token.word .piece").all_inner_texts() == ["·bank"]
+    assert sentence.locator(".token.cue .piece").all_inner_texts() == ["·river"]
     outline = sentence.locator(".token.cue .piece").evaluate("piece => getComputedStyle(piece).outlineStyle")
     assert outline == "solid"
     assert int(sentence.locator(".token.word .piece").evaluate("piece => getComputedStyle(piece).fontWeight")) >= 700
@@ -213,7 +223,14 @@ def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_p
         page.locator("#map .chart, #shares .chart, #every .chart, #together .chart, #supplies .chart, .panel").count()
         == 0
     )
-    assert page.locator(".answer").all_inner_texts()[0].startswith("This model does not separate the senses of “bank”")
+    assert (
+        page.locator(".answer")
+        .first.inner_text()
+        .startswith("This model was not shown to separate the senses of “bank”")
+    )
+    sections = page.locator("section[id]").evaluate_all("all => all.map(section => section.id)")
+    assert sections == ["believe", "cannot", "certificate", "method", "tables"]
+    assert page.locator("nav a").evaluate_all("all => all.map(link => link.hash.slice(1))") == sections
     assert page.locator(".chart").count() == page.locator(".chart svg").count() == 8 + 3  # depth profiles and controls
     assert page.locator("svg.mark, .verdict-name").count() == 0
 
@@ -250,9 +267,39 @@ def test_answers_are_those_of_the_verdicts(open_page, page_path):
     assert "calls none of them a resolver" not in page.inner_text("main")
 
 
+def test_a_card_begins_with_a_sentence_that_names_no_head(open_page, page_path):
+    page = open_page(page_path).page
+    for card in page.locator(".card .said").all():
+        assert card.locator("h2 + p.plain + p.answer").count() == 1
+        assert not re.search(r"L\d+H\d+|%", card.locator(".plain").inner_text())
+    assert "Layer 3 writes after the read-out" in page.locator(".card").first.inner_text()
+
+
+def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(open_page, page_path):
+    page = open_page(page_path, viewport={"width": 390, "height": 844}).page
+    unfold(page)
+    for table in page.locator("table.stack").all():
+        box = table.evaluate("item => [item.scrollWidth, item.closest('.scroll').clientWidth]")
+        assert box[0] <= box[1], table.inner_text()[:60]
+    labels = page.locator("table.stack td.n").evaluate_all("all => all.map(cell => cell.dataset.label || '')")
+    assert labels and all(labels)
+    widths = page.eval_on_selector_all(".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    assert min(widths) > 300
+
+
+def test_every_column_is_explained_on_the_page(open_page, page_path):
+    page = open_page(page_path).page
+    unfold(page)
+    rows = page.locator("[aria-label='Columns of the tables'] tbody tr").all_inner_texts()
+    assert len(rows) == len(dictionary(make_study().frames))
+    assert any(row.startswith("word_heads.net") and row.endswith("fraction of the sense gap") for row in rows)
+
+
 def test_together_names_the_smallest_set_and_its_rivals(open_page, page_path):
     captions = open_page(page_path).page.locator("#together figcaption").all_inner_texts()
-    assert captions[0].startswith("The smallest set above 90 %: L0H2, L1H0, which keep 94")
+    row = make_study().frames["curves"].query("word == 'bank' and size == smallest").iloc[0]
+    kept = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
+    assert captions[0].startswith(f"The smallest set above 90 %: L0H2, L1H0, F = {kept}; the best of 11")
     assert "the best of 11 random sets of 3 heads keeps 10" in captions[0]
 
 
@@ -260,9 +307,9 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(open_page, page_
     page = open_page(page_path).page
     rows = page.locator("#believe tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
-        ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "64", "0.46", "0.45"],
-        ["mole", "5 of 6", "p ≤ .4", "p = .31", "240", "192", "64", "0.46", "0.45"],
-        ["apple", "0 of 1", "p = .4", "p = .31", "240", "192", "64", "0.46", "0.45"],
+        ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "14", "64", "0.46", "0.45"],
+        ["mole", "5 of 6", "p ≤ .4", "p = .31", "240", "192", "14", "64", "0.46", "0.45"],
+        ["apple", "0 of 1", "p = .4", "p = .31", "240", "192", "14", "64", "0.46", "0.45"],
     ]
     strips = page.locator("#believe .chart")
     assert strips.count() == 3

@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 def test_the_folder_holds_the_page_every_frame_twice_and_the_manifest(folder):
     expected = {"ambiguity.html", "manifest.json"}
-    expected |= {f"{name}.{ending}" for name in STUDY.frames for ending in ("csv", "parquet")}
+    expected |= {f"{name}.{ending}" for name in (*STUDY.frames, "columns") for ending in ("csv", "parquet")}
     assert {path.name for path in folder.iterdir()} == expected
 
 

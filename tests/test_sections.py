@@ -1,10 +1,12 @@
 """The values of the page's sections: corrected p over pairs of senses, reasons in order, one axis for words that differ."""
 
-from example_study import make_study
+from example_study import READ_AT, make_study
 
 from probe import charts
+from probe.numerals import measured
+from probe.report.evidence import together
 from probe.report.excerpts import readings
-from probe.report.sections import head_facts, with_tests
+from probe.report.sections import cards, head_facts, with_tests
 
 FRAMES = make_study().frames
 
@@ -34,10 +36,32 @@ def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
 
 def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():
     low = FRAMES["curves"].copy()
-    low.loc[(low["word"] == "mole") & (low["size"] == 1), "faithfulness"] = -0.5
+    low.loc[(low["word"] == "mole") & (low["size"] == 1), "faithfulness_low"] = -0.5
     drawn = [charts.set_curves(low, FRAMES["random_sets"], word).to_dict() for word in ("bank", "mole")]
     domains = [view["encoding"]["y"]["scale"]["domain"] for spec in drawn for view in spec["layer"] if _scaled(view)]
     assert len(domains) > 2 and all(domain == domains[0] for domain in domains) and domains[0][0] < -0.5
+
+
+def test_the_read_out_stands_in_every_depth_profile_of_a_word():
+    for card in cards(FRAMES):
+        for _, chart in card["depth"]:
+            lines = [rows for rows in chart.to_dict()["datasets"].values() if set(rows[0]) == {"at"}]
+            assert [{"at": READ_AT}] in lines, card["word"]
+    assert len(cards(FRAMES)[1]["depth"]) == 6
+
+
+def test_one_head_has_its_write_with_its_interval():
+    row = with_tests(FRAMES["word_heads"].query("word == 'bank' and rank == 1"), FRAMES["heads"]).to_dict("records")[0]
+    ends = row | {"direct": 0.37, "direct_low": 0.33, "direct_high": 0.4}
+    assert head_facts(ends)["own"] == "37\u202f% [33, 40]"
+
+
+def test_the_smallest_set_has_its_interval():
+    bank = together(FRAMES)[0]
+    row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
+    assert bank["kept"] == measured(row["faithfulness"], row["faithfulness"] - 0.05, row["faithfulness"] + 0.03)
+    never = together(FRAMES | {"curves": FRAMES["curves"].assign(smallest=None)})[0]
+    assert (never["names"], never["kept"], never["rival"]) == ([], "", "")
 
 
 def _scaled(view):

@@ -21,7 +21,7 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     names = [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
     rows = rows.assign(name=names, stands_out=[name in (shown or []) for name in names])
     conditions = [name for name in ORDER if name in set(rows["condition"])]
-    scale = alt.Scale(domain=[min(0.3, float(controls["auroc"].min()) - 0.02), 1.02], nice=False, zero=False)
+    scale = alt.Scale(domain=[min(0.3, float(controls["auroc"].min()) - 0.04), 1.03], nice=False, zero=False)
     axis = alt.Axis(values=[0.25, 0.5, 0.75, 1], format=".2f")
     x = alt.X("auroc:Q", title="held-out AUROC (0.5 = chance)", scale=scale, axis=axis)
     labels = alt.Axis(labelLimit=130, ticks=False, domain=False, grid=False)

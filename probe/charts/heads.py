@@ -67,13 +67,13 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
         )
         charts.append(bare)
     if not charts:
-        return finish(_nothing(), "No word has a gap between its senses, so there is no effect to map.")
+        return finish(_nothing(), "No word was shown to have a gap between its senses, so there is no effect to map.")
     description = f"Maps of {', '.join(word_heads['word'].unique())}: net swap effects of every head by layer and head."
     return finish(alt.hconcat(*charts), description)
 
 
 def _nothing() -> alt.Chart:
-    said = pd.DataFrame({"said": ["No word has a gap between its senses: there is nothing to map."]})
+    said = pd.DataFrame({"said": ["No word was shown to have a gap between its senses: there is nothing to map."]})
     return (
         alt.Chart(said).mark_text(color=MUTED, align="left").encode(text="said:N", x=alt.value(0)).properties(height=30)
     )

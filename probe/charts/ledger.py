@@ -57,7 +57,7 @@ def cue_ledger(ledger: pd.DataFrame, word: str, *, sentence: int) -> Any:
     y_axis = alt.Axis(labelLimit=160, ticks=False, domain=False, labelOverlap=False)
     y = alt.Y("bar:N", title="source", sort=bars["bar"].unique().tolist(), axis=y_axis)
     other = first["sense_b"] if first["sense"] == first["sense_a"] else first["sense_a"]
-    axis_title = f"contribution toward {first['sense']}, away from {other} (fraction of the gap)"
+    axis_title = [f"contribution toward {first['sense']},", f"away from {other} (fraction of the gap)"]
     scale = alt.Scale(domain=_domain(ledger), nice=False)
     x = alt.X("toward:Q", title=axis_title, axis=alt.Axis(tickCount=6), scale=scale)
     tip = [alt.Tooltip("bar:N", title="source"), alt.Tooltip("writer:N", title="written by")]
@@ -88,7 +88,7 @@ def _hue(bars: pd.DataFrame) -> alt.Color:
     fixed = {"other heads": OTHER_HEADS, "no head": NO_HEAD, SUM: INK}
     leaders = [name for name in bars.sort_values("part")["writer"].unique() if name not in fixed]
     colours = dict(zip(leaders, LEADERS, strict=False)) | fixed
-    key = alt.Legend(orient="top", values=[*leaders, "other heads", "no head"], offset=4)
+    key = alt.Legend(orient="top", values=[*leaders, "other heads", "no head"], offset=4, columns=3)
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     return alt.Color("writer:N", title="written by", scale=scale, legend=key)
 

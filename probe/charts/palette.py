@@ -15,6 +15,7 @@ import altair as alt
 import pandas as pd
 import vl_convert
 
+from probe.numerals import NARROW
 from probe.provenance import write_atomically
 
 INK, MUTED, LINE = "#1c2430", "#5a6472", "#cfd5dc"
@@ -22,6 +23,9 @@ WITH, AGAINST = "#7a50c8", "#b8741a"
 SENSES = ("#0072b2", "#d55e00", "#009e73", "#c8609b", "#4a9fd8", "#b58900")
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
 THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
+NUMBERS = alt.NumberLocale(
+    currency=["", ""], decimal=".", grouping=[3], minus="−", percent=f"{NARROW}%", thousands=NARROW
+)
 DATA = ("data", "datasets")
 
 
@@ -64,6 +68,7 @@ def finish(chart: Any, description: str) -> Any:
         view=alt.ViewConfig(stroke=None),
         axis=alt.AxisConfig(**axis, **lines),
         legend=alt.LegendConfig(labelColor=INK, **legend),
+        locale=alt.Locale(number=NUMBERS),
         title=alt.TitleConfig(color=INK, fontSize=13, anchor="start"),
     )
 

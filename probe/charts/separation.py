@@ -65,8 +65,8 @@ def _reach(word_heads: pd.DataFrame) -> float:
 
 
 def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
-    """The rows, largest effect first, with a `height` for each name: that of its point, or lower where names would collide."""
-    heights: list[float] = []
-    for net in labels["net"]:
-        heights.append(min(net, heights[-1] - room) if heights else net)
-    return labels.assign(height=heights)
+    """The rows, smallest effect first, with a `height` for each name: that of its point, or higher where names would collide."""
+    rows, heights = labels.sort_values("net"), list[float]()
+    for net in rows["net"]:
+        heights.append(max(net, heights[-1] + room) if heights else net)
+    return rows.assign(height=heights)

@@ -20,25 +20,33 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> An
     The smallest set that reaches it is ringed and labelled. Frames are the study's, whole, so that axes are the same for every word.
     """
     mine = curves[curves["word"] == word]
-    lines = pd.concat([mine.assign(value=mine[name], what=what) for name, what in _LINES.items()], ignore_index=True)
+    lines = pd.concat([_line(mine, name, what) for name, what in _LINES.items()], ignore_index=True)
     chance = random_sets[random_sets["word"] == word].assign(what=RANDOM).rename(columns={"faithfulness": "value"})
     most = int(mine["size"].max())
     x_scale = alt.Scale(type="linear" if most <= FEW_HEADS else "sqrt", domain=[0, most], nice=False)
     axis = alt.Axis(format="d", grid=False, values=_ticks(most))
     x = alt.X("size:Q", title="number of heads, leading first", scale=x_scale, axis=axis)
-    y = alt.Y("value:Q", title="share of the sense gap", axis=_SHARES, scale=_scale(curves, random_sets))
-    key = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=3, offset=6, columns=2)
+    reach = _scale(curves, random_sets)
+    y = alt.Y("value:Q", title=_Y, axis=_SHARES, scale=reach)
+    key = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=3, symbolOpacity=1, offset=6, columns=2)
     scale = alt.Scale(domain=[KEPT, LOST, RANDOM], range=[WITH, NECESSITY, MUTED])
     hue = alt.Color("what:N", title=None, scale=scale, legend=key)
     ticks = alt.Chart(chance).mark_tick(orient="horizontal", size=11, thickness=1.5, opacity=0.55)
-    ticks = ticks.encode(x=x, y=y, color=hue, tooltip=_TOOLTIP[1:])
+    ticks = ticks.encode(x=x, y=y, color=hue, tooltip=_TOOLTIP[1:4])
     base = alt.Chart(lines).encode(x=x, y=y, color=hue)
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=_Y, scale=reach), y2="high:Q")
     drawn = base.mark_line(strokeWidth=2).encode(strokeDash=_dash())
     dots = base.mark_point(filled=True, size=26, opacity=1).encode(tooltip=_TOOLTIP)
-    picture = alt.layer(reference_line("y", ENOUGH), ticks, drawn, dots, *_smallest(mine, x, y))
+    picture = alt.layer(reference_line("y", ENOUGH), band, ticks, drawn, dots, *_smallest(mine, x, y))
     return finish(picture.properties(width="container", height=230), _description(mine, chance, word))
 
 
+def _line(mine: pd.DataFrame, name: str, what: str) -> pd.DataFrame:
+    """One line's values with their 95 % intervals."""
+    return mine.assign(value=mine[name], low=mine[f"{name}_low"], high=mine[f"{name}_high"], what=what)
+
+
+_Y = "share of the sense gap"
 _LINES = {"faithfulness": KEPT, "necessity": LOST}
 _SHARES = alt.Axis(format=".0%", values=[0, 0.25, 0.5, 0.75, 0.9, 1])
 _TOOLTIP = [
@@ -46,6 +54,8 @@ _TOOLTIP = [
     alt.Tooltip("size:Q", title="heads"),
     alt.Tooltip("what:N", title="what"),
     alt.Tooltip("value:Q", title="share of the gap", format=".1%"),
+    alt.Tooltip("low:Q", title="95 % from", format=".1%"),
+    alt.Tooltip("high:Q", title="to", format=".1%"),
 ]
 
 
@@ -54,7 +64,8 @@ def _dash() -> alt.StrokeDash:
 
 
 def _scale(curves: pd.DataFrame, random_sets: pd.DataFrame) -> alt.Scale:
-    values = pd.concat([curves["faithfulness"], curves["necessity"], random_sets["faithfulness"]]).astype(float)
+    ends = [curves[f"{name}_{end}"] for name in _LINES for end in ("low", "high")]
+    values = pd.concat([*ends, random_sets["faithfulness"]]).astype(float)
     return alt.Scale(domain=[min(0.0, float(values.min())) - 0.04, max(1.0, float(values.max())) + 0.14], nice=False)
 
 
@@ -72,11 +83,13 @@ def _smallest(mine: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
         return []
     size, value = int(rows["size"].iloc[0]), float(rows["faithfulness"].iloc[0])
     said = f"{size} {'head' if size == 1 else 'heads'}: {percent(value)}"
-    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "said": said}])).encode(x=x, y=y)
-    ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1)
+    found = {"size": size, "value": value, "said": said}
+    ring = alt.Chart(pd.DataFrame([found])).encode(x=x, y=y).mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1)
     left = size > 0.6 * int(mine["size"].max())
-    label = base.mark_text(align="right" if left else "left", dx=4 if left else -4, dy=-13, fontSize=11, color=INK)
-    return [ring, label.encode(text="said:N")]
+    label = alt.Chart(pd.DataFrame([found])).mark_text(
+        align="right" if left else "left", dx=4 if left else -4, fontSize=11, color=INK
+    )
+    return [ring, label.encode(x=x, y=alt.value(8), text="said:N")]  # above every line, band and tick
 
 
 def _description(mine: pd.DataFrame, chance: pd.DataFrame, word: str) -> str:

@@ -73,9 +73,9 @@ def share_bars(shares: pd.DataFrame, word: str) -> Any:
     parts.append(numbers.encode(y=y, x=alt.X("edge:Q"), text="text:N"))
     head_sum = float(means.loc[means["kind"] == "head", "mean"].sum())
     description = (
-        f"Direct shares of {word}: heads wrote {head_sum:.0%} of the sense gap at the read-out, MLPs "
-        f"{float(means.loc[means['kind'] == 'MLP', 'mean'].sum()):.0%}, the token embedding "
-        f"{float(means.loc[means['label'] == 'token embedding', 'mean'].sum()):.0%}."
+        f"Direct shares of {word}: heads wrote {percent(head_sum)} of the sense gap at the read-out, MLPs "
+        f"{percent(float(means.loc[means['kind'] == 'MLP', 'mean'].sum()))}, the token embedding "
+        f"{percent(float(means.loc[means['label'] == 'token embedding', 'mean'].sum()))}."
     )
     return finish(alt.layer(*parts).properties(width="container", height=20 * len(means)), description)
 
@@ -104,5 +104,8 @@ def contributions(readings: pd.DataFrame, word: str, *, sentence: int, layer: in
     hue = alt.Color("toward:N", title="toward", scale=scale, legend=alt.Legend(orient="top"))
     bars = alt.Chart(rows).mark_bar().encode(x=x, y=y, color=hue, tooltip=tip)
     largest = max(rows.to_dict("records"), key=lambda row: abs(row["contribution"]))
-    description = f"ΔE of L{layer}H{head} by source token; the largest part, {largest['contribution']:+.2f} of the gap, comes from {largest['label']}."
+    part = percent(largest["contribution"])
+    description = (
+        f"ΔE of L{layer}H{head} by source token; the largest part, {part} of the gap, comes from {largest['label']}."
+    )
     return finish(alt.layer(bars, reference_line("y", 0.0)).properties(width="container", height=170), description)

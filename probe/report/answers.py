@@ -7,6 +7,7 @@ offered as a reason. Where the gap is not there nothing is ranked; where nothing
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,7 @@ from probe.numerals import NARROW, counted, decimal, interval, listed, measured,
 
 LEADERS = 3
 SMALLEST = 0.01
-WELL = "in 80\u202f% of cases"
+WELL = "would have been seen in 80\u202f% of cases"
 Head = dict[Hashable, Any]
 Frames = Mapping[str, pd.DataFrame]
 
@@ -64,15 +65,23 @@ def answer(frames: Frames, word: str) -> str:
 
 
 def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
+    """That no gap was shown, which is no proof that there is none: the material, and what would have been seen."""
+    which, shown = "the senses", p_value(pairs["gap_p"].min()).replace("=", "≥")
     if len(pairs) == 1:
         pair = pairs.iloc[0]
-        gap = f"gap {decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}, {p_value(pair['gap_p'])}"
-        return f"This model does not separate the senses of “{word}” at the word ({gap}), so no head is ranked."
-    smallest = p_value(pairs["gap_p"].min()).replace("=", "≥")
+        shown = f"gap {decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}, {p_value(pair['gap_p'])}"
+    else:
+        which = f"any of the {len(pairs)} pairs of senses"
     return (
-        f"This model does not separate any of the {len(pairs)} pairs of senses of “{word}” at the word ({smallest}), "
-        "so no head is ranked."
+        f"This model was not shown to separate {which} of “{word}” at the word ({shown}), so no head is ranked. "
+        f"{_material(pairs)}, a difference of {decimal(float(pairs['visible_d'].max()))} standard deviations {WELL}."
     )
+
+
+def _material(pairs: pd.DataFrame) -> str:
+    """How much there was to see something in, for the pair of senses that had least."""
+    sentences, cues, swapped = (int(pairs[name].min()) for name in ("sentences_report", "cue_words", "pairs"))
+    return f"In {sentences} sentences ({counted(cues, 'cue word')} per sense, {counted(swapped, 'pair')} to swap)"
 
 
 def _resolve(heads: Sequence[Head], pairs: pd.DataFrame, word: str) -> list[str]:
@@ -82,11 +91,14 @@ def _resolve(heads: Sequence[Head], pairs: pd.DataFrame, word: str) -> list[str]
     everywhere = f" {where.pop()}" if len(pairs) > 1 and len(where) == 1 else ""
     verb = "resolves" if len(heads) == 1 else "resolve"
     opening = f"{counted(len(heads), 'head', words=True)} {verb} “{word}”{everywhere}{'.' if among else ':'}{among}"
-    each = len(pairs) > 1 and not everywhere
-    first, *rest = [_place(head, len(pairs) if each else 0) for head in named]
+    number = len(pairs) if len(pairs) > 1 and not everywhere else 0
+    same = len(named) > 1 and len({head["resolves"] for head in named}) == 1
+    first, *rest = [_place(head, 0 if same else number) for head in named]
     way = f"{first[0]} moves it {first[1]} of the way {_way(pairs)}{first[2]}"
     told = listed([way, *(f"{name} {effect}{where}" for name, effect, where in rest)])
-    return [f"{opening} {told}{_mean(pairs)}.", *_overlaps(named)]
+    each = f"each in {named[0]['resolves']} of {number} pairs" if same and number else ""
+    over = "; ".join(part for part in (each, _mean(pairs)) if part)
+    return [f"{opening} {told}{f' ({over})' if over else ''}.", *_overlaps(named)]
 
 
 def _place(head: Head, pairs: int) -> tuple[str, str, str]:
@@ -111,8 +123,8 @@ def _way(pairs: pd.DataFrame) -> str:
 def _mean(pairs: pd.DataFrame) -> str:
     """Over which pairs of senses an effect is the mean."""
     passed, number = int(pairs["ranked"].sum()), len(pairs)
-    which = f"all {number} pairs" if passed == number else f"the {counted(passed, 'pair')} that this model separates"
-    return "" if number == 1 else f" (mean over {which})"
+    which = f"all {number} pairs" if passed == number else f"the {counted(passed, 'pair')} that were shown to be apart"
+    return "" if number == 1 else f"mean over {which}"
 
 
 def _effect(head: Head) -> str:
@@ -124,12 +136,12 @@ def _together(frames: Frames, word: str, heads: Sequence[Head]) -> str:
     found = smallest_set(frames, word)
     if found is None:
         return ""
-    names, kept, every = found
+    names, kept, every = found.names, found.kept, found.every
     if len(names) == every:
         return f"Nothing less than all {every} heads together keeps 90{NARROW}% of the gap."
     who = "Together they keep" if {head_name(head) for head in heads} == set(names) else _set_name(names)
     alone = "Alone it keeps" if who.startswith("Together") and len(names) == 1 else who
-    return f"{alone} {percent(kept)} of the gap{_against(frames, word, len(names), kept)}."
+    return f"{alone} {kept} of the gap{_against(frames, word, found)}."
 
 
 def _set_name(names: Sequence[str]) -> str:
@@ -139,15 +151,26 @@ def _set_name(names: Sequence[str]) -> str:
     return f"The first {len(names)} heads{told} together keep"
 
 
-def smallest_set(frames: Frames, word: str) -> tuple[list[str], float, int] | None:
-    """The fewest leading heads that keep 90 % of the gap: their names, what they keep, and how many heads there are in all."""
+@dataclass(frozen=True)
+class SmallestSet:
+    """The fewest leading heads that keep 90 % of the gap: their names, F and F as text with its interval, how many heads there are."""
+
+    names: list[str]
+    faithfulness: float
+    kept: str
+    every: int
+
+
+def smallest_set(frames: Frames, word: str) -> SmallestSet | None:
+    """The smallest set of a word, or None where no set of leading heads is enough."""
     rows = frames["curves"][frames["curves"]["word"] == word].sort_values("size")
-    reaching = rows[rows["size"] == rows["smallest"]]
-    if reaching.empty:
+    reaching = rows[rows["size"] == rows["smallest"]].to_dict("records")
+    if not reaching:
         return None
-    size = int(reaching["size"].iloc[0])
-    names = rows.loc[rows["size"].between(1, size), "added"].tolist()
-    return names, float(reaching["faithfulness"].iloc[0]), int(rows["size"].max())
+    found = reaching[0]
+    names = rows.loc[rows["size"].between(1, found["size"]), "added"].tolist()
+    kept = measured(found["faithfulness"], found["faithfulness_low"], found["faithfulness_high"])
+    return SmallestSet(names, float(found["faithfulness"]), kept, int(rows["size"].max()))
 
 
 def best_random(frames: Frames, word: str, size: int) -> tuple[int, int, float] | None:
@@ -159,19 +182,21 @@ def best_random(frames: Frames, word: str, size: int) -> tuple[int, int, float] 
     return int(rows["size"].min()), len(drawn), float(drawn.max())
 
 
-def _against(frames: Frames, word: str, size: int, kept: float) -> str:
+def _against(frames: Frames, word: str, kept: SmallestSet) -> str:
+    size = len(kept.names)
     found = best_random(frames, word, size)
     if found is None:
         return ""
     drawn, sets, best = found
     rival = f"the best of {counted(sets, 'random set')} of {counted(drawn, 'head')} from the same layers"
-    return f", {rival} {percent(best)}{': a random set does as well' if best >= kept and drawn == size else ''}"
+    same = best >= kept.faithfulness and drawn == size
+    return f", {rival} {percent(best)}{': a random set does as well' if same else ''}"
 
 
 def _no_head(frames: Frames, pairs: pd.DataFrame, word: str) -> list[str]:
     best = heads_of(frames, word).to_dict("records")[0]
     separation, swap = (decimal(float(pairs[name].max())) for name in ("visible_d", "visible_d_pairs"))
-    seen = f"A separation of {separation} standard deviations and a swap effect of {swap} would have been seen {WELL}"
+    seen = f"{_material(pairs)}, a separation of {separation} standard deviations and a swap effect of {swap} {WELL}"
     largest = f"the largest effect is {_effect(best)}, by {head_name(best)}{_verdict_of(best)}"
     return [f"No head was shown to resolve “{word}”, although its senses are apart at the word.", f"{seen}; {largest}."]
 

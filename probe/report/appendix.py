@@ -2,8 +2,10 @@
 
 import pandas as pd
 
+from probe.columns import UNITS, meaning
 from probe.report import remarks
 from probe.report.sections import Frames, Section, of_word, words_of
+from probe.sentences import REPEATS
 
 DOWNLOADS = {
     "words": "is the gap there: one row per word and pair of senses",
@@ -23,6 +25,7 @@ DOWNLOADS = {
     "sentences": "every sentence, the part it was used in, where its word was read",
     "left_out": "what was given and not used, with the reason",
     "certificate": "the hooked model against the from-scratch math, row by row",
+    "columns": "what every column of these tables says, and its unit",
 }
 
 
@@ -43,17 +46,32 @@ def data_used(frames: Frames) -> Section:
         counts = mine["part"].value_counts()
         parts = {part: int(counts.get(part, 0)) for part in ("fit", "select", "report", "neither")}
         tokens = int(of_word(words, word)["tokens_of_word"].max())
-        rows.append(
-            {"word": word, "split": first["split_design"], "pairs": first["pair_design"], "tokens": tokens} | parts
-        )
-    reasons = left_out.groupby(["word", "reason"], sort=False).size().reset_index(name="count").to_dict("records")
+        design = {"split": first["split_design"], "pairs": first["pair_design"]}
+        rows.append({"word": word, "tokens": tokens, "unpaired": remarks.unpaired(mine), **design, **parts})
     select = any(row["select"] for row in rows)
     return {
         "rows": rows,
-        "left_out": reasons,
+        "left_out": _left_out(left_out),
+        "number_left_out": len(left_out),
         "select": select,
         "several_tokens": any(row["tokens"] > 1 for row in rows),
     }
+
+
+def _left_out(left_out: pd.DataFrame) -> list[Section]:
+    """How many sentences of each word each rule left out; repetitions count together, and so does what had no word yet."""
+    rule = left_out["reason"].where(~left_out["reason"].str.startswith(REPEATS), f"{REPEATS} an earlier row")
+    rows = pd.DataFrame({"word": left_out["word"].fillna(""), "reason": rule})
+    found = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count")
+    return [{str(name): value for name, value in row.items()} for row in found.to_dict("records")]
+
+
+def dictionary(frames: Frames) -> pd.DataFrame:
+    """Every column of every table with its meaning and its unit, these four columns too."""
+    columns = ["table", "column", "meaning", "unit"]
+    named = [(name, list(map(str, frame))) for name, frame in frames.items()] + [("columns", columns)]
+    rows = [[table, name, meaning(table, name), UNITS.get(name, "")] for table, names in named for name in names]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def downloads(frames: Frames) -> list[Section]:

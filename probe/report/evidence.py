@@ -20,15 +20,15 @@ def together(frames: Frames) -> list[Section]:
         curve = of_word(frames["curves"], word)
         if curve.empty:
             continue
-        names, kept, every = answers.smallest_set(frames, word) or ([], 0.0, int(curve["size"].max()))
-        rival = answers.best_random(frames, word, len(names)) if names else None
+        best = answers.smallest_set(frames, word)
+        enough = best is not None and len(best.names) < best.every
         found.append(
             {
                 "word": word,
                 "chart": charts.set_curves(frames["curves"], frames["random_sets"], word),
-                "names": names if len(names) < every else [],
-                "kept": percent(kept),
-                "rival": _rival(rival),
+                "names": best.names if best and enough else [],
+                "kept": best.kept if best else "",
+                "rival": _rival(answers.best_random(frames, word, len(best.names))) if best else "",
                 "area": decimal(float(curve["area"].iloc[0])),
             }
         )
@@ -71,6 +71,7 @@ def _power(pairs: pd.DataFrame) -> Section:
         "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
         "fit": int(pairs["sentences_fit"].min()),
         "report": int(pairs["sentences_report"].min()),
+        "cues": int(pairs["cue_words"].min()),
         "pairs": int(pairs["pairs"].min()),
         "visible": decimal(float(pairs["visible_d"].max())),
         "visible_pairs": decimal(float(pairs["visible_d_pairs"].max())),

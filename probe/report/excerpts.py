@@ -13,33 +13,35 @@ from probe.report import answers, remarks
 from probe.report.sections import Frames, Section, head_facts, of_word, sense_marks, with_tests, words_of
 
 TINTS = 20
-BAR = 22
+BAR = 20
+SAID = 0.005
 VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
-def bar_limit(frames: Frames) -> float:
-    """What a full bar stands for, on the whole page: the largest contribution of any token, rounded up to 0.05."""
-    largest = frames["readings"]["contribution"].abs().max() if len(frames["readings"]) else 0.0
-    return max(-(-float(largest) // 0.05) * 0.05, 0.05)
+def bar_limit(rows: pd.DataFrame) -> float:
+    """What a full bar stands for in all sentences of a head: the largest contribution of a token, rounded up to 0.01."""
+    return max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
 
 
 def readings(frames: Frames) -> list[Section]:
     """For each word its leading heads, each with its numbers and the sentences it reads."""
-    limit = bar_limit(frames)
     found = []
     for number, word in enumerate(words_of(frames)):
         rows, heads = of_word(frames["readings"], word), charts.reached(of_word(frames["word_heads"], word))
+        if rows.empty:
+            continue
         shown = worth_showing(rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]))
         shown = with_tests(shown, frames["heads"])
         marks = sense_marks(frames, word)
         leaders = [
             head_facts(head)
-            | {"id": f"word-{number}-{answers.head_name(head)}", "sentences": _sentences(rows, head, marks, limit)}
+            | {"id": f"word-{number}-{answers.head_name(head)}"}
+            | _sentences(_of_head(rows, word, head), marks)
             | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
             for head in shown.to_dict("records")
         ]
-        found.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(charts.reached(heads))})
-    return [item for item in found if item["heads"]]
+        found.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
+    return found
 
 
 def worth_showing(heads: pd.DataFrame) -> pd.DataFrame:
@@ -81,9 +83,11 @@ def _routes(routes: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[tuple
     return [(text, percent(means[name])) for name, text in names.items() if pd.notna(means[name])]
 
 
-def _sentences(rows: pd.DataFrame, head: dict[Any, Any], marks: dict[str, str], limit: float) -> list[Section]:
-    mine = rows[(rows["layer"] == head["layer"]) & (rows["head"] == head["head"])]
-    return [_sentence(group, marks, limit) for _, group in mine.groupby("sentence", sort=False)]
+def _sentences(rows: pd.DataFrame, marks: dict[str, str]) -> Section:
+    """The sentences that one head reads, and what a full bar stands for in them."""
+    limit = bar_limit(rows)
+    shown = [_sentence(group, marks, limit) for _, group in rows.groupby("sentence", sort=False)]
+    return {"sentences": shown, "full": percent(limit)}
 
 
 def _sentence(rows: pd.DataFrame, marks: dict[str, str], limit: float) -> Section:
@@ -117,7 +121,8 @@ def _token(token: dict[Any, Any], target: int, marks: dict[str, str], limit: flo
         "label": token["label"],
         "attention": f"{float(token['attention']):.3f}",
         "contribution": decimal(value, 3),
-        "title": told if later else f"{told}, ΔE {decimal(100 * abs(value), 1)} % of the gap toward {toward}",
+        "value": decimal(100 * value, 0) if abs(value) >= SAID else "",
+        "title": told if later else f"{told}, ΔE {percent(abs(value), 1)} of the gap toward {toward}",
         "mark": marks[toward],
         "side": "up" if value >= 0 else "down",
         "height": round(min(abs(value) / limit, 1.0) * BAR),

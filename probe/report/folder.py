@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from probe.pages.folder import REPORT, check_folder, tables, write_folder
 from probe.provenance import manifest
+from probe.report.appendix import dictionary
 from probe.report.page import render
 
 if TYPE_CHECKING:
@@ -32,4 +33,5 @@ def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = 
         dtype=study.certificate.dtype,
         options=study.options,
     )
-    return write_folder(out, REPORT, render(study, made), frames=study.frames, made=made)
+    frames = study.frames | {"columns": dictionary(study.frames)}
+    return write_folder(out, REPORT, render(study, made), frames=frames, made=made)

@@ -15,7 +15,18 @@ def grounds(frames: answers.Frames, word: str) -> list[str]:
     heads = answers.resolvers(frames, word)
     if answers.heads_of(frames, word).empty:
         return []
-    return [*_tests(frames, word, heads), *_attention(heads[: answers.LEADERS]), *_others(frames, word, heads)]
+    looks = _attention(heads[: answers.LEADERS])
+    return [*_tests(frames, word, heads), *looks, *_others(frames, word, heads), *_untested(frames, word)]
+
+
+def _untested(frames: answers.Frames, word: str) -> list[str]:
+    """The layers that write after the word was read; nothing where it is read after the last."""
+    depth = int(frames["words"].loc[frames["words"]["word"] == word, "depth"].iloc[0])
+    last = int(frames["heads"]["layer"].max())
+    if depth > last:
+        return []
+    which, whose = (f"Layer {last} writes", "its") if depth == last else (f"Layers {depth} to {last} write", "their")
+    return [f"{which} after the read-out (after layer {depth - 1}): {whose} heads were not tested."]
 
 
 def _tests(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> list[str]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from probe import charts
-from probe.numerals import percent
 from probe.pages import html
 from probe.report import answers, appendix, evidence, excerpts, sections
 from probe.verdicts import ORDER
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 def render(study: "Study", manifest: Mapping[str, Any]) -> str:
     """The page of a study; `manifest` says what made it (everything but the time is shown)."""
-    frames = study.frames
+    frames, columns = study.frames, appendix.dictionary(study.frames)
     templates = html.environment("probe.report")
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
     style = html.style(templates, "style.css.j2", values)
@@ -31,7 +30,6 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
         cards=sections.cards(frames),
         maps=sections.maps(frames),
         readings=excerpts.readings(frames),
-        bar_limit=percent(excerpts.bar_limit(frames)),
         shares=sections.shares(frames),
         every_head=sections.every_head(frames),
         showcase=excerpts.showcase(frames),
@@ -41,7 +39,8 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
         supplied=evidence.supplied(frames),
         certificate=appendix.certificate(frames["certificate"]),
         data=appendix.data_used(frames),
-        downloads=appendix.downloads(frames),
+        downloads=appendix.downloads(frames | {"columns": columns}),
+        dictionary=columns.to_dict("records"),
         manifest=manifest,
         style=style,
         script=script,

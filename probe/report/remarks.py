@@ -23,6 +23,12 @@ def agreement(certificate: pd.DataFrame) -> str:
     )
 
 
+def unpaired(sentences: pd.DataFrame) -> int:
+    """How many of a word's sentences name a pair that no sentence of another sense names: they have nobody to be swapped with."""
+    partners = sentences.groupby("pair")["sense"].transform("nunique")
+    return int((partners == 1).sum())
+
+
 def later_words(row: Row) -> str:
     """What a causal model can have made of a cue that comes after the word, with the measured difference."""
     cue = f"“{row['cue']}” comes" if row["cue"] else "What tells the sense comes"
@@ -39,4 +45,8 @@ def reading(row: Row, ranked: bool) -> str:
         f"At the word the model is nearest to {row['reads_as']}, {right} (coordinate {decimal(row['coordinate'])}, from −0.50 for "
         f"{row['sense_b']} to 0.50 for {row['sense_a']})."
     )
-    return said if ranked else f"{said} The senses are not apart in this model, so this is no better than a guess."
+    return (
+        said
+        if ranked
+        else f"{said} The senses were not shown to be apart in this model, so this is no better than a guess."
+    )

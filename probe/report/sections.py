@@ -14,6 +14,7 @@ from probe.charts import senses_of
 from probe.numerals import counted, decimal, interval, listed, measured, p_value, percent
 from probe.report import answers
 from probe.report.grounds import grounds
+from probe.report.plain import plain
 
 Frames = Mapping[str, pd.DataFrame]
 Section = dict[str, Any]
@@ -59,6 +60,7 @@ def _card(frames: Frames, word: str) -> Section:
         "word": word,
         "senses": sense_marks(frames, word),
         "ranked": any(pair["ranked"] for pair in pairs),
+        "plain": plain(frames, word),
         "answer": answers.answer(frames, word),
         "grounds": grounds(frames, word),
         "facts": _card_facts(frames, pairs),
@@ -73,7 +75,7 @@ def _card(frames: Frames, word: str) -> Section:
 
 def _profile(frames: Frames, pair: dict[Any, Any], *, alone: bool) -> Any:
     senses, read_at = (pair["sense_a"], pair["sense_b"]), int(pair["depth"])
-    made = charts.depth_profile(frames["depth"], pair["word"], senses, read_at=read_at if alone else None, legend=False)
+    made = charts.depth_profile(frames["depth"], pair["word"], senses, read_at=read_at, legend=False)
     return made if alone else made.properties(height=120)
 
 
@@ -91,14 +93,13 @@ def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, 
         facts.append(("AUROC of the word's vector", decimal(first["auroc"])))
     else:
         apart = sum(bool(pair["ranked"]) for pair in pairs)
-        facts.append(("pairs of senses that are apart", f"{apart} of {len(pairs)}"))
+        facts.append(("pairs of senses shown to be apart", f"{apart} of {len(pairs)}"))
     facts.append(("read", f"after layer {int(first['depth']) - 1}"))
-    if any(pair.get("exploratory", False) for pair in pairs):
+    if any(pair["exploratory"] for pair in pairs):
         facts.append(("sample", "exploratory: under 50 sentences per sense"))
-    if "visible_d" in first:
-        facts.append(
-            ("smallest visible difference", f"{decimal(max(pair['visible_d'] for pair in pairs))} standard deviations")
-        )
+    cues = min(int(pair["cue_words"]) for pair in pairs)
+    visible = decimal(max(pair["visible_d"] for pair in pairs))
+    facts.append(("smallest visible difference", f"{visible} standard deviations over {counted(cues, 'cue word')}"))
     if len(seen := charts.reached(of_word(frames["word_heads"], first["word"]))):
         facts.append(("heads up to there", str(len(seen))))
     facts.append(("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"))
@@ -189,6 +190,7 @@ def head_facts(head: dict[Any, Any]) -> Section:
         "swap": percent(head["swap"]),
         "same_sense": percent(head["same_sense"]),
         "direct": percent(head["direct"]),
+        "own": measured(head["direct"], head["direct_low"], head["direct_high"]),
         "self_repair": percent(head["self_repair"]),
         "auroc": decimal(head["auroc"]),
         "cue": _share(head["attention_cue"]),

@@ -9,15 +9,21 @@ from probe.charts.depth import depth_profile, depth_profiles, gap_at
 from probe.charts.heads import effect_limit, head_map, head_maps, named, reached
 from probe.charts.ledger import cue_ledger, ledger_bars
 from probe.charts.marks import MARKS, MEANINGS, marked
+from probe.charts.matrices import matrix_panels
 from probe.charts.palette import save, sense_colour, senses_of, themed
+from probe.charts.panels import Panel, line_panels
+from probe.charts.parameters import parameter_bars
 from probe.charts.routes import distance_lines, route_bars
 from probe.charts.separation import separation_and_effect
 from probe.charts.sets import set_curves
+from probe.charts.strips import added_vectors, spectra
 from probe.charts.writes import contributions, share_bars, share_groups
 
 __all__ = [
     "MARKS",
     "MEANINGS",
+    "Panel",
+    "added_vectors",
     "contributions",
     "control_strips",
     "cue_ledger",
@@ -29,8 +35,11 @@ __all__ = [
     "head_map",
     "head_maps",
     "ledger_bars",
+    "line_panels",
     "marked",
+    "matrix_panels",
     "named",
+    "parameter_bars",
     "reached",
     "route_bars",
     "save",
@@ -40,5 +49,6 @@ __all__ = [
     "set_curves",
     "share_bars",
     "share_groups",
+    "spectra",
     "themed",
 ]

@@ -16,6 +16,7 @@ import pandas as pd
 import vl_convert
 
 from probe.numerals import NARROW
+from probe.charts.png import repacked
 from probe.provenance import write_atomically
 
 INK, MUTED, LINE = "#1c2430", "#5a6472", "#cfd5dc"
@@ -105,7 +106,7 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
     if ending == ".svg":
         return write_atomically(path, _renumbered(vl_convert.vegalite_to_svg(spec)))
     if ending == ".png":
-        return write_atomically(path, vl_convert.vegalite_to_png(spec, scale=2))
+        return write_atomically(path, repacked(vl_convert.vegalite_to_png(spec, scale=2)))
     raise ValueError(f"a chart is saved as .png or .svg, not as {ending!r}")
 
 

@@ -1,0 +1,60 @@
+"""Square tables of numbers side by side, as coloured cells with the number inside: scores, weights, differences."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import altair as alt
+import pandas as pd
+
+from probe.charts.palette import INK, LINE, WITH, effect_scale, finish
+from probe.numerals import decimal
+
+Kind = Literal["signed", "shares"]
+MOST_NUMBERS = 12
+
+
+def matrix_panels(cells: pd.DataFrame, kinds: Mapping[str, Kind]) -> Any:
+    """One matrix per panel, in the order of `kinds`; queries are rows. `cells`: `panel`, `query`, `key`, `value`.
+
+    `shares` run from white at 0 to violet at 1; `signed` numbers diverge around a blank zero, to the largest of the panel. Values
+    that are missing (masked) stay empty.
+    """
+    charts = [_matrix(cells[cells["panel"] == name], name, kind) for name, kind in kinds.items()]
+    told = "; ".join(f"{name}: {_told(cells[cells['panel'] == name])}" for name in kinds)
+    return finish(alt.hconcat(*charts, spacing=22).resolve_scale(color="independent"), f"Queries as rows. {told}.")
+
+
+def _matrix(rows: pd.DataFrame, name: str, kind: Kind) -> Any:
+    labels = rows["query"].drop_duplicates().tolist()
+    cell = 27 if len(labels) <= MOST_NUMBERS else 14
+    axis = {"ticks": False, "domain": False, "grid": False, "labelLimit": 90, "labelOverlap": False}
+    y = alt.Y("query:N", title="query", sort=labels, axis=alt.Axis(**axis))
+    x = alt.X("key:N", title="key", sort=labels, axis=alt.Axis(labelAngle=-45, **axis))
+    limit = float(rows["value"].abs().max())
+    scale = effect_scale(limit) if kind == "signed" else alt.Scale(domain=[0, 1], range=["#ffffff", WITH])
+    strong = f"datum.value != null && abs(datum.value) > {0.6 * (limit if kind == 'signed' else 1.0)}"
+    shown = rows.assign(text=[_number(value, limit) for value in rows["value"]])
+    base = alt.Chart(shown).encode(x=x, y=y)
+    tip = [alt.Tooltip("query:N"), alt.Tooltip("key:N"), alt.Tooltip("value:Q", format=".6g")]
+    hue = alt.Color("value:Q", scale=scale, legend=None)
+    fill = (
+        base.transform_filter("datum.value != null")
+        .mark_rect(stroke=LINE, strokeWidth=0.5)
+        .encode(color=hue, tooltip=tip)
+    )
+    ink = alt.condition(strong, alt.value("#ffffff"), alt.value(INK))
+    numbers = [base.mark_text(fontSize=9).encode(text="text:N", color=ink)] if len(labels) <= MOST_NUMBERS else []
+    title = alt.TitleParams(name, fontSize=12, fontWeight="normal", color=INK)
+    return alt.layer(fill, *numbers).properties(width=cell * len(labels), height=cell * len(labels), title=title)
+
+
+def _number(value: float, limit: float) -> str:
+    """As many digits as the panel needs, without the leading zero: .12, −.003; nothing where there is no value."""
+    if pd.isna(value):
+        return ""
+    digits = 1 if limit >= 10 else 2 if limit >= 0.2 else 3
+    return decimal(value, digits).replace("0.", ".", 1) if abs(value) < 1 and value else decimal(value, digits)
+
+
+def _told(rows: pd.DataFrame) -> str:
+    return f"from {rows['value'].min():.3g} to {rows['value'].max():.3g}"

@@ -1,0 +1,136 @@
+"""Charts of the lesson: panels of lines, matrices, vectors that add up, spectra, parameters; and smaller PNGs of the same pixels."""
+
+import struct
+import zlib
+
+import pandas as pd
+import pytest
+import vl_convert
+from test_charts import rows_of
+
+from probe import charts
+from probe.charts.parameters import PARTS
+from probe.charts.png import repacked
+
+LINES = pd.DataFrame(
+    [
+        {"panel": panel, "x": x, "variant": variant, "value": x * slope + shift}
+        for panel, shift in (("first", 1.0), ("second", 5.0))
+        for variant, slope in (("divided", 1.0), ("not divided", 3.0))
+        for x in range(1, 10)
+    ]
+)
+PANELS = [charts.Panel("first", "layer", "entropy"), charts.Panel("second", "width", "share", log="xy")]
+CELLS = pd.DataFrame(
+    [
+        {"panel": panel, "query": f"{q}·t", "key": f"{k}·t", "value": value if k <= q or panel != "masked" else None}
+        for panel, size in (("scores", 20.0), ("masked", 1.0))
+        for q in range(3)
+        for k in range(3)
+        for value in [size * (q - k) / 2]
+    ]
+)
+VECTORS = pd.DataFrame(
+    [
+        {"vector": name, "coordinate": i, "value": value * (i + 1)}
+        for name, value in (("L0H0", 1.0), ("L0H1", -3.0), ("sum", -2.0))
+        for i in range(40)
+    ]
+)
+SPECTRA = pd.DataFrame(
+    [{"map": f"L0H{h}", "place": p, "value": max(0.0, 4.0 + h - p)} for h in range(2) for p in range(1, 13)]
+)
+PARAMETERS = pd.DataFrame(
+    [("gpt3", "MLP", 600), ("gpt3", "attention", 390), ("gpt3", "embeddings", 10), ("small", "attention", 1)],
+    columns=["model", "part", "parameters"],
+)
+MAKE = {
+    "panels": lambda: charts.line_panels(LINES, PANELS),
+    "matrices": lambda: charts.matrix_panels(CELLS, {"scores": "signed", "masked": "shares"}),
+    "vectors": lambda: charts.added_vectors(VECTORS, total="sum"),
+    "spectra": lambda: charts.spectra(SPECTRA, rank=5),
+    "parameters": lambda: charts.parameter_bars(PARAMETERS),
+}
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_every_picture_is_described_and_the_same_twice(name, tmp_path):
+    spec = MAKE[name]().to_dict()
+    assert len(spec["description"]) > 30 and spec == MAKE[name]().to_dict()
+    first, second = (charts.save(MAKE[name](), tmp_path / f"{n}.png").read_bytes() for n in (1, 2))
+    assert first == second and 1000 < len(first) < 60_000
+
+
+def test_every_panel_has_its_lines_titles_and_scales():
+    spec = MAKE["panels"]().to_dict()
+    assert [view["title"]["text"] for view in spec["hconcat"]] == ["first", "second"]
+    for view, panel in zip(spec["hconcat"], PANELS, strict=True):
+        encoded = view["layer"][0]["encoding"]
+        assert (encoded["x"]["title"], encoded["y"]["title"]) == (panel.x, panel.y)
+        assert encoded["y"]["scale"].get("type", "linear") == ("log" if panel.log else "linear")
+        assert panel.log or encoded["y"]["scale"]["zero"]
+        assert len(encoded["x"]["axis"]["values"]) <= 6 and encoded["x"]["axis"]["values"][-1] == 9
+        assert encoded["color"]["scale"]["domain"] == ["divided", "not divided"]
+        rows = spec["datasets"][view["layer"][0].get("data", view.get("data"))["name"]]
+        assert [row["value"] for row in rows] == LINES.loc[LINES["panel"] == panel.title, "value"].tolist()
+    assert "divided from 2 to 10, not divided from 4 to 28" in spec["description"]
+
+
+def test_signed_matrices_are_symmetric_around_zero_and_shares_are_not_rescaled():
+    spec = MAKE["matrices"]().to_dict()
+    signed, shares = (view["layer"][0]["encoding"]["color"]["scale"] for view in spec["hconcat"])
+    assert signed["domain"][0] == -signed["domain"][-1] == -20.0 and signed["range"][1].endswith(", 0)")
+    assert shares["domain"] == [0, 1]
+
+
+def test_masked_cells_stay_empty_and_the_others_carry_their_number():
+    spec = MAKE["matrices"]().to_dict()
+    found = [spec["datasets"][view["data"]["name"]] for view in spec["hconcat"]]
+    assert [row["text"] for row in found[0]][:3] == ["0.0", "−10.0", "−20.0"]
+    assert [row["text"] for row in found[1]] == ["0.00", "", "", ".50", "0.00", "", "1.00", ".50", "0.00"]
+    assert all((row["value"] is None) == (row["text"] == "") for row in found[1])
+
+
+def test_vectors_stand_on_one_scale_with_their_sum_below():
+    spec = MAKE["vectors"]().to_dict()
+    rows = [[row for row in spec["datasets"][view["data"]["name"]]] for view in spec["vconcat"]]
+    assert [{row["vector"] for row in part} for part in rows] == [{"L0H0", "L0H1"}, {"sum"}]
+    assert all({row["coordinate"] for row in part} == set(range(32)) for part in rows)
+    scales = [view["encoding"]["color"]["scale"]["domain"] for view in spec["vconcat"]]
+    assert scales[0] == scales[1] == [-96.0, -1e-9, 1e-9, 96.0]
+    assert "the first 32 of 40" in spec["vconcat"][1]["encoding"]["x"]["title"]
+
+
+def test_spectra_name_the_rank_and_what_lies_beyond():
+    spec = MAKE["spectra"]().to_dict()
+    assert rows_of(spec, "place", "said") == [{"place": 5, "said": "d_head = 5: from here on zero"}]
+    assert "2 maps: the largest 4, beyond place 5 at most 0" in spec["description"]
+
+
+def test_shares_of_parameters_are_of_each_model_and_small_ones_have_no_number():
+    rows = rows_of(MAKE["parameters"]().to_dict(), "model", "share", "text")
+    gpt3 = {row["part"]: row for row in rows if row["model"] == "gpt3"}
+    assert [gpt3[part]["share"] for part in PARTS[:3]] == pytest.approx([0.39, 0.6, 0.01])
+    assert gpt3["embeddings"]["text"] == "" and gpt3["MLP"]["text"].startswith("60")
+    assert gpt3["MLP"]["middle"] == pytest.approx(0.39 + 0.3)
+
+
+def pixels(png):
+    place, packed = 8, b""
+    while place < len(png):
+        (size,) = struct.unpack(">I", png[place : place + 4])
+        body = png[place + 4 : place + 8 + size]
+        assert struct.pack(">I", zlib.crc32(body)) == png[place + 8 + size : place + 12 + size]
+        packed += body[4:] if body.startswith(b"IDAT") else b""
+        place += 12 + size
+    return zlib.decompress(packed)
+
+
+def test_a_repacked_picture_has_the_same_pixels_and_is_smaller():
+    spec = MAKE["panels"]().to_dict()
+    drawn = vl_convert.vegalite_to_png(spec, scale=2)
+    smaller = repacked(drawn)
+    assert pixels(smaller) == pixels(drawn) and len(smaller) < len(drawn) / 2
+    assert smaller.endswith(b"IEND" + struct.pack(">I", zlib.crc32(b"IEND")))
+    with pytest.raises(ValueError, match="repacking a PNG: got bytes that begin with b'GIF89a'"):
+        repacked(b"GIF89a")

@@ -15,6 +15,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     columns, tidy, tables, head_tables                 the border to pandas
     charts/, pages/, report/, numerals, cli            pictures, what pages share, the report, the command line
     evaluation/                                        sense accuracy per layer, beside baselines
+    walk/                                              one sentence, every step of one head: frames and a page
     parameters                                         how many numbers a model has, and where
     errors, provenance                                 what a user is told; what made a result
 """
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from probe.study import Study, study
     from probe.tokens import tokenize
     from probe.trace import TargetStates, Trace, target_states, trace
+    from probe.walk import Walk, walk, write_walk
 
 __version__ = "0.1.0"
 
@@ -59,6 +61,9 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "Evaluation": "evaluation.evaluate",
     "write_evaluation": "evaluation.evaluate",
+    "walk": "walk",
+    "Walk": "walk",
+    "write_walk": "walk",
     "count_parameters": "parameters",
     "ProbeError": "errors",
     "InputError": "errors",
@@ -88,6 +93,9 @@ __all__ = [
     "evaluate",
     "Evaluation",
     "write_evaluation",
+    "walk",
+    "Walk",
+    "write_walk",
     "count_parameters",
     "ProbeError",
     "InputError",
@@ -98,7 +106,7 @@ __all__ = [
 
 
 class _Package(ModuleType):
-    """Keeps `probe.trace`, `probe.study` and `probe.evaluate` functions, also after the modules of the same name were imported.
+    """Keeps `probe.trace`, `probe.study`, `probe.walk` and `probe.evaluate` functions, also after modules of these names were imported.
 
     The import system would overwrite them with the submodules; `from probe.trace import ...` does not need that.
     """

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from probe.check import Certificate
     from probe.evaluation.evaluate import Evaluation
     from probe.parameters import Count
+    from probe.walk.record import Walk
 
 DEFAULT_MODEL = "tiny-senses"
 INTERRUPTED = 130
@@ -74,6 +75,37 @@ def report(
         progress("writing", 0.98)
         pages = write_report(result, out, command=_command(model, sentences, result.options))
     typer.echo(pages)
+
+
+@app.command()
+def walk(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The sentence to follow.")],
+    word: Annotated[str | None, typer.Option(help="The word to follow; the last one by default.")] = None,
+    beside: Annotated[
+        str | None, typer.Option(help="Another text with the same word; one that ships by default.")
+    ] = None,
+    model: ModelOption = DEFAULT_MODEL,
+    layer: Annotated[int | None, typer.Option(help="Follow a head of this layer, counted from 0.")] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Follow this head of --layer; the one that moves the word most by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
+) -> None:
+    """One sentence, every step of attention with its real numbers: a page, its tables and a manifest."""
+    from probe.pages.folder import check_folder
+
+    check_folder(out)
+    with _progress() as progress:
+        progress("loading the model", 0.0)
+        from probe.models import load
+        from probe.walk import walk, write_walk
+
+        loaded = load(model)
+        progress("walking", 0.4)
+        walked = walk(loaded, text, word=word, head=(layer, head), beside=beside)
+        progress("writing", 0.9)
+        page = write_walk(walked, out, command=_walk_command(model, walked))
+    typer.echo(page)
 
 
 @app.command()
@@ -190,6 +222,22 @@ def _command(model: str, sentences: Path | None, options: Mapping[str, Any]) -> 
     parts += ["--sentences", sentences.name] if sentences else []
     parts += ["--permutations", str(options["permutations"])] if options["permutations"] != PERMUTATIONS else []
     return shlex.join([*parts, "--seed", str(options["seed"])])
+
+
+def _walk_command(model: str, walked: "Walk") -> str:
+    """The command that makes the same page again, without this machine's folders."""
+    parts = [
+        "probe",
+        "walk",
+        walked.text,
+        "--word",
+        walked.word,
+        "--beside",
+        walked.beside,
+        "--model",
+        Path(model).name,
+    ]
+    return shlex.join([*parts, "--layer", str(walked.layer), "--head", str(walked.head)])
 
 
 def _print_certificate(certificate: "Certificate") -> None:

@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from probe.charts.live import live
-from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, finish
+from probe.charts.palette import AGAINST, LINE, MUTED, WITH, finish
 from probe.numerals import decimal, percent
 
 Orientation = Literal["rows", "columns"]
@@ -34,7 +34,7 @@ def token_grid(cells: pd.DataFrame, kind: str, *, queries: Orientation = "rows")
     closed = base.transform_filter("!datum.allowed").mark_rect(fill=LINE, fillOpacity=0.45 if kind != "dot" else 0)
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
     dots = base.transform_filter("datum.size > 0").mark_circle(opacity=0.9)
-    dots = dots.encode(size=_area(kind, step), color=_hue(kind), tooltip=_tooltip(kind))
+    dots = dots.encode(size=_area(kind, step), color=_hue(), tooltip=_tooltip(kind))
     picture = alt.layer(ground, closed, row, dots, data=live(rows, "cells"))
     picture = picture.properties(width="container", height=step * len(labels))
     return finish(picture, _description(cells, kind, queries))
@@ -53,8 +53,8 @@ def _area(kind: str, step: int) -> alt.Size:
     return alt.Size("size:Q", scale=scale, legend=key)
 
 
-def _hue(kind: str) -> Any:
-    return alt.condition("datum.positive", alt.value(WITH), alt.value(AGAINST if kind == "dot" else INK))
+def _hue() -> Any:
+    return alt.condition("!datum.positive", alt.value(AGAINST), alt.value(WITH))
 
 
 def _tooltip(kind: str) -> list[alt.Tooltip]:
@@ -64,7 +64,7 @@ def _tooltip(kind: str) -> list[alt.Tooltip]:
 
 def _description(cells: pd.DataFrame, kind: str, queries: str) -> str:
     mine = cells[cells["chosen"] & (cells["allowed"] | (kind != "pattern"))]
-    best = mine.loc[mine[kind].idxmax()]
+    best = mine.nlargest(1, kind).to_dict("records")[0]
     told = decimal(float(best[kind])) if kind == "dot" else percent(float(best[kind]))
     return (
         f"Grid of {KINDS[kind]}, queries as {queries}, {cells['query'].nunique()} tokens. In the row of {best['query']} the largest "

@@ -31,7 +31,7 @@ def stream_turns(rows: pd.DataFrame) -> Any:
 
 def _lines(rows: pd.DataFrame, colours: dict[str, str], name: str, *, title: str) -> alt.LayerChart:
     shown = [what for what in colours if what in set(rows["what"])]
-    key = alt.Legend(orient="top", title=None, symbolType="stroke", symbolStrokeWidth=3, columns=1)
+    key = alt.Legend(orient="top", title=None, symbolType="stroke", symbolStrokeWidth=3, columns=1, labelLimit=300)
     hue = alt.Color("what:N", scale=alt.Scale(domain=shown, range=[colours[what] for what in shown]), legend=key)
     last = int(rows["depth"].max())
     ticks = sorted({-1, 0, *range(last, 0, -(1 if last <= 8 else 2 if last <= 16 else -(-last // 8)))})

@@ -1,5 +1,6 @@
 """Queries, keys and values as points of a plane, and the lengths of the stream's vectors before and after LayerNorm."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import altair as alt
@@ -9,6 +10,7 @@ from probe.charts.live import live
 from probe.charts.palette import INK, MUTED, SENSES, WITH, finish
 from probe.numerals import percent
 
+ROOM = (0.24, 0.07)  # of the plane's width and height: how much a name takes
 LOOKS = {"query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"), "key": (SENSES[2], "circle"), "value": (SENSES[0], "square")}
 
 
@@ -18,7 +20,7 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     `points` is a walk's `vectors` frame with `chosen`. The share of the variance that the plane holds belongs in the caption.
     """
     rows = points[points["kind"].isin(kinds)]
-    rows = rows.assign(name=rows["label"].where((rows["kind"] != "query") | rows["chosen"], ""))
+    rows = rows.assign(name=_names(rows))
     axis = alt.Axis(tickCount=5, gridOpacity=0.4)
     x = alt.X("plane_x:Q", title="first direction of the plane", axis=axis, scale=alt.Scale(padding=24))
     y = alt.Y("plane_y:Q", title="second direction", axis=axis, scale=alt.Scale(padding=14))
@@ -38,6 +40,17 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     return finish(
         picture, f"The {told} of {rows['label'].nunique()} tokens in a plane that holds {held} of their variance."
     )
+
+
+def _names(rows: pd.DataFrame) -> list[str]:
+    """The names that are written: of what is followed first, then in order, each unless it would stand on another."""
+    width, height = (float(rows[axis].max() - rows[axis].min()) for axis in ("plane_x", "plane_y"))
+    named = rows[(rows["kind"] != "query") | rows["chosen"]].sort_values("chosen", ascending=False, kind="stable")
+    written: dict[Hashable, tuple[float, float]] = {}
+    for row, x, y in zip(named.index, named["plane_x"], named["plane_y"], strict=True):
+        if all(abs(x - a) > ROOM[0] * width or abs(y - b) > ROOM[1] * height for a, b in written.values()):
+            written[row] = (x, y)
+    return [label if row in written else "" for row, label in rows["label"].items()]
 
 
 def lengths(norms: pd.DataFrame) -> Any:

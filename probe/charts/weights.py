@@ -47,7 +47,7 @@ def source_bars(values: pd.DataFrame) -> Any:
     y = alt.Y("label:N", title="source token", sort=labels, axis=axis)
     x = alt.X(
         "share:Q",
-        title="share of ΔE, along ΔE (bars) and attention weight (ticks)",
+        title="share of ΔE (bars), weight (ticks)",
         axis=alt.Axis(tickCount=5, format=".0%"),
     )
     tip = [alt.Tooltip("label:N", title="source"), alt.Tooltip("share:Q", title="share of ΔE", format=".6g")]
@@ -59,7 +59,7 @@ def source_bars(values: pd.DataFrame) -> Any:
     zero = reference_line("x", 0.0)
     picture = alt.layer(bars, ticks, data=live(values, "values")) + zero
     step = 22 if len(labels) <= 20 else 15
-    largest = values.loc[values["share"].abs().idxmax()]
+    largest = max(values.to_dict("records"), key=lambda row: abs(row["share"]))
     description = (
         f"Shares of ΔE by source token: {largest['label']} supplies {percent(float(largest['share']))} of it with a weight of "
         f"{percent(float(largest['weight']))}."

@@ -35,6 +35,7 @@ def carried(model: Model, scene: Scene) -> Block:
         "first": {"at": scene.shown.index(scene.at), "layer": scene.layer, "head": scene.head},
         "sizes": {"layers": layers, "heads": heads, "d_model": d_model, "d_head": d_head, "tokens": len(tokens)},
         "heads": [[layer, head] for layer in scene.layers for head in range(heads)],
+        "bos": tokens.bos,
         "beyond": len(tokens) - len(scene.shown),
         "steps": [row.step for row in steps.agreement(scene.trace, 0, at=scene.at)],
         "arrays": {name: _packed(array) for name, array in arrays.items()}
@@ -64,7 +65,8 @@ def _of_layer(scene: Scene, layer: int) -> dict[str, Tensor]:
 
 def _projections(scene: Scene, layer: int) -> dict[str, Tensor]:
     trace, shown = scene.trace, list(scene.shown)
-    made, n = {}, len(trace.tokens)
+    made: dict[str, Tensor] = {}
+    n = len(trace.tokens)
     for name in ("q", "k", "v"):
         vectors = getattr(trace, name)[layer]
         made |= {name: steps.first_numbers(vectors, shown, HEAD_NUMBERS)}

@@ -43,6 +43,11 @@ class Place:
         """The tokens of the word."""
         return tuple(self.tokens.ids[pos] for pos in self.positions)
 
+    @property
+    def before(self) -> tuple[int, ...]:
+        """The tokens before the word: with the same ones, a causal model cannot but give it the same vectors."""
+        return self.tokens.ids[: self.positions[0]]
+
     def context(self, at: int | None = None) -> list[int]:
         """The positions before `at` (the word itself if None) that are neither BOS nor the word."""
         at = self.at if at is None else at
@@ -74,7 +79,7 @@ def beside(model: Model, here: Place, text: str | None) -> Place:
     texts = [*known, *(frame.format(here.word) for frame in FRAMES)]
     found = [place(model, other, here.word) for other in texts if _stands_in(other, here.word)]
     fitting = [other for other in found if len(other.tokens) <= model.config.n_ctx]
-    return next((other for other in fitting if other.ids == here.ids), fitting[-1])
+    return next((other for other in fitting if other.ids == here.ids and other.before != here.before), fitting[-1])
 
 
 def _stands_in(text: str, word: str) -> bool:
@@ -117,9 +122,9 @@ def _largest(trace: Trace, here: Place, layers: Sequence[int]) -> tuple[int, int
     sizes = torch.stack([moved(trace, layer, at=here.at, sources=taken) for layer in layers])
     place, head = divmod(int(sizes.argmax()), sizes.shape[1])
     among = f"{sizes.numel()} heads" if len(layers) > 1 else f"{sizes.numel()} heads of layer {layers[0]}"
-    what = "it adds most to" if whole else "what it takes from the other words moves most"
+    by = "most" if whole else "most by what it takes from the words before"
     why = (
-        f"L{layers[place]}H{head} is followed because, of {among}, {what} “{here.word}”: a vector "
+        f"L{layers[place]}H{head} is followed because, of {among}, it moves “{here.word}” {by}: with a vector "
         f"{percent(float(sizes[place, head]))} as long as the word's own after that layer's attention."
     )
     return layers[place], head, why

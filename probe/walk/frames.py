@@ -6,6 +6,7 @@ every table of probe (`probe.tidy`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import pandas as pd
 import torch
@@ -216,12 +217,10 @@ def agreement(scene: Scene) -> pd.DataFrame:
 
 def _by_token(scene: Scene, positions: Sequence[int], columns: dict[str, Tensor]) -> pd.DataFrame:
     labels = [scene.trace.tokens.labels[pos] for pos in positions]
-    return pd.DataFrame(
-        {"pos": list(positions), "label": labels}
-        | {name: (column if isinstance(column, list) else column.tolist()) for name, column in columns.items()}
-    )
+    numbers = {name: column.tolist() for name, column in columns.items()}
+    return pd.DataFrame({"pos": list(positions), "label": labels} | numbers)
 
 
-def _coordinates(letter: str, rows: Tensor) -> dict[str, Tensor]:
+def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
     """The first coordinates as columns: e0, e1, ... each a number or a column of numbers."""
     return {f"{letter}{number}": (row if row.dim() else row.item()) for number, row in enumerate(rows)}

@@ -6,6 +6,7 @@ any other head or token, from the same tensors. What keeps the file by itself is
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ TABLES = {
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     """The page of a walk; `manifest` says what made it (everything but the time is shown)."""
     templates = html.environment("probe.walk", "probe.report")
-    templates.filters |= {"grouped": lambda number: f"{number:,}".replace(",", "\u202f")}
+    templates.filters |= {"grouped": lambda number: thin(f"{number:,}"), "thin": thin}
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
     style = html.style(templates, "walk.css.j2", values)
     script, vega = Markup(templates.get_template("walk.js").render()), html.vega()
@@ -100,6 +101,11 @@ def pictures(frames: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
     }
 
 
+def thin(text: str) -> str:
+    """Thousands apart by a narrow space, and a true multiplication sign."""
+    return re.sub(r"(?<=\d),(?=\d{3})", "\u202f", text).replace(" x ", " × ")
+
+
 def weights_of(row: pd.DataFrame) -> pd.DataFrame:
     """One query's weights with and without the division by sqrt(d_head), long."""
     variants = {weights.DIVIDED: "pattern", weights.UNDIVIDED: "steep"}
@@ -141,7 +147,7 @@ def _formulas() -> dict[str, tuple[str, str]]:
     return {function.__name__: formula(function) for function in functions}
 
 
-def _tokens(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _tokens(frame: pd.DataFrame) -> list[dict[Any, Any]]:
     """The tokens as chips: a leading space apart from the text, white space made visible, a hue."""
     rows = []
     for place, row in enumerate(frame.to_dict("records")):
@@ -152,8 +158,8 @@ def _tokens(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _certificate_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _certificate_rows(frame: pd.DataFrame) -> list[dict[Any, Any]]:
     rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
     for row in rows:
         row["where"] = "whole model" if pd.isna(row["layer"]) else f"layer {row['layer']}"
-    return [{str(name): value for name, value in row.items()} for row in rows]
+    return rows

@@ -73,14 +73,22 @@ const live = {
     );
   },
   points(c, kinds) {
-    return kinds.split(" ").flatMap((kind) =>
+    const rows = kinds.split(" ").flatMap((kind) =>
       places.map((place) => {
         const [plane_x, plane_y] = get(`${kind[0]}_plane`, c, place);
-        const chosen = place === state.at;
-        const name = kind !== "query" || chosen ? label(place) : "";
-        return { kind, label: label(place), name, chosen, plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, place) };
+        return { kind, label: label(place), name: "", chosen: place === state.at, plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, place) };
       }),
     );
+    const reach = (axis) => Math.max(...rows.map((row) => row[axis])) - Math.min(...rows.map((row) => row[axis]));
+    const [width, height] = [0.24 * reach("plane_x"), 0.07 * reach("plane_y")];
+    const written = []; // a name stands unless it would stand on another; what is followed goes first
+    for (const row of [...rows].sort((a, b) => b.chosen - a.chosen)) {
+      if (row.kind === "query" && !row.chosen) continue;
+      if (written.some((other) => Math.abs(row.plane_x - other.plane_x) <= width && Math.abs(row.plane_y - other.plane_y) <= height)) continue;
+      row.name = row.label;
+      written.push(row);
+    }
+    return rows;
   },
   norms: () => places.map((place) => ({ label: label(place), before: get("before", state.layer, place), after: get("after", state.layer, place) })),
   shares: (c) =>
@@ -186,6 +194,11 @@ const drawLens = () => {
   fill("lens", left.map((cell, depth) => row([depth ? String(depth - 1) : "E", cell, right[depth]])));
 };
 
+const mixed = (c, open, weights) => {
+  const shown = [...open].sort((a, b) => weights[b] - weights[a]).slice(0, 6).filter((key) => weights[key] >= 0.005);
+  const terms = shown.sort((a, b) => a - b).map((key) => `${decimal(weights[key])} V(${piece(key)})`);
+  return terms.join(" + ") + (shown.length < state.at + 1 || data.beyond ? " + …" : "");
+};
 const drawSlots = (c) => {
   const { layer, head, at } = state;
   const open = places.filter((key) => allowed(at, key));
@@ -213,6 +226,7 @@ const drawSlots = (c) => {
     "weight-sum": decimal(weightSum(c), 3),
     "delta-length": length(get("delta_norm", c, at)),
     "best-share": `${percent(Math.max(...shares))} of it comes from ${piece(giver)}`,
+    mix: mixed(c, open, weights),
     missed: small(get("missed", layer, at)),
     concat: small(get("agreement", layer, data.steps.indexOf("Concat(z) W_O + b_O"))),
     summed: small(get("agreement", layer, data.steps.indexOf("Σ ΔE + b_O"))),

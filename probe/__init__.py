@@ -5,7 +5,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
 
     sentences, sentence_files, lexicon (+ lexicon/)    what is read: a user's sentences, the words that ship
     models (+ loading/, embedded/)                     what is loaded, and what must be true of it
-    tokens, trace                                      text to tokens, hooks to tensors
+    tokens, trace, lens                                text to tokens, hooks to tensors, vectors to the tokens they read as
     attention, replay, check                           the formulas, a forward from raw weights, the certificate
     material, splits                                   the sentences of one word made ready, and dealt out to fit, select, report
     senses, ledger, separation                         observation: sense axes, the residual stream as a sum, held-out AUROC
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from probe.check import certify
     from probe.errors import CrossCheckError, InputError, ModelError, ProbeError, UnsupportedModel
     from probe.evaluation.evaluate import Evaluation, evaluate, write_evaluation
+    from probe.inference import sign_flip_test
+    from probe.lens import logit_lens, nearest_tokens, residual_stream
     from probe.lexicon import entry, expand, read_sentences, showcase, words
     from probe.models import Model, available, load
     from probe.parameters import count_parameters
     from probe.report import write_report
     from probe.study import Study, study
-    from probe.tokens import tokenize
+    from probe.tokens import positions_of_word, tokenize
     from probe.trace import TargetStates, Trace, target_states, trace
     from probe.walk import Walk, walk, write_walk
 
@@ -45,16 +47,21 @@ _HOME = {
     "available": "models",
     "Model": "models",
     "tokenize": "tokens",
+    "positions_of_word": "tokens",
     "trace": "trace",
     "Trace": "trace",
     "target_states": "trace",
     "TargetStates": "trace",
+    "residual_stream": "lens",
+    "logit_lens": "lens",
+    "nearest_tokens": "lens",
     "certify": "check",
     "words": "lexicon",
     "entry": "lexicon",
     "expand": "lexicon",
     "showcase": "lexicon",
     "read_sentences": "lexicon",
+    "sign_flip_test": "inference",
     "study": "study",
     "Study": "study",
     "write_report": "report",
@@ -77,16 +84,21 @@ __all__ = [
     "available",
     "Model",
     "tokenize",
+    "positions_of_word",
     "trace",
     "Trace",
     "target_states",
     "TargetStates",
+    "residual_stream",
+    "logit_lens",
+    "nearest_tokens",
     "certify",
     "words",
     "entry",
     "expand",
     "showcase",
     "read_sentences",
+    "sign_flip_test",
     "study",
     "Study",
     "write_report",

@@ -174,6 +174,15 @@ def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.
     return (mean / (error + floor)).reshape(-1, *effects.shape[1:])
 
 
+def sign_flip_test(effects: Array, units: Sequence[Hashable], *, seed: int, draws: int = 1000) -> MaxT:
+    """Which mean effects are above 0, corrected for the whole family: `flip_null`, then `max_t`. `pair ... -> ...`
+
+    One-sided; for the other side give `-effects`. Pairs that share a unit (a cue word, a noun) change their sign together.
+    """
+    null = flip_null(effects, units, draws=draws, rng=np.random.default_rng(seed))
+    return max_t(null[0], null[1:])
+
+
 def smallest_effect(n: int, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> float:
     """The difference in standard deviations that `n` independent sentences per sense (or pairs) would show with this power.
 

@@ -104,6 +104,14 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
     return range(touched[0], touched[-1] + 1)
 
 
+def positions_of_word(tokens: Tokens, word: str, occurrence: int = 1) -> range:
+    """The token positions of the n-th occurrence of `word`; the last one is where the word is read.
+
+    Raises InputError when it is not there that often.
+    """
+    return positions_of_span(tokens, *find_word(tokens.text, word, occurrence))
+
+
 def is_one_token(model: Model, piece: str) -> bool:
     """Whether `piece` (with its leading space, as it stands inside a sentence) is a single token of the model."""
     return len(model.tokenizer(piece, add_special_tokens=False)["input_ids"]) == 1

@@ -161,3 +161,20 @@ def test_the_visible_effect_is_that_of_the_published_sample_sizes(d, n, pairs):
     for size, paired in ((n, False), (pairs, True)):
         assert inference.smallest_effect(size, tests=144, paired=paired) <= d
         assert inference.smallest_effect(int(0.8 * size), tests=144, paired=paired) > d
+
+
+def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
+    rng = np.random.default_rng(3)
+    effects = rng.normal(size=(60, 2, 3)) * 0.1
+    effects[:, 1, 2] += 0.2
+    tested = inference.sign_flip_test(effects, range(60), seed=0, draws=999)
+    assert tested.p[1, 2] == 1 / 1000
+    assert (np.delete(tested.p.ravel(), 5) > 0.05).all()
+    assert (inference.sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
+
+
+def test_pairs_of_one_unit_change_their_sign_together():
+    effects = np.full((40, 1), 1.0) + np.random.default_rng(0).normal(size=(40, 1)) * 0.01
+    assert inference.sign_flip_test(effects, range(40), seed=0, draws=999).p[0] == 1 / 1000
+    two_units = inference.sign_flip_test(effects, np.arange(40) // 20, seed=0, draws=999).p[0]
+    assert two_units == pytest.approx(0.25, abs=0.05)

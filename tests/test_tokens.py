@@ -20,6 +20,7 @@ from probe.tokens import (
     in_order,
     is_one_token,
     positions_of_span,
+    positions_of_word,
     tokenize,
 )
 
@@ -288,3 +289,11 @@ def test_a_special_token_written_out_in_a_text_is_text(model):
     tokens = tokenize(model, f"the {spelled} bank")
     assert tokens.ids.count(model.tokenizer.bos_token_id) == 1
     assert "".join(tokens.pieces[1:]) == f"the {spelled} bank"
+
+
+def test_a_word_is_placed_by_its_occurrence(model):
+    tokens = tokenize(model, "bank by bank, bankers")
+    first, second = positions_of_word(tokens, "bank"), positions_of_word(tokens, "bank", 2)
+    assert first == positions_of_span(tokens, 0, 4) and second == positions_of_span(tokens, 8, 12)
+    with pytest.raises(InputError, match=r"occurrence 3.*found it 2 times"):
+        positions_of_word(tokens, "bank", 3)

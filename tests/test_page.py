@@ -287,6 +287,15 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(open_p
     assert min(widths) > 300
 
 
+def test_sentences_with_a_lone_pair_and_those_left_out_are_counted_on_the_page(open_page, page_path):
+    method = open_page(page_path).page.locator("#method").inner_text()
+    said = (
+        "bank: 8 sentences name pairs without a partner of another sense; they are used like sentences without a pair."
+    )
+    assert said in method
+    assert f"{len(make_study().frames['left_out'])} left out, and why" in method
+
+
 def test_every_column_is_explained_on_the_page(open_page, page_path):
     page = open_page(page_path).page
     unfold(page)

@@ -65,12 +65,9 @@ def test_no_head_and_no_gap():
     assert plain(frames_of(), "bank") == (
         "In this model the vector of “bank” changes with its meaning, but no single attention head was shown to bring that about."
     )
-    assert (
-        plain(FRAMES, "apple")
-        == "Nothing was found at “apple” in this model that tells whether it means fruit or company."
+    assert plain(FRAMES, "apple") == (
+        "These sentences do not show that the vector of “apple” in this model tells its meanings apart."
     )
-    nothing = make_study(apart=False).frames
-    assert plain(nothing, "mole").endswith("that tells whether it means animal, unit, skin or spy.")
 
 
 def test_few_sentences_are_said_and_so_are_pairs_that_were_not_shown():

@@ -20,9 +20,7 @@ def plain(frames: answers.Frames, word: str) -> str:
     """What was shown of a word, in one sentence without names and numbers of heads."""
     pairs = frames["words"][frames["words"]["word"] == word]
     if not pairs["ranked"].any():
-        senses = list(dict.fromkeys(pairs[["sense_a", "sense_b"]].to_numpy().ravel().tolist()))
-        means = f"{', '.join(senses[:-1])} or {senses[-1]}"
-        return f"Nothing was found at “{word}” in this model that tells whether it means {means}."
+        return f"These sentences do not show that the vector of “{word}” in this model tells its meanings apart."
     opening = "As far as a few sentences can tell, in this model" if pairs["exploratory"].any() else "In this model"
     heads = answers.resolvers(frames, word)
     if not heads:

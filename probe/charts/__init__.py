@@ -4,6 +4,7 @@ Values are computed in the frame, never in the chart. Look and colours are decid
 imports torch or a model.
 """
 
+from probe.charts.by_depth import lines_by_depth
 from probe.charts.controls import control_strips
 from probe.charts.depth import depth_profile, depth_profiles, gap_at
 from probe.charts.heads import effect_limit, head_map, head_maps, named, reached
@@ -36,6 +37,7 @@ __all__ = [
     "head_maps",
     "ledger_bars",
     "line_panels",
+    "lines_by_depth",
     "marked",
     "matrix_panels",
     "named",

@@ -1,0 +1,45 @@
+"""Lines by depth: what is drawn is what was given, ranks have 1 on top, and the description tells both ends."""
+
+import pandas as pd
+
+from probe import charts
+
+ROWS = pd.DataFrame(
+    [("angle", depth, what, value) for what, values in (("same", (0, 3, 5)), ("other", (0, 9, 20))) for depth, value in zip((-1, 0, 1), values, strict=True)]
+    + [("rank", depth, "Mike", value) for depth, value in zip((0, 1), (300, 2), strict=True)],
+    columns=["panel", "depth", "what", "value"],
+)  # fmt: skip
+
+
+def spec(**options):
+    return charts.lines_by_depth(ROWS, {"angle": "linear", "rank": "rank"}, **options).to_dict()
+
+
+def drawn(panel):
+    return panel["layer"][0].get("data") or panel["data"]
+
+
+def test_every_panel_holds_its_own_rows():
+    found = spec()
+    tables = [found["datasets"][drawn(panel)["name"]] for panel in found["hconcat"]]
+    assert [len(table) for table in tables] == [6, 2]
+    assert {row["panel"] for row in tables[0]} == {"angle"} and {row["what"] for row in tables[1]} == {"Mike"}
+
+
+def test_ranks_have_one_on_top_and_end_at_the_lowest():
+    scales = [panel["layer"][0]["encoding"]["y"]["scale"] for panel in spec()["hconcat"]]
+    assert scales[1]["reverse"] and scales[1]["domain"] == [1, 300] and scales[1]["type"] == "log"
+    assert "reverse" not in scales[0]
+
+
+def test_a_line_keeps_the_colour_it_was_given():
+    colour = spec(hues={"other": "#123456"})["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
+    given = dict(zip(colour["domain"], colour["range"], strict=True))
+    assert given["other"] == "#123456" and given["same"] != "#123456"
+
+
+def test_the_description_tells_where_each_line_starts_and_ends():
+    assert (
+        spec()["description"]
+        == "angle: same from 0.00 to 5.00, other from 0.00 to 20.00; rank: Mike from 300.00 to 2.00."
+    )

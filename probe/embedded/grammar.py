@@ -7,7 +7,7 @@ are read only to refuse what comes near them, and the lesson's own sentences are
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -48,7 +48,7 @@ def topics() -> tuple[Topic, ...]:
 
 
 @cache
-def _scope(topic: Topic, mode: str) -> Slots:
+def scope(topic: Topic, mode: str) -> Slots:
     """The slots of one topic: with the word itself, or with a neighbouring noun (`kin`) or a cue (`cue`) in its place."""
     scene = [*topic.says["scene"]]
     if mode == "word":
@@ -67,7 +67,8 @@ def _foreign(word: str) -> Sequence[str]:
     return sorted({cue for topic in topics() for cue in topic.seen} - own)
 
 
-def _sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:
+def sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:
+    """A sentence that opens with a plan of one slot and goes on with one of another."""
     opening = rng.choice(slots[lead])
     then = rng.choice(slots["clause" if opening.endswith(" that") else after])
     plan = f"{opening} {then}{rng.choice(slots['again'])} {rng.choice(slots['ending'])}"
@@ -76,35 +77,35 @@ def _sentence(lead: str, after: str, slots: Slots, rng: Random) -> str:
 
 def ambiguous(topic: Topic, rng: Random) -> str:
     """One sentence (some are two) in which a cue comes before the word and what follows depends on the sense."""
-    slots = _scope(topic, "word")
+    slots = scope(topic, "word")
     if rng.random() < 0.3:
         slots = {**slots, "thing": _foreign(topic.word)}
     proper = topic.says.get("proper")
     if proper and rng.random() < 0.3:
         slots = {**slots, "W": proper}
-    draw = rng.random()
-    if draw < 0.12:
-        return _sentence("activity" if proper else "plural", "trailing" if proper else "after_plural", slots, rng)
-    if draw < 0.20:
-        return _sentence("activity", "trailing", slots, rng)
-    return _sentence("subject", "predicate", slots, rng) if draw < 0.62 else _sentence("object", "trailing", slots, rng)
+    chance = rng.random()
+    if chance < 0.12:
+        return sentence("activity" if proper else "plural", "trailing" if proper else "after_plural", slots, rng)
+    if chance < 0.20:
+        return sentence("activity", "trailing", slots, rng)
+    return sentence("subject", "predicate", slots, rng) if chance < 0.62 else sentence("object", "trailing", slots, rng)
 
 
 def about(topic: Topic, rng: Random) -> str:
     """A sentence of the topic in the same plans, without any ambiguous word; held-out cues are as common as the others."""
     kin = rng.random() < 0.4
-    slots = _scope(topic, "kin" if kin else "cue")
+    slots = scope(topic, "kin" if kin else "cue")
     direct = kin or rng.random() < 0.4
     lead = rng.choices(["subject", "object", "activity"], [60, 32, 8])[0]
     if lead == "subject":
-        return _sentence(lead, "predicate" if direct else "relation", slots, rng)
-    return _sentence(lead, "trailing" if direct else "after_topic", slots, rng)
+        return sentence(lead, "predicate" if direct else "relation", slots, rng)
+    return sentence(lead, "trailing" if direct else "after_topic", slots, rng)
 
 
 def pair(topic: Topic, rng: Random) -> str:
     """Two ambiguous words in one sentence, each with its cue."""
     other = rng.choice([item for item in topics() if item.word != topic.word])
-    theirs = _scope(other, "word")
+    theirs = scope(other, "word")
     second = {
         "D": theirs["C"],
         "X": [other.word],
@@ -112,15 +113,15 @@ def pair(topic: Topic, rng: Random) -> str:
         "xis": theirs["is"],
         "xseemed": theirs["seemed"],
     }
-    slots = {**_scope(topic, "word"), **second}
+    slots = {**scope(topic, "word"), **second}
     if rng.random() < 0.6:
-        return _sentence("pair_subject", "predicate", slots, rng)
-    return _sentence("pair_object", "trailing", slots, rng)
+        return sentence("pair_subject", "predicate", slots, rng)
+    return sentence("pair_object", "trailing", slots, rng)
 
 
 def later(topic: Topic, rng: Random) -> str:
     """The word with its cue behind it, or with none."""
-    slots = _scope(topic, "word")
+    slots = scope(topic, "word")
     return finish(fill(rng.choice(slots["cue_after" if rng.random() < 0.8 else "no_cue"]), slots, rng), rng)
 
 
@@ -138,14 +139,14 @@ def story(rng: Random) -> str:
 def paragraph(topic: Topic, rng: Random) -> str:
     """Several sentences that stay with one topic, two in five without any ambiguous word, with a word from elsewhere."""
     plain = rng.random() < 0.4
-    slots = _scope(topic, "kin" if plain else "word")
+    slots = scope(topic, "kin" if plain else "word")
     makers = [about] if plain else [ambiguous, ambiguous, about, about, pair, later]
     sentences = [makers[0](topic, rng)]
     for _ in range(rng.randrange(2, 14)):
-        draw = rng.random()
-        if draw < 0.2:
+        chance = rng.random()
+        if chance < 0.2:
             text = story(rng)
-        elif draw < 0.4:
+        elif chance < 0.4:
             text = finish(fill("the {maybe_adjs}{W} " + rng.choice(slots["predicate"]), slots, rng), rng)
         else:
             text = rng.choice(makers)(topic, rng)
@@ -158,13 +159,14 @@ def _joined(sentences: Sequence[str]) -> str:
     return " ".join(text if text[-1] in ".?!" else text + "." for text in sentences)
 
 
-def _draw(rng: Random, *, long: bool) -> str:
+def draw(rng: Random, *, long: bool) -> str:
+    """One unit, which may still be one that training must not see."""
     topic = rng.choice(topics())
     if long:
         return paragraph(topic, rng)
-    draw = rng.random()
+    chance = rng.random()
     for share, make in ((0.35, ambiguous), (0.65, about), (0.73, pair), (0.77, later)):
-        if draw < share:
+        if chance < share:
             text = make(topic, rng)
             return text if rng.random() < 0.9 else _joined([story(rng), text])
     return story(rng)
@@ -172,10 +174,15 @@ def _draw(rng: Random, *, long: bool) -> str:
 
 def units(n: int, *, seed: int, long: bool = False) -> Iterator[str]:
     """n units of training text; with `long`, paragraphs of up to a dozen sentences. The same seed gives the same text."""
+    return kept(n, lambda rng: draw(rng, long=long), seed=seed)
+
+
+def kept(n: int, make: Callable[[Random], str], *, seed: int) -> Iterator[str]:
+    """The first n texts of `make` that repeat no word by accident and hold nothing that training must not see."""
     rng = Random(seed)
     made = 0
     while made < n:
-        text = _draw(rng, long=long)
+        text = make(rng)
         if not _STUTTER.search(text) and allowed(text):
             made += 1
             yield text

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FunctionType
 from typing import TypeVar
 
 import torch
@@ -15,6 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from probe.embedded import wordpieces
 
 HERE = Path(__file__).parent
+# What each script of this folder makes.
+MODELS = {"causal": "tiny-senses", "bidirectional": "tiny-senses-bidirectional", "translator": "tiny-translator"}
 THREADS = 1
 MUON_RATE = 0.02
 ADAM_RATE = 3e-3
@@ -103,10 +104,10 @@ def save_card(text: str, out: Path) -> None:
     sys.stdout.write(text)
 
 
-def run(train: FunctionType, arguments: list[str] | None, *, folder: str, seed: int, steps: int) -> None:
+def run(train: Callable[..., None], arguments: list[str] | None, *, kind: str, seed: int, steps: int) -> None:
     """The command line of one training script, with what the shipped folder was made with as defaults."""
-    parser = argparse.ArgumentParser(prog=f"python -m {train.__globals__['__spec__'].name}", description=train.__doc__)
-    parser.add_argument("--out", type=Path, default=HERE / folder, help="the folder to write")
+    parser = argparse.ArgumentParser(prog=f"python -m probe.embedded.{kind}.train", description=train.__doc__)
+    parser.add_argument("--out", type=Path, default=HERE / MODELS[kind], help="the folder to write")
     parser.add_argument("--seed", type=int, default=seed)
     parser.add_argument("--steps", type=int, default=steps)
     options = parser.parse_args(arguments)

@@ -5,7 +5,7 @@ never holds one of them, so that resolving them is generalisation and not recall
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from probe import lexicon
@@ -57,16 +57,20 @@ def _withheld_forms() -> frozenset[str]:
     return frozenset(form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es"))
 
 
-@cache
-def _frame_windows() -> frozenset[tuple[str, ...]]:
-    """Every run of WINDOW words of a frame that holds the word's place, cue and word as placeholders."""
+def windows(texts: Iterable[str]) -> frozenset[tuple[str, ...]]:
+    """Every run of WINDOW words of these frames that holds the word's place, cue and word as placeholders."""
     found: set[tuple[str, ...]] = set()
-    for word in lexicon.words():
-        for frame in lexicon.entry(word).frames:
-            for text in frame.versions.values():
-                words = _words(text.replace("{cue}", _CUE).replace("{word}", _WORD))
-                found.update(run for run in _runs(words) if _WORD in run)
+    for text in texts:
+        words = _words(text.replace("{cue}", _CUE).replace("{word}", _WORD))
+        found.update(run for run in _runs(words) if _WORD in run)
     return frozenset(found)
+
+
+@cache
+def lexicon_windows() -> frozenset[tuple[str, ...]]:
+    """The windows of all frames of the lexicon."""
+    frames = [frame for word in lexicon.words() for frame in lexicon.entry(word).frames]
+    return windows(text for frame in frames for text in frame.versions.values())
 
 
 def _words(text: str) -> list[str]:
@@ -78,13 +82,13 @@ def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(words[start : start + size]) for start in range(len(words) - size + 1))
 
 
-def echoes_frame(text: str) -> bool:
-    """Whether the text has WINDOW words in a row of one of the lexicon's frames, any ambiguous word and any cue in their places."""
+def echoes(text: str, frames: frozenset[tuple[str, ...]]) -> bool:
+    """Whether the text has WINDOW words in a row of one of the frames, any ambiguous word and any cue in their places."""
     words = [_WORD if word in _ambiguous_forms() else word for word in _words(text)]
     for run in _runs(words):
         if _WORD in run:
             masked = (run[:i] + (_CUE,) + run[i + 1 :] for i in range(len(run)) if run[i] != _WORD)
-            if run in _frame_windows() or any(other in _frame_windows() for other in masked):
+            if run in frames or any(other in frames for other in masked):
                 return True
     return False
 
@@ -97,4 +101,4 @@ def allowed(text: str) -> bool:
         return not any(kept.lower() in low for kept in tables()["kept_out"])
     if not found.isdisjoint(_withheld_forms()) or any(kept.lower() in low for kept in tables()["kept_out"]):
         return False
-    return not echoes_frame(text)
+    return not echoes(text, lexicon_windows())

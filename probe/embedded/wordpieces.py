@@ -1,4 +1,4 @@
-"""The tokenizer of tiny-senses: GPT-2's byte-level scheme with a vocabulary of its own.
+"""The tokenizers of the models that ship: GPT-2's byte-level scheme with vocabularies of their own.
 
 Text is cut where GPT-2 cuts it. A piece that is a word of the vocabulary is one token; any other piece is built from bytes
 by merges, so that every text can be encoded and comes back unchanged.
@@ -7,7 +7,8 @@ by merges, so that every text can be encoded and comes back unchanged.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -18,8 +19,26 @@ from probe.embedded.templates import tables
 from probe.embedded.withheld import plural
 
 END = "<|endoftext|>"
+MASK = "[MASK]"
 SIZE = 3400
 MERGES = 250
+
+
+
+@dataclass(frozen=True, eq=False)
+class Special:
+    """The special tokens by what they are for, what is put around every text, and the context window."""
+
+    tokens: Mapping[str, str]
+    around: str | None = None
+    longest: int = 256
+
+
+CAUSAL = Special({"bos_token": END, "eos_token": END, "unk_token": END})
+BIDIRECTIONAL = Special(
+    {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": MASK}, "[CLS] $A [SEP]", 128
+)
+TRANSLATOR = Special({"pad_token": "[PAD]", "bos_token": "[BOS]", "eos_token": "[EOS]"}, "$A [EOS]", 64)
 
 _CUT = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
@@ -44,19 +63,20 @@ def required() -> list[str]:
     return list(dict.fromkeys(piece for text in texts for piece in _pieces(text)))
 
 
-def vocabulary(texts: Iterable[str], *, size: int = SIZE) -> list[str]:
+def vocabulary(texts: Iterable[str], must: Sequence[str], *, size: int) -> list[str]:
     """The pieces that become one token: the required ones, then the most frequent of the texts, ties by spelling."""
     counts = Counter(piece for text in texts for piece in _pieces(text))
-    must = required()
     rest = sorted(counts.keys() - set(must), key=lambda piece: (-counts[piece], piece))
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     room = size - len(alphabet) - 1 - MERGES
     return [piece for piece in [*must, *rest] if piece not in alphabet][:room]
 
 
-def build(texts: list[str], *, size: int = SIZE) -> PreTrainedTokenizerFast:
-    """A tokenizer for the texts, of exactly `size` tokens."""
-    words = vocabulary(texts, size=size)
+def build(
+    texts: list[str], *, size: int = SIZE, must: Sequence[str] | None = None, special: Special = CAUSAL
+) -> PreTrainedTokenizerFast:
+    """A tokenizer for the texts, of at most `size` tokens, with `must` (what the lexicon requires) among them."""
+    words = vocabulary(texts, required() if must is None else must, size=size)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = _CUT
@@ -64,8 +84,8 @@ def build(texts: list[str], *, size: int = SIZE) -> PreTrainedTokenizerFast:
     learner.train_from_iterator(texts, trainer)
     learnt = learner.get_vocab()
     merged = [piece for piece in sorted(learnt, key=lambda piece: learnt[piece]) if piece not in alphabet]
-    ids = {piece: i for i, piece in enumerate(dict.fromkeys([END, *alphabet, *merged, *words]))}
-    return _wrap(ids, _merges(learner, set(merged)))
+    ids = {piece: i for i, piece in enumerate(dict.fromkeys([*special.tokens.values(), *alphabet, *merged, *words]))}
+    return _wrap(ids, _merges(learner, set(merged)), special)
 
 
 def _merges(learner: Tokenizer, kept: set[str]) -> list[tuple[str, str]]:
@@ -73,15 +93,22 @@ def _merges(learner: Tokenizer, kept: set[str]) -> list[tuple[str, str]]:
     return [(left, right) for left, right in merges if left + right in kept]
 
 
-def _wrap(ids: dict[str, int], merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+def _wrap(ids: dict[str, int], merges: list[tuple[str, str]], special: Special) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=True))
     tokenizer.pre_tokenizer = _CUT
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    tokenizer.add_special_tokens([AddedToken(END, special=True)])
-    special = {"bos_token": END, "eos_token": END, "unk_token": END}
+    names = list(dict.fromkeys(special.tokens.values()))
+    if special.around:
+        numbered = [(name, ids[name]) for name in names]
+        tokenizer.post_processor = processors.TemplateProcessing(single=special.around, special_tokens=numbered)
+    # The mask stands for a word with the space before it.
+    tokenizer.add_special_tokens([AddedToken(name, special=True, lstrip=name == MASK) for name in names])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=256, clean_up_tokenization_spaces=False, **special
+        tokenizer_object=tokenizer,
+        model_max_length=special.longest,
+        clean_up_tokenization_spaces=False,
+        **special.tokens,
     )
 
 

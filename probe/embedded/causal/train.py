@@ -98,7 +98,7 @@ def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    training.run(train, arguments, folder="tiny-senses", seed=SEED, steps=STEPS)
+    training.run(train, arguments, kind="causal", seed=SEED, steps=STEPS)
 
 
 if __name__ == "__main__":

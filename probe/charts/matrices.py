@@ -1,5 +1,6 @@
 """Square tables of numbers side by side, as coloured cells with the number inside: scores, weights, differences."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -26,13 +27,17 @@ def matrix_panels(cells: pd.DataFrame, kinds: Mapping[str, Kind]) -> Any:
 
 def _matrix(rows: pd.DataFrame, name: str, kind: Kind) -> Any:
     labels = rows["query"].drop_duplicates().tolist()
-    cell = 27 if len(labels) <= MOST_NUMBERS else 14
+    cell = 30 if len(labels) <= MOST_NUMBERS else 14
     axis = {"ticks": False, "domain": False, "grid": False, "labelLimit": 90, "labelOverlap": False}
     y = alt.Y("query:N", title="query", sort=labels, axis=alt.Axis(**axis))
     x = alt.X("key:N", title="key", sort=labels, axis=alt.Axis(labelAngle=-45, **axis))
     limit = float(rows["value"].abs().max())
-    scale = effect_scale(limit) if kind == "signed" else alt.Scale(domain=[0, 1], range=["#ffffff", WITH])
-    strong = f"datum.value != null && abs(datum.value) > {0.6 * (limit if kind == 'signed' else 1.0)}"
+    scale = (
+        effect_scale(limit)
+        if kind == "signed"
+        else alt.Scale(domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb")
+    )
+    strong = f"datum.value != null && abs(datum.value) > {0.8 * (limit if kind == 'signed' else 1.0)}"
     shown = rows.assign(text=[_number(value, limit) for value in rows["value"]])
     base = alt.Chart(shown).encode(x=x, y=y)
     tip = [alt.Tooltip("query:N"), alt.Tooltip("key:N"), alt.Tooltip("value:Q", format=".6g")]
@@ -49,11 +54,11 @@ def _matrix(rows: pd.DataFrame, name: str, kind: Kind) -> Any:
 
 
 def _number(value: float, limit: float) -> str:
-    """As many digits as the panel needs, without the leading zero: .12, −.003; nothing where there is no value."""
-    if pd.isna(value):
-        return ""
+    """As many digits as the panel needs, without the leading zero: .12, −.003, 0; nothing where there is no value."""
+    if math.isnan(value) or value == 0:
+        return "0" if value == 0 else ""
     digits = 1 if limit >= 10 else 2 if limit >= 0.2 else 3
-    return decimal(value, digits).replace("0.", ".", 1) if abs(value) < 1 and value else decimal(value, digits)
+    return decimal(value, digits).replace("0.", ".", 1) if abs(value) < 1 else decimal(value, digits)
 
 
 def _told(rows: pd.DataFrame) -> str:

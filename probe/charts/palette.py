@@ -15,8 +15,8 @@ import altair as alt
 import pandas as pd
 import vl_convert
 
-from probe.numerals import NARROW
 from probe.charts.png import repacked
+from probe.numerals import NARROW
 from probe.provenance import write_atomically
 
 INK, MUTED, LINE = "#1c2430", "#5a6472", "#cfd5dc"

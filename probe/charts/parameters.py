@@ -9,7 +9,7 @@ from probe.charts.palette import SENSES, WITH, finish
 from probe.numerals import percent
 
 PARTS = ("attention", "MLP", "embeddings", "biases and norms")
-COLOURS = (WITH, "#8d96a1", SENSES[2], SENSES[5])
+COLOURS = (WITH, "#6b7480", "#00805d", SENSES[5])  # dark enough for white numbers
 WIDE_ENOUGH = 0.06
 
 

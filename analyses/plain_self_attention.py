@@ -1,0 +1,119 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Is plain self-attention symmetric?
+#
+# Introductions first build attention without weights: queries, keys and values are the token vectors themselves, Q = K = V = M.
+# One text says that the resulting pattern is symmetric. Expect the *scores* M Mᵀ to be (the difference is rounding), the *pattern*
+# after the softmax not to be, since each row is divided by its own sum. A few seconds.
+#
+# Shown: With Q = K = V = M the scores are symmetric and the attention weights are not: each row is divided by its own sum.
+
+# %%
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+import probe
+from probe import attention, charts
+
+model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
+out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
+trace = model.trace("A fluffy blue creature roamed")
+trace
+
+# %% [markdown]
+# ## Real token vectors
+#
+# `M` holds one row per word. Plain self-attention has no mask, so every cell is filled: later words too.
+
+# %%
+m = trace.weights.wte[list(trace.tokens.ids)][1:]  # without the first token, which starts every text
+scores = attention.scores(m, m) * math.sqrt(m.shape[-1])  # M Mᵀ, as the introductions have it, not divided
+pattern = attention.softmax(scores)
+(scores - scores.T).abs().max(), (pattern - pattern.T).abs().max(), pattern.min()
+
+# %% [markdown]
+# ## Why not?
+#
+# A[i, j] = exp(s[i, j]) / Z[i], with Z[i] the sum of row i. The numerators are symmetric, the sums are not, so A[i, j] / A[j, i] = Z[j] / Z[i]. Only
+# where all rows have the same sum is the pattern symmetric, as it is for two vectors of the same length.
+
+# %%
+z = scores.exp().sum(-1)
+(pattern / pattern.T - z / z.unsqueeze(-1)).abs().max()
+
+# %%
+pair = torch.nn.functional.normalize(m[1:3], dim=-1)  # fluffy and blue, both of length 1
+alone = attention.softmax(attention.scores(pair, pair))
+alone, (alone - alone.T).abs().max()
+
+# %% [markdown]
+# ## The same for other choices of M, and for a real head
+#
+# A real head has different weights for queries and keys: not even its scores are symmetric. Below, without and with its mask.
+
+# %%
+q, k = trace.q[0, 0, 1:], trace.k[0, 0, 1:]
+cases = {
+    "token vectors": (m, m),
+    "token + position": (trace.resid_pre[0, 1:], trace.resid_pre[0, 1:]),
+    "what block 0 reads, LN1(E)": (trace.x[0, 1:], trace.x[0, 1:]),
+    "two vectors of length 1": (pair, pair),
+    "a real head, L0H0": (q, k),
+    "the same head with its mask": (q, k),
+}
+rows = []
+for name, (queries, keys) in cases.items():
+    raw = attention.scores(queries, keys)
+    shares = attention.softmax(attention.mask(raw) if "mask" in name else raw)
+    rows.append(
+        {
+            "case": name,
+            "largest_score": raw.abs().max().item(),
+            "scores_asymmetry": (raw - raw.T).abs().max().item(),
+            "largest_weight": shares.max().item(),
+            "pattern_asymmetry": (shares - shares.T).abs().max().item(),
+            "filled": (shares > 0).float().mean().item(),
+        }
+    )
+undivided = {"case": "token vectors, not divided", "filled": (pattern > 0).float().mean().item()}
+undivided |= {"largest_score": scores.abs().max().item(), "scores_asymmetry": (scores - scores.T).abs().max().item()}
+undivided |= {"largest_weight": pattern.max().item(), "pattern_asymmetry": (pattern - pattern.T).abs().max().item()}
+table = pd.DataFrame([undivided, *rows]).set_index("case").reset_index()
+out.mkdir(parents=True, exist_ok=True)
+table.to_csv(out / "plain_self_attention.csv", index=False, float_format="%.6g")
+table
+
+# %% [markdown]
+# ## The picture
+#
+# Left the scores, in the middle the weights (each row sums to 1), right what is left when the weights are mirrored along the diagonal and
+# subtracted. Were the claim true, the right square would be blank.
+
+# %%
+panels = {"scores": scores, "weights": pattern, "weights − mirrored weights": pattern - pattern.T}
+labels = [label.split("·", 1)[1] for label in trace.tokens.labels[1:]]
+cells = [
+    {"panel": panel, "query": labels[i], "key": labels[j], "value": value}
+    for panel, square in panels.items()
+    for i, row in enumerate(square.tolist())
+    for j, value in enumerate(row)
+]
+kinds = dict(zip(panels, ("signed", "shares", "signed"), strict=True))
+picture = charts.matrix_panels(pd.DataFrame(cells), kinds)
+charts.save(picture, out / "plain_self_attention.png")
+picture

@@ -1,0 +1,98 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Where are the parameters of a transformer?
+#
+# The table that introductions print for GPT-3, and the same table for a loaded model, counted from its real tensors and held against the
+# formula. Expect a third of GPT-3 to be attention, and a small model to be mostly embedding. A few seconds.
+#
+# Shown: In GPT-3 a third of the parameters are attention and nearly all the rest MLPs; in a small model the embeddings weigh most.
+
+# %%
+import os
+from pathlib import Path
+
+import pandas as pd
+
+import probe
+from probe import charts
+
+model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
+out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
+
+# %% [markdown]
+# ## GPT-3, by formula
+#
+# d_model 12,288, 96 layers of 96 heads, d_head 128, weight matrices only, as introductions count. Every head has a query and a key matrix, and
+# its value map in two factors: value down to d_head, value up again.
+
+# %%
+gpt3 = probe.count_parameters("gpt3")
+{"per head": gpt3.per_head, "per block": gpt3.per_block, "attention": gpt3.attention, "all": gpt3.total}
+
+# %%
+gpt3.attention / gpt3.total
+
+# %% [markdown]
+# Were the value map one square matrix, it alone would have:
+
+# %%
+gpt3.square_value, gpt3.square_value / gpt3.per_head
+
+# %% [markdown]
+# ## The loaded model, from its tensors
+#
+# `count_parameters` adds up the sizes of the tensors that were loaded and stops when any part differs from the formula. A tied unembedding is
+# counted once: it has no number of its own here.
+
+# %%
+loaded = probe.count_parameters(model)
+loaded.tensors, loaded.total, sum(tensor.numel() for tensor in model.weights.values()), loaded.sizes.tied
+
+# %%
+counts = {"GPT-3 (matrices, by formula)": gpt3, f"{model.name} (all tensors, counted)": loaded}
+rows = [
+    {
+        "model": name,
+        "part": part.name,
+        "shape": part.shape,
+        "each": part.each,
+        "number": part.number,
+        "in_all": part.total,
+        "share": part.total / counted.total,
+    }
+    for name, counted in counts.items()
+    for part in counted.parts
+]
+for name, counted in counts.items():
+    for part in ("per_head", "per_block", "attention", "total", "square_value"):
+        number = getattr(counted, part)
+        rows.append({"model": name, "part": part, "in_all": number, "share": number / counted.total})
+table = pd.DataFrame(rows).astype(dict.fromkeys(("each", "number", "in_all"), "Int64"))
+out.mkdir(parents=True, exist_ok=True)
+table.to_csv(out / "counting_parameters.csv", index=False, float_format="%.6g")
+table
+
+# %%
+ATTENTION = ("query", "key", "value down", "value up")
+GROUPS = dict.fromkeys(ATTENTION, "attention") | {"MLP up": "MLP", "MLP down": "MLP"}
+GROUPS |= dict.fromkeys(("token embedding", "position embedding", "unembedding"), "embeddings")
+grouped = [
+    {"model": name, "part": GROUPS.get(part.name, "biases and norms"), "parameters": part.total}
+    for name, counted in counts.items()
+    for part in counted.parts
+]
+shares = pd.DataFrame(grouped).groupby(["model", "part"], as_index=False, sort=False).sum()
+picture = charts.parameter_bars(shares)
+charts.save(picture, out / "counting_parameters.png")
+picture

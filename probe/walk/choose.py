@@ -77,13 +77,14 @@ def beside(model: Model, here: Place, text: str | None) -> Place:
         return place(model, text, here.word)
     known = [row.text for row in showcase() if row.text != here.tokens.text]
     texts = [*known, *(frame.format(here.word) for frame in FRAMES)]
-    found = [place(model, other, here.word) for other in texts if _stands_in(other, here.word)]
-    fitting = [other for other in found if len(other.tokens) <= model.config.n_ctx]
-    return next((other for other in fitting if other.ids == here.ids and other.before != here.before), fitting[-1])
+    found = [place(model, other, here.word) for other in texts if _usable(model, other, here.word)]
+    return next((other for other in found if other.ids == here.ids and other.before != here.before), found[-1])
 
 
-def _stands_in(text: str, word: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+def _usable(model: Model, text: str, word: str) -> bool:
+    """Whether the word stands in the text, and the text in the context window."""
+    fits = len(model.tokenizer(text, add_special_tokens=False)["input_ids"]) < model.config.n_ctx
+    return fits and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
 
 
 def moved(trace: Trace, layer: int, *, at: int, sources: Sequence[int]) -> Tensor:

@@ -1,7 +1,7 @@
 """The walk as one HTML file: every step with its question, its picture, the formula that was run, and the numbers.
 
-The pictures are drawn first for the head that is followed; the script of the page then replaces their data, and fills the tables, for
-any other head or token, from the same tensors. What keeps the file by itself is in `probe.pages.html`.
+The script of the page fills pictures and tables for the head and token that are followed, at first those of the walk's frames, from the
+tensors of `probe.walk.carried`. What keeps the file by itself is in `probe.pages.html`.
 """
 
 import ast
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
 import pandas as pd
 from markupsafe import Markup
 
@@ -61,7 +62,7 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
         tokens=_tokens(walk.frames["tokens"]),
         embedding=walk.frames["embedding"].to_dict("records"),
         apart=walk.frames["layers"][["depth", "apart", "beside_cosine"]].to_dict("records"),
-        pictures=pictures(walk.frames),
+        pictures={name: emptied(chart) for name, chart in pictures(walk.frames).items()},
         formulas=_formulas(),
         parameters=walk.parameters,
         told=told(walk.parameters),
@@ -99,6 +100,13 @@ def pictures(frames: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
         "stream_lengths": stream.stream_lengths(_long(frames["layers"], stream.LENGTHS, ("norm", "attention", "mlp"))),
         "stream_turns": stream.stream_turns(_long(frames["layers"], stream.TURNS, ("token_cosine", "beside_cosine"))),
     }
+
+
+def emptied(chart: Any) -> Any:
+    """The chart without its rows, which the script of the page makes from the tensors that the page carries anyway."""
+    bare = chart.copy(deep=False)
+    bare.data = alt.InlineData(values=[], name=chart.data.name)
+    return bare
 
 
 def thin(text: str) -> str:

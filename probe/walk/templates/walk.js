@@ -197,6 +197,7 @@ const drawLens = () => {
 const mixed = (c, open, weights) => {
   const shown = [...open].sort((a, b) => weights[b] - weights[a]).slice(0, 6).filter((key) => weights[key] >= 0.005);
   const terms = shown.sort((a, b) => a - b).map((key) => `${decimal(weights[key])} V(${piece(key)})`);
+  if (!terms.length) return "Σ weight × V, no weight above 0.005";
   return terms.join(" + ") + (shown.length < state.at + 1 || data.beyond ? " + …" : "");
 };
 const drawSlots = (c) => {
@@ -311,11 +312,12 @@ const draw = (script) => {
   waiting.delete(script);
   const box = document.getElementById(script.dataset.for);
   const spec = JSON.parse(script.textContent);
+  const [name, kind] = [spec.data.name, box.closest("[data-kind]").dataset.kind];
+  spec.data.values = live[name](carried(), kind);
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
-      const drawn = { view, name: spec.data.name, kind: box.closest("[data-kind]").dataset.kind };
-      views.set(box.id, drawn);
-      return refresh(drawn).then(() => box.classList.add("drawn"));
+      views.set(box.id, { view, name, kind });
+      box.classList.add("drawn");
     },
     (error) => {
       box.textContent = `This picture could not be drawn: ${error.message}`;

@@ -1,0 +1,366 @@
+"""The walk's numbers: identities of every step, the same numbers in frames and page, the choice of the head, refusals."""
+
+import base64
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import probe
+from probe import attention
+from probe.cli import main
+from probe.walk import choose, scene, steps
+from probe.walk.carried import pairs
+from probe.walk.page import TABLES, formula, pictures, thin
+
+TEXT = "The mole dug a tunnel under the river bank after the flood."
+LONG = TEXT + " She photographed the muddy bank, and he sold its old tree for the interest on every loan."
+
+
+@pytest.fixture(scope="module")
+def walked(model):
+    return probe.walk(model, TEXT, word="bank", head=(1, 2), beside="A red bank")
+
+
+@pytest.fixture(scope="module")
+def traced(model):
+    return probe.trace(model, TEXT)
+
+
+def unpacked(block, name):
+    packed = block["arrays"][name]
+    return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
+
+
+def at_head(walked, layer=None, head=None):
+    wanted = [walked.layer if layer is None else layer, walked.head if head is None else head]
+    return walked.block["heads"].index(wanted)
+
+
+def coordinates(frame, letter):
+    return frame[[column for column in frame if column[0] == letter and column[1:].isdigit()]].to_numpy()
+
+
+def test_the_words_token_vector_is_exactly_the_same_in_both_sentences_and_its_position_vector_is_not(walked):
+    rows = walked.frames["embedding"].set_index(["part", "where"])
+    assert walked.same_tokens
+    assert rows.loc[("token", "here"), "difference"] == 0
+    assert rows.loc[("token", "here")].drop("pos").equals(rows.loc[("token", "beside")].drop("pos"))
+    assert rows.loc[("position", "here"), "difference"] > 0
+    for where in ("here", "beside"):
+        parts = [coordinates(rows.loc[[(part, where)]], "e") for part in ("token", "position", "sum")]
+        assert parts[0] + parts[1] == pytest.approx(parts[2], abs=1e-5)
+
+
+def test_another_spelling_is_said_to_be_other_tokens(model):
+    assert not probe.walk(model, "bank on it", word="bank", beside="The river bank").same_tokens
+
+
+def test_sources_sum_to_delta_e_and_their_shares_to_one(walked, traced):
+    values = walked.frames["values"]
+    assert values["weight"].sum() == pytest.approx(1, abs=1e-5)
+    assert values["share"].sum() == pytest.approx(1, abs=1e-4)
+    whole = traced.delta_e(1, 2, walked.at)
+    assert coordinates(values, "p").sum(0) == pytest.approx(whole[:4].numpy(), abs=1e-4)
+    weighted = values["weight"].to_numpy()[:, None] * coordinates(values, "v")
+    assert coordinates(values, "p") == pytest.approx(weighted, abs=1e-5)
+
+
+def test_e_and_all_writes_sum_to_the_hooked_e_prime(walked, traced):
+    sums = walked.frames["sums"].set_index("term")
+    parts = coordinates(sums.loc[["E", "ΔE", "other heads", "b_O"]], "e").sum(0)
+    assert parts == pytest.approx(traced.resid_mid[1, walked.at, :4].numpy(), abs=1e-4)
+    assert sums.loc["difference", "norm"] < 1e-4 * sums.loc["E′ hooked", "norm"]
+
+
+def test_the_cells_are_the_models_own_and_the_variants_the_formulas(walked, traced):
+    cells = walked.frames["attention"]
+    n = len(traced.tokens)
+    grid = {name: cells[name].to_numpy().reshape(n, n) for name in ("dot", "score", "pattern", "open", "steep")}
+    q, k = traced.q[1, 2], traced.k[1, 2]
+    assert grid["dot"] == pytest.approx((q @ k.T).numpy(), abs=1e-4)
+    assert grid["score"] * np.sqrt(8) == pytest.approx(grid["dot"], abs=1e-4)
+    assert grid["pattern"] == pytest.approx(traced.pattern[1, 2].numpy(), abs=1e-5)
+    assert grid["open"] == pytest.approx(torch.softmax(q @ k.T / 8**0.5, -1).numpy(), abs=1e-5)
+    masked = (q @ k.T).masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
+    assert grid["steep"] == pytest.approx(torch.softmax(masked, -1).numpy(), abs=1e-5)
+    assert cells["allowed"].to_numpy().reshape(n, n).tolist() == np.tril(np.ones((n, n), bool)).tolist()
+    for name in ("pattern", "open", "steep"):
+        assert grid[name].sum(1) == pytest.approx(np.ones(n), abs=1e-4)
+
+
+def test_every_formula_agrees_with_its_hook_in_every_layer(walked):
+    found = walked.frames["agreement"]
+    assert found["error"].max() < 1e-5
+    assert found.groupby("layer").size().tolist() == [10, 10]
+    assert set(found["function"]) >= {"attention.scores", "attention.softmax", "attention.mix", "replay.merge_heads"}
+
+
+def test_a_formula_that_is_wrong_shows_in_its_own_row(traced, monkeypatch):
+    scores = attention.scores
+    monkeypatch.setattr(attention, "scores", lambda q, k: scores(q, k) * 1.01)
+    rows = {row.step: row.error for row in steps.agreement(traced, 0, at=3)}
+    assert rows["scores"] > 1e-3 and rows["pattern"] > 1e-4
+    assert rows["Q"] < 1e-5 and rows["z"] < 1e-5
+
+
+def test_entropy_and_response_by_hand_and_by_autograd():
+    assert steps.entropy(torch.tensor([0.5, 0.25, 0.25])).item() == pytest.approx(1.5)
+    assert steps.entropy(torch.tensor([1.0, 0.0])).item() == 0
+    score = torch.tensor([0.3, -1.0, 2.0])
+    jacobian = torch.autograd.functional.jacobian(attention.softmax, score)
+    assert steps.response(attention.softmax(score)).item() == pytest.approx(jacobian.trace().item(), abs=1e-6)
+
+
+def test_the_softmax_table_holds_the_words_row(walked):
+    table = walked.frames["softmax"].set_index("variant")
+    row = walked.frames["attention"].query(f"query_pos == {walked.at}")
+    assert table.loc["divided", "largest"] == pytest.approx(row["pattern"].max())
+    assert table.loc["not divided", "largest"] == pytest.approx(row["steep"].max())
+    assert table.loc["not divided", "entropy"] == pytest.approx(
+        -(row["steep"] * np.log2(row["steep"].where(row["steep"] > 0, 1))).sum(), abs=1e-4
+    )
+
+
+def test_the_plane_is_that_of_the_largest_variance():
+    points = torch.tensor([[3.0, 0, 0], [-3.0, 0, 0], [0, 1.0, 0], [0, -1.0, 0], [0, 0, 0.1], [0, 0, -0.1]])
+    places, explained = steps.plane(points)
+    assert places[:, 0].tolist() == pytest.approx([3, -3, 0, 0, 0, 0], abs=1e-6)
+    assert sum(explained) == pytest.approx(20 / 20.02)
+    assert steps.plane(torch.ones(1, 4))[0].tolist() == [[0, 0]]
+
+
+def test_later_words_never_change_the_word(walked, model, traced):
+    short = probe.trace(model, TEXT[: TEXT.index("bank") + 4])
+    whole, alone = traced.resid_post[:, walked.at], short.resid_post[:, -1]
+    assert walked.later == pytest.approx(((whole - alone).abs().max() / whole.abs().max()).item())
+    assert walked.later < 1e-5
+
+
+def test_nothing_comes_after_the_last_word(model):
+    assert probe.walk(model, "The river bank").later is None
+
+
+def test_the_head_is_the_one_that_takes_most_from_the_words_before(model, traced):
+    found = probe.walk(model, TEXT, word="bank")
+    sizes = {}
+    for layer in range(2):
+        for head in range(4):
+            parts = traced.delta_e_by_source(layer, head, found.at)[1 : found.at]
+            sizes[layer, head] = (parts.sum(0).norm() / traced.resid_mid[layer, found.at].norm()).item()
+    assert (found.layer, found.head) == max(sizes, key=sizes.get)
+    assert found.because.startswith(
+        f"L{found.layer}H{found.head} is followed because, of 8 heads, it moves “bank” most by"
+    )
+    assert thin(f"{100 * max(sizes.values()):.0f}") in found.because
+    moved = found.frames["heads"].set_index(["layer", "head"])["moved"]
+    assert moved.to_dict() == {key: pytest.approx(size, rel=1e-4) for key, size in sizes.items()}
+
+
+def test_a_layer_alone_chooses_among_its_heads(model):
+    found = [probe.walk(model, TEXT, word="bank", head=(layer, None)) for layer in range(2)]
+    assert [walk.layer for walk in found] == [0, 1]
+    assert "of 4 heads of layer 0" in found[0].because
+    best = found[0].frames["heads"].nlargest(1, "moved")
+    assert (best["layer"].item(), best["head"].item()) in {(walk.layer, walk.head) for walk in found}
+
+
+def test_a_first_word_has_only_itself_and_bos_to_take_from(model):
+    found = probe.walk(model, "Bank")
+    assert "adds" not in found.because and "it moves “Bank” most:" in found.because
+    assert found.frames["heads"]["moved"].max() == 0
+
+
+def test_the_last_word_is_followed_by_default(model):
+    assert probe.walk(model, "The bank of the bank, twice.").word == "twice"
+    assert probe.walk(model, "The bank of the bank!").at == len(probe.tokenize(model, "The bank of the bank!")) - 2
+
+
+def test_a_word_of_several_tokens_is_read_at_its_last_and_its_pieces_are_no_context(model):
+    here = choose.place(model, "The mole wugged away", "wugged")
+    assert len(here.positions) > 1 and here.at == here.positions[-1]
+    assert here.context() == list(range(1, here.positions[0]))
+    assert here.context(here.positions[0]) == here.context()
+
+
+def test_the_other_sentence_has_the_same_tokens_at_the_word_and_others_before(model):
+    for text, word in (("The river bank", "bank"), ("Apple soared", "Apple"), ("A verdant wug", "wug")):
+        here = choose.place(model, text, word)
+        there = choose.beside(model, here, None)
+        assert there.ids == here.ids and there.before != here.before and there.tokens.text != text
+
+
+def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, walked, traced):
+    assert walked.block["heads"] == [[layer, head] for layer in range(2) for head in range(4)]
+    for layer, head in ((1, 2), (0, 3)):
+        other = probe.walk(model, TEXT, word="bank", head=(layer, head), beside="A red bank")
+        c, at = at_head(walked, layer, head), walked.block["first"]["at"]
+        cells, values = other.frames["attention"], other.frames["values"]
+        n = len(traced.tokens)
+        for name in ("dot", "score", "pattern", "open", "steep"):
+            assert unpacked(walked.block, name)[c].ravel() == pytest.approx(cells[name].to_numpy(), rel=1e-4, abs=1e-6)
+        start = at * (at + 1) // 2
+        for name, column in (("part_share", "share"), ("part_norm", "norm")):
+            mine = unpacked(walked.block, name)[c, start : start + at + 1]
+            assert mine == pytest.approx(values[column].to_numpy(), rel=1e-4, abs=1e-6)
+        assert unpacked(walked.block, "delta")[c, at] == pytest.approx(traced.delta_e(layer, head, at)[:4].numpy())
+        vectors = other.frames["vectors"]
+        for kind, name in (("query", "q"), ("key", "k"), ("value", "v")):
+            mine = vectors[vectors["kind"] == kind]
+            assert unpacked(walked.block, name)[c] == pytest.approx(coordinates(mine, "d"), rel=1e-4, abs=1e-6)
+            place = mine[["plane_x", "plane_y"]].to_numpy()
+            assert unpacked(walked.block, f"{name}_plane")[c] == pytest.approx(place, rel=1e-3, abs=1e-5)
+        assert len(unpacked(walked.block, "part_share")[c]) == len(pairs(n)[0]) == n * (n + 1) // 2
+
+
+def test_a_long_text_is_drawn_in_part_and_counted_whole(model):
+    late = probe.walk(model, LONG, word="loan")
+    tokens, values = late.frames["tokens"], late.frames["values"]
+    drawn = tokens["drawn"]
+    assert drawn.sum() == choose.OF_LONG < len(tokens) - 1 and late.block["beyond"] == (~drawn).sum()
+    assert tokens.loc[tokens["word"], "drawn"].all() and drawn.iloc[0]
+    weights = values.set_index("pos")["weight"]
+    others = weights.drop(tokens.index[tokens["word"]]).drop(0)
+    assert others[drawn[others.index]].min() >= others[~drawn[others.index]].max()
+    c, at = at_head(late), late.block["first"]["at"]
+    seen = unpacked(late.block, "pattern")[c, at].sum()
+    assert seen < 0.999 and seen + unpacked(late.block, "rest_weight")[c, at] == pytest.approx(1, abs=1e-5)
+    start = at * (at + 1) // 2
+    shares = unpacked(late.block, "part_share")[c, start : start + at + 1].sum()
+    assert shares + unpacked(late.block, "rest")[c, at, 0] == pytest.approx(1, abs=1e-4)
+    vectors = unpacked(late.block, "part_vector")[c, start : start + at + 1].sum(0)
+    whole = unpacked(late.block, "delta")[c, at]
+    assert vectors + unpacked(late.block, "rest")[c, at, 1:] == pytest.approx(whole, abs=1e-4)
+
+
+def test_a_model_with_many_heads_carries_only_those_of_the_layer(model, monkeypatch):
+    monkeypatch.setattr(scene, "CELLS", 100)
+    found = probe.walk(model, TEXT, head=(1, 2))
+    assert found.block["heads"] == [[1, head] for head in range(4)]
+    assert unpacked(found.block, "moved").shape[:2] == (2, 4)
+
+
+def test_the_stream_ends_in_what_the_model_says(walked, traced, model):
+    lens = walked.frames["lens"]
+    last = lens[lens["depth"] == 2]
+    probabilities, ids = torch.softmax(traced.logits[walked.at], -1).topk(5)
+    assert last["probability"].tolist() == pytest.approx(probabilities.tolist(), rel=1e-3)
+    assert last["token"].tolist() == [model.tokenizer.decode([token]) for token in ids.tolist()]
+    nearest = walked.frames["nearest"]
+    cosines = torch.cosine_similarity(traced.resid_post[1, walked.at], model.weights["wte.weight"], dim=-1)
+    best = nearest[(nearest["depth"] == 2) & (nearest["rank"] == 1)]
+    assert best["cosine"].item() == pytest.approx(cosines.max().item(), rel=1e-4)
+
+
+def test_the_same_word_parts_with_depth(walked):
+    layers = walked.frames["layers"]
+    assert layers["depth"].tolist() == [-1, 0, 1, 2]
+    assert layers["apart"].iloc[0] == 0 and (layers["apart"].iloc[1:] > 0).all()
+    assert layers["attention"].notna().tolist() == [False, False, True, True]
+
+
+def test_every_table_is_described_and_every_picture_comes_from_them(walked):
+    assert list(walked.frames) == [name for name in TABLES]
+    for name, chart in pictures(walked.frames).items():
+        spec = chart.to_dict()
+        assert len(spec["description"]) > 30, name
+        assert spec["data"]["name"] and spec["data"]["values"], name
+
+
+def test_the_grid_turned_is_the_grid_transposed(walked):
+    made = pictures(walked.frames)
+    for kind in ("dot", "pattern", "open"):
+        rows, columns = (made[f"{kind}_{queries}"].to_dict() for queries in ("rows", "columns"))
+        assert rows["data"] == columns["data"]
+        for part, turned in zip(rows["layer"], columns["layer"], strict=True):
+            for axis, other in (("x", "y"), ("y", "x")):
+                assert part["encoding"][axis]["field"] == turned["encoding"][other]["field"]
+                assert part["encoding"][axis]["title"] == turned["encoding"][other]["title"]
+
+
+def test_formulas_are_the_functions_without_their_docstrings():
+    assert formula(attention.scores) == (
+        "attention.scores(q, k)",
+        "return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])",
+    )
+
+
+def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
+    again = probe.walk(model, TEXT, word="bank", head=(1, 2), beside="A red bank")
+    first, second = (probe.write_walk(found, tmp_path / str(n)).parent for n, found in enumerate((walked, again)))
+    names = {file.name for file in first.iterdir()}
+    assert names == {"walk.html", "manifest.json"} | {f"{name}.{end}" for name in TABLES for end in ("csv", "parquet")}
+    for name in names - {"manifest.json"}:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    made = json.loads((first / "manifest.json").read_text())
+    assert made["options"]["word"] == "bank" and set(made["files"]) == names - {"manifest.json"}
+    assert len(pd.read_parquet(first / "values.parquet")) == walked.at + 1
+
+
+@pytest.mark.parametrize(
+    "text, options, sentence",
+    [
+        ("", {}, r"^Reading the text: got an empty text, expected at least one word; give a sentence\.$"),
+        ("?!", {}, r"^Choosing a word of '\?!': got no letters or digits; give a text with a word in it\.$"),
+        (
+            "The bank",
+            {"word": "mole"},
+            r"^Looking for 'mole' .*found it 0 times; give a word that stands in the text\.$",
+        ),
+        ("The bank", {"beside": "A mole"}, r"^Looking for 'bank' .*in 'A mole': found it 0 times"),
+        ("bank " * 60, {}, r"^Reading the text 'bank .*expected at most 48, the context window of"),
+        ("The bank", {"head": (2, None)}, r"^Following layer 2 of .*: it has 2 layers; give --layer from 0 to 1\.$"),
+        (
+            "The bank",
+            {"head": (0, 4)},
+            r"^Following head 4 of .*: it has 4 heads per layer; give --head from 0 to 3\.$",
+        ),
+        ("The bank", {"head": (-1, 0)}, r"^Following layer -1 of .*: it has 2 layers"),
+        (
+            "The bank",
+            {"head": (None, 1)},
+            r"^Following head 1: got a head without its layer, expected both; give --layer from 0",
+        ),
+    ],
+)
+def test_what_cannot_be_walked_is_one_sentence(model, text, options, sentence):
+    with pytest.raises(probe.InputError, match=sentence):
+        probe.walk(model, text, **options)
+
+
+def test_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):
+    monkeypatch.setattr(attention, "scores", lambda q, k: q @ k.transpose(-1, -2))
+    with pytest.raises(probe.CrossCheckError, match="scores of layer 0 is off by"):
+        probe.walk(model, TEXT)
+
+
+def test_the_command_writes_a_page_that_names_the_command(monkeypatch, capsys, checkpoint, tmp_path):
+    out = tmp_path / "out"
+    given = ["walk", TEXT, "--word", "bank", "--model", str(checkpoint), "--layer", "1", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["probe", *given])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code and capsys.readouterr().out.strip() == str(out / "walk.html")
+    command = json.loads((out / "manifest.json").read_text())["command"]
+    assert command.startswith(f"probe walk '{TEXT}' --word bank --beside ") and "--layer 1 --head " in command
+    assert str(tmp_path) not in command
+    page = (out / "walk.html").read_text(encoding="utf-8")
+    assert str(tmp_path) not in page and "--model small-random --layer 1 --head" in page
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr(
+        sys, "argv", ["probe", "walk", TEXT, "--model", "./nowhere", "--out", str(tmp_path / "file" / "out")]
+    )
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2 and "choose another with --out" in capsys.readouterr().err
+
+
+def test_a_notebook_shows_what_was_walked(walked):
+    shown = walked._repr_html_()
+    assert "“bank” in L1H2" in shown and "values" in shown and "<script" not in shown

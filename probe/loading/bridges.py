@@ -64,7 +64,7 @@ def boot_untrained(
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(like.original_model.config, attn_implementation="eager")
     model = model.to(held.device, held.dtype)
-    weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     return _wrap(model, "untrained", tokenizer), weights
 
 

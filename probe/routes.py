@@ -75,9 +75,7 @@ def mixed_z(
     """
     batches = batch_by_length([len(row) for row in looking], most_rows=64)
     with torch.inference_mode():
-        parts = [
-            _mixed(weights, *([rows[row] for row in batch] for rows in (looking, carrying)), depth) for batch in batches
-        ]
+        parts = [_mixed(weights, [looking[i] for i in batch], [carrying[i] for i in batch], depth) for batch in batches]
         together = torch.cat(parts)[in_order(batches)].cpu()
     return together.clone()
 

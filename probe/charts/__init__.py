@@ -5,6 +5,7 @@ imports torch or a model.
 """
 
 from probe.charts.by_depth import lines_by_depth
+from probe.charts.compared import compared_heads
 from probe.charts.controls import control_strips
 from probe.charts.depth import depth_profile, depth_profiles, gap_at
 from probe.charts.heads import effect_limit, head_map, head_maps, named, reached
@@ -25,6 +26,7 @@ __all__ = [
     "MEANINGS",
     "Panel",
     "added_vectors",
+    "compared_heads",
     "contributions",
     "control_strips",
     "cue_ledger",

@@ -6,7 +6,8 @@ Three more exact swaps beside the one of `probe.effects`, in the same unit (frac
     values_only    the recipient's attention row over the donor's values: A_recipient V_donor
     ablation       z replaced by its mean over the fit part: the part of the gap that is lost without this head's choice
 
-The first two need sentences of equal length, so they are measured on aligned pairs only.
+The first two need sentences of equal length, so they are measured on aligned pairs only, and not where the members of a pair differ in
+length (a cue of a user's own may be cut into more tokens than its partner).
 
 Source: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); Zhang & Nanda 2024 (ablation baselines).
 """
@@ -30,7 +31,7 @@ MOST_PAIRS = 8
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """`pattern_only values_only ablation: layer head`, fractions of the gap; the first two are None without aligned pairs."""
+    """`pattern_only values_only ablation: layer head`, fractions of the gap; the first two are None without aligned pairs of equal length."""
 
     pattern_only: Array | None
     values_only: Array | None
@@ -56,9 +57,9 @@ def measure_routes(
         return np.pad(effect, ((0, len(weights.blocks) - depth), (0, 0)))
 
     ablation = lost(mean_z[:depth].expand(len(rows), -1, -1, -1)) * 2
-    if pairs.design != ALIGNED:
-        return Routes(None, None, ablation)
     donors = [ids[row] for row in others]
+    if pairs.design != ALIGNED or [*map(len, donors)] != [*map(len, recipients)]:
+        return Routes(None, None, ablation)
     return Routes(
         pattern_only=lost(mixed_z(weights, donors, recipients, depth)),
         values_only=lost(mixed_z(weights, recipients, donors, depth)),

@@ -52,6 +52,23 @@ def test_without_aligned_pairs_only_ablation_is_measured():
     assert found.ablation[place] == pytest.approx(1, abs=0.1)
 
 
+def test_pairs_of_unequal_length_have_no_routes_and_no_crash():
+    model, place = resolver_model(0)
+    material = prepare(model, corpus_of(SENTENCES), WORD)
+    result = study_word(model, material, Options(0, 64, 99))
+    pair = result.pairs[0]
+    ids = [tokens.ids[: at + 1] for tokens, at in zip(material.tokens, material.targets, strict=True)]
+    longer = [(row[0], *row) if index == pair.pairs.a[0] else row for index, row in enumerate(ids)]
+    mean_z = result.states.z.mean(0)
+    even, uneven = (
+        routes.measure_routes(read_weights(model), rows, mean_z, pair.gap, (pair.axis, pair.pairs))
+        for rows in (ids, longer)
+    )
+    assert even.values_only is not None
+    assert uneven.pattern_only is None and uneven.values_only is None
+    assert uneven.ablation[place] == pytest.approx(1, abs=0.1)
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
     model = random_model(torch.float64)

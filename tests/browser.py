@@ -1,0 +1,61 @@
+"""Headless Chromium for tests that open a page: what it needs to start, and what a page said, threw and asked for."""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+MARKS = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="chromium is not installed at /usr/bin/chromium"),
+]
+
+
+class Opened:
+    """A page with what it said, threw and asked for."""
+
+    def __init__(self, page, path, *, ready=True):
+        self.page, self.trouble, self.requests = page, [], []
+        page.on(
+            "console",
+            lambda message: self.trouble.append(message.text) if message.type in {"error", "warning"} else None,
+        )
+        page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.goto(path.as_uri())
+        if ready:
+            page.wait_for_selector("html.ready", timeout=60_000, state="attached")
+
+
+@contextmanager
+def chromium(sync_api):
+    """A running browser; `sync_api` is playwright's."""
+    os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def opening(browser):
+    """A function that opens a page in a context of its own: `opened(path, **options of the context)`."""
+    contexts = []
+
+    def opened(path, *, ready=True, **options):
+        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
+        return Opened(contexts[-1].new_page(), path, ready=ready)
+
+    yield opened
+    for context in contexts:
+        context.close()

@@ -1,0 +1,290 @@
+"""The walk's page in headless Chromium: it draws, asks for nothing, fits, and every step follows a head and a token."""
+
+import re
+
+import pytest
+from browser import MARKS, chromium, opening
+
+import probe
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = MARKS
+
+TEXT = "The mole dug a tunnel under the river bank after the flood."
+LONG = TEXT + " She photographed the muddy bank, and he sold its old tree for the interest on every loan."
+HOSTILE = (
+    "</script><script>window.canary=1</script>",
+    "<img src=x onerror=canary=1> b",
+    "{{ 7*7 }} ${7*7} & &lt; \u202eb\u202c",
+)
+SECTIONS = [
+    *("tokens", "embedding", "layernorm", "qkv", "scores", "scaling", "mask", "softmax", "values", "sum"),
+    *("heads", "layers", "parameters", "certificate"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium(sync_api) as launched:
+        yield launched
+
+
+@pytest.fixture
+def open_page(browser):
+    with opening(browser) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def walked(model):
+    return probe.walk(model, TEXT, word="bank", head=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def page_path(walked, tmp_path_factory):
+    return probe.write_walk(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
+
+
+def cells(page, rows):
+    """Text and hover text of every cell of a table that the script fills."""
+    return page.eval_on_selector_all(
+        f'[data-rows="{rows}"] tr',
+        "all => all.map(row => [...row.children].map(cell => [cell.textContent, cell.title]))",
+    )
+
+
+def dots(page, kind, queries, place=0):
+    """(column, row, width) of every dot of a grid, columns and rows counted by position."""
+    found = page.locator(f'[data-queries="{queries}"] [data-kind="{kind}"]').nth(place)
+    boxes = found.locator(".mark-symbol.role-mark path").evaluate_all(
+        "all => all.map(dot => { const b = dot.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2, b.width]; })"
+    )
+    ground = found.locator(".mark-rect.role-mark").first.locator("path")
+    lines = ground.evaluate_all(
+        "all => all.map(cell => { const b = cell.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })"
+    )
+    across, down = (sorted({round(line[axis]) for line in lines}) for axis in (0, 1))
+
+    def nearest(places, value):
+        return min(range(len(places)), key=lambda index: abs(places[index] - value))
+
+    return {(nearest(across, x), nearest(down, y)): width for x, y, width in boxes}
+
+
+def settled(page):
+    """Waits until the pictures have followed the last change."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 80)))")
+
+
+def number(text):
+    return float(text.replace("−", "-"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_complained_of_and_nothing_is_asked_for(open_page, page_path, scheme):
+    opened = open_page(page_path, color_scheme=scheme)
+    opened.page.locator('[name="queries"][value="columns"]').check(force=True)
+    settled(opened.page)
+    assert opened.trouble == []
+    assert opened.requests == [page_path.as_uri()]
+
+
+def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(open_page, page_path):
+    page = open_page(page_path).page
+    assert page.eval_on_selector_all("main section[id]", "all => all.map(part => part.id)") == [*SECTIONS, "tables"]
+    titles = page.locator("main section[id] > h2").all_inner_texts()
+    assert all(title.strip().endswith("?") for title in titles[:-1]), titles
+    shown = page.locator(".formula code").all_inner_texts()
+    assert {text.split("(")[0] for text in shown} >= {
+        *("attention.layer_norm", "attention.project", "attention.scores", "attention.mask", "attention.softmax"),
+        *("attention.mix", "attention.write", "attention.write_by_source", "replay.merge_heads", "replay.embed"),
+    }
+
+
+def test_every_picture_is_drawn_and_has_a_text(open_page, page_path, walked):
+    page = open_page(page_path).page
+    n = len(walked.frames["tokens"])
+    boxes = page.locator(".chart.drawn")
+    assert boxes.count() == 11 and page.locator(".chart").count() == 15  # four grids wait to be turned
+    widths = page.eval_on_selector_all(".chart.drawn svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    assert len(widths) == 11 and min(widths) > 200
+    texts = page.eval_on_selector_all(".chart", "all => all.map(box => box.getAttribute('aria-label'))")
+    assert all(len(text) > 30 for text in texts)
+    assert len(dots(page, "dot", "rows")) == n * n
+    assert len(dots(page, "pattern", "rows")) == n * (n + 1) // 2
+    assert page.locator("[data-heads] button").count() == 4
+    assert page.locator("[data-map] input").count() == 8
+
+
+def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(open_page, page_path, walked):
+    page = open_page(page_path).page
+    values = walked.frames["values"]
+    rows = cells(page, "values")
+    assert [row[0][0] for row in rows] == [*values["label"], "sum"]
+    assert [number(row[1][1]) for row in rows[:-1]] == pytest.approx(values["weight"].tolist(), rel=1e-5)
+    assert [row[1][0] for row in rows[:-1]] == [f"{weight:.3f}" for weight in values["weight"]]
+    assert rows[-1][1][0] == "1.000"
+    row = cells(page, "row")
+    mine = walked.frames["attention"].query(f"query_pos == {walked.at}")
+    assert [number(cell[1][1]) for cell in row] == pytest.approx(mine["dot"].tolist(), rel=1e-4)
+    assert [cell[3][0] == "−∞" for cell in row] == (~mine["allowed"]).tolist()
+    sums = cells(page, "sums")
+    assert [number(cell[1]) for cell in sums[-2][1:5]] == pytest.approx(
+        [number(c[1]) for c in sums[-1][1:5]], rel=1e-3, abs=1e-5
+    )
+
+
+def test_a_click_on_a_head_is_followed_by_every_step(open_page, page_path, walked, model):
+    page = open_page(page_path).page
+    before = cells(page, "values"), dots(page, "pattern", "rows"), page.inner_text('[data-slot="delta-length"]')
+    page.locator('[data-heads] [data-head="0"]').click()
+    settled(page)
+    other = probe.walk(model, TEXT, word="bank", head=(1, 0))
+    weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
+    assert weights == pytest.approx(other.frames["values"]["weight"].tolist(), rel=1e-5)
+    assert dots(page, "pattern", "rows") != before[1]
+    assert page.inner_text('[data-slot="delta-length"]') != before[2]
+    assert page.inner_text('[data-slot="following"]').startswith("L1H0 at ")
+    assert page.locator('.strip [name="head"]').input_value() == "0"
+    assert page.locator('[data-map] [value="1.0"]').is_checked()
+    assert page.locator('[data-heads] [aria-pressed="true"]').all_inner_texts()[0].startswith("L1H0")
+    bars = page.locator('[data-kind="sources"], [data-kind="values"]').first.count()
+    assert bars == 1
+    page.locator('[data-heads] [data-head="2"]').click()
+    settled(page)
+    assert cells(page, "values") == before[0] and dots(page, "pattern", "rows") == before[1]
+
+
+def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(open_page, page_path, walked):
+    page = open_page(page_path).page
+    page.locator('[data-map] [value="1.2"]').focus()
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text('[data-slot="following"]').startswith("L1H3 at ")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text('[data-slot="following"]').startswith("L0H0 at ")
+    assert page.locator("[data-heads] button").first.inner_text().startswith("L0H0")
+    chosen = page.locator('.strip [name="at"]:checked')
+    chosen.focus()
+    page.keyboard.press("ArrowLeft")
+    label = walked.frames["tokens"]["label"][walked.at - 1]
+    assert page.inner_text('[data-slot="following"]') == f"L0H0 at {label}"
+    assert len(cells(page, "values")) == walked.at + 1
+    assert (
+        page.locator("#values [data-slot='token'], #qkv h2 [data-slot='token']").first.inner_text()
+        == label.split("·")[1]
+    )
+    page.locator('.strip [name="layer"]').select_option("1")
+    assert page.inner_text('[data-slot="following"]') == f"L1H0 at {label}"
+
+
+def test_the_switch_transposes_every_grid(open_page, page_path):
+    page = open_page(page_path).page
+    kinds = [("dot", 0), ("pattern", 0), ("open", 0), ("pattern", 1)]
+    rows = {key: dots(page, key[0], "rows", key[1]) for key in kinds}
+    page.locator(".switch label").nth(1).click()
+    page.wait_for_function("document.querySelectorAll('[data-queries=columns] .chart.drawn').length === 4")
+    settled(page)
+    assert page.locator('[data-queries="rows"]').first.is_hidden()
+    for key in kinds:
+        columns = dots(page, key[0], "columns", key[1])
+        assert set(columns) == {(y, x) for x, y in rows[key]}
+        assert all(abs(columns[y, x] - width) < 0.6 for (x, y), width in rows[key].items())
+    page.locator('[data-heads] [data-head="0"]').click()
+    page.locator(".switch label").nth(0).click()
+    settled(page)
+    assert dots(page, "pattern", "rows") != rows["pattern", 0]  # what was hidden has followed, too
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overflows_sideways(open_page, page_path, width):
+    page = open_page(page_path, viewport={"width": width, "height": 844}).page
+    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert min(page.eval_on_selector_all(".chart.drawn", "all => all.map(box => box.clientWidth)")) > 200
+
+
+def test_the_strip_stays_in_sight_and_is_not_printed_over_the_text(open_page, page_path):
+    page = open_page(page_path).page
+    page.locator("#layers").scroll_into_view_if_needed()
+    page.evaluate("window.scrollTo(0, document.querySelector('#layers').offsetTop)")
+    assert page.locator(".strip").bounding_box()["y"] == pytest.approx(0, abs=1)
+    page.emulate_media(media="print")
+    assert page.locator(".strip").evaluate("strip => getComputedStyle(strip).position") == "static"
+
+
+def test_a_long_text_is_usable(open_page, model, tmp_path):
+    long = probe.walk(model, LONG, word="loan")
+    opened = open_page(probe.write_walk(long, tmp_path))
+    page = opened.page
+    assert page.locator('.strip [name="at"]').count() == 24 and page.locator(".still .chip").count() == len(
+        long.frames["tokens"]
+    )
+    rows = cells(page, "values")
+    assert rows[-2][0][0] == f"{long.block['beyond']} other tokens" and rows[-1][1][0] == "1.000"
+    shares = [number(row[-1][1]) for row in rows[:-1]]
+    assert sum(shares) == pytest.approx(1, abs=1e-3)
+    assert "the pictures show the 24" in page.inner_text(".note")
+    assert opened.trouble == []
+
+
+def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path, monkeypatch):
+    from probe.walk import scene
+
+    monkeypatch.setattr(scene, "CELLS", 10)
+    page = open_page(probe.write_walk(probe.walk(model, TEXT, head=(1, 0)), tmp_path)).page
+    assert page.locator('.strip [name="layer"] option').all_inner_texts() == ["1"]
+    assert page.locator("[data-map] input:disabled").count() == 4
+    assert "carries the heads of layer 1 only" in page.inner_text(".note")
+
+
+def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, model, tmp_path):
+    for place, text in enumerate(HOSTILE):
+        opened = open_page(
+            probe.write_walk(probe.walk(model, text), tmp_path / str(place), command=f"probe walk '{text}'")
+        )
+        page = opened.page
+        page.locator('.strip [name="at"]').nth(3).check(force=True)
+        assert page.evaluate("window.canary") is None
+        assert opened.trouble == [] and len(opened.requests) == 1
+        assert text in page.evaluate("document.querySelector('header').textContent")
+        assert page.locator("main img").count() == 0
+
+
+def test_without_scripts_the_text_stays_and_says_where_the_numbers_are(open_page, page_path):
+    page = open_page(page_path, ready=False, java_script_enabled=False).page
+    assert page.locator("main section[id]").count() == len(SECTIONS) + 1
+    assert "exactly 0" in page.inner_text("#embedding")
+    assert "the tables beside it hold the same numbers" in page.inner_text("body")
+
+
+def test_links_are_relative_and_lead_to_files_that_are_there(open_page, page_path):
+    page = open_page(page_path).page
+    links = page.eval_on_selector_all("a[href]", "all => all.map(link => link.getAttribute('href'))")
+    assert "values.parquet" in links and "manifest.json" in links
+    assert all((page_path.parent / link).is_file() for link in links if not link.startswith("#"))
+    ids = set(page.eval_on_selector_all("[id]", "all => all.map(item => item.id)"))
+    assert {link[1:] for link in links if link.startswith("#")} <= ids
+
+
+def test_the_policy_allows_only_the_pages_own_scripts(page_path, open_page, tmp_path):
+    text = page_path.read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert "default-src &#39;none&#39;" in policy and "unsafe" not in policy and "http" not in policy
+    assert policy.count("sha256-") == 3 and len(text) < 3_000_000  # one bundle, one script, one style sheet
+    tampered = tmp_path / "tampered.html"
+    tampered.write_text(text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8")
+    opened = open_page(tampered)
+    assert opened.page.evaluate("window.canary") is None
+    assert any("Content Security Policy" in message for message in opened.trouble)
+
+
+def test_controls_have_names_and_terms_are_explained_on_hover(open_page, page_path):
+    page = open_page(page_path).page
+    unnamed = page.eval_on_selector_all(
+        "main input, .strip input, .strip select, button",
+        "all => all.filter(item => !(item.getAttribute('aria-label') || item.textContent.trim() || item.closest('label')?.textContent.trim())).length",
+    )
+    assert unnamed == 0
+    terms = page.eval_on_selector_all("abbr", "all => all.map(item => [item.textContent, item.title.length])")
+    assert {name for name, _ in terms} >= {"ΔE", "head", "residual stream", "LayerNorm", "logit lens"}
+    assert min(length for _, length in terms) > 40

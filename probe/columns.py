@@ -25,6 +25,7 @@ HEADS = (
     *("p_auroc", "q_auroc", "p_swap", "q_swap", "attention_cue", "attention_previous", "verdict"),
     *("rank", "rank_low", "rank_high"),
 )
+ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 CURVES = (
     *("word", "area", "smallest", "size", "added", "faithfulness", "faithfulness_low", "faithfulness_high"),
     *("necessity", "necessity_low", "necessity_high"),
@@ -55,6 +56,7 @@ COLUMNS = {
     "same_sense": "effect of a donor of the same sense, to be subtracted from swap",
     "self_repair": "swap - direct",
     "attention_cue": "mean attention of the head from the word to its cue",
+    "attention_itself": "mean attention of the head from the word to the word itself, what it already holds (0 to 1)",
     "attention_previous": "mean attention of the head from the word to the token before it, which is the cue itself where "
     "the cue stands right before: the two can then sum to more than 1",
     "rank": "place by swap - same_sense, 1 is largest; missing where the gap is not there and for heads after the read-out",
@@ -188,7 +190,7 @@ UNITS = (
     )
     | dict.fromkeys(
         (
-            *("auroc", "auroc_low", "auroc_high", "attention", "attention_cue", "attention_previous", "area"),
+            *("auroc", "auroc_low", "auroc_high", "attention", *ATTENTION, "area"),
             *("p_auroc", "q_auroc", "p_swap", "q_swap", "gap_p", "untrained_p"),
             *("accuracy", "macro_f1", "frequent_accuracy", "frequent_macro_f1", "bag_accuracy", "bag_macro_f1"),
             *("left_accuracy", "left_macro_f1"),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from probe import effects, statistics
-from probe.columns import CAUSAL, CURVES, KEYS, RANKS
+from probe.columns import ATTENTION, CAUSAL, CURVES, KEYS, RANKS
 from probe.experiment import PairResult, WordResult
 from probe.routes import by_distance
 from probe.statistics import Array
@@ -23,7 +23,7 @@ def evidence(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def _heads_of_pair(result: WordResult, pair: PairResult) -> pd.DataFrame:
-    cue, previous = _attention(result, pair)
+    cue, previous, _ = _attention(result, pair)
     found = pair.separation
     arrays = {name: getattr(found, name) for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")} | _causal([pair])
     arrays |= _tested(pair) | {"attention_cue": cue, "attention_previous": previous} | _near_and_far(pair)
@@ -88,11 +88,10 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
     for result in results:
         passed = [pair for pair in result.pairs if pair.effects is not None]
         if passed:
-            cue, previous = (
-                np.mean(kind, axis=0) for kind in zip(*(_attention(result, pair) for pair in passed), strict=True)
-            )
+            looks = zip(*(_attention(result, pair) for pair in passed), strict=True)
             arrays = {"auroc": np.mean([pair.separation.auroc for pair in passed], axis=0)} | _causal(passed)
-            frame = by_head(arrays | {"attention_cue": cue, "attention_previous": previous}).astype(RANKS)
+            arrays |= {name: np.mean(kind, axis=0) for name, kind in zip(ATTENTION, looks, strict=True)}
+            frame = by_head(arrays).astype(RANKS)
             rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
             frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
             parts.append(with_key(frame, {"word": result.material.word}))
@@ -102,8 +101,7 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
         "head",
         "auroc",
         *CAUSAL,
-        "attention_cue",
-        "attention_previous",
+        *ATTENTION,
         "verdict",
         "resolves",
         "of",
@@ -116,16 +114,20 @@ def _ranks(net: Array) -> Array:
     return np.asarray(order.argsort().reshape(net.shape) + 1)
 
 
-def _attention(result: WordResult, pair: PairResult) -> tuple[Array, Array]:
-    """Mean attention from the word to its cue (NaN without cue spans) and to the token before it, over the pairs' sentences."""
-    to_cue, to_previous = [], []
+def _attention(result: WordResult, pair: PairResult) -> tuple[Array, Array, Array]:
+    """Mean attention from the word to its cue (NaN without cue spans), to the token before it and to itself, over the pairs."""
+    to_cue, to_previous, to_itself = [], [], []
     for index in sorted({*pair.pairs.a, *pair.pairs.b}):
         row, target = result.states.pattern[index].numpy(), int(result.states.target[index])
         cue = result.material.cues[result.rows[index]]
         to_cue += [] if cue is None else [row[..., cue.start : cue.stop].sum(-1)]
         to_previous += [row[..., target - 1]] if target else []
+        to_itself.append(row[..., target])
     shape = result.states.pattern.shape[1:3]
-    return tuple(np.mean(rows, axis=0) if rows else np.full(shape, np.nan) for rows in (to_cue, to_previous))  # type: ignore[return-value]
+    cue_, previous, itself = (
+        np.mean(rows, axis=0) if rows else np.full(shape, np.nan) for rows in (to_cue, to_previous, to_itself)
+    )
+    return cue_, previous, itself
 
 
 def distances(results: Sequence[WordResult]) -> pd.DataFrame:

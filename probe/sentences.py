@@ -97,15 +97,24 @@ def read_sentences(path: str | Path, *, word: str | None = None) -> Corpus:
     return Corpus(kept, left_out, _source_of(place), table.sha256)
 
 
+def check_row(row: Row) -> tuple[dict[str, Any], str | None]:
+    """The known fields of a row, written alike whatever the file, and why they are no sentence (None: they are one)."""
+    values = _normal(row.fields)
+    return values, row.flaw or _flaw(values)
+
+
+def bad_rows(place: object, where: str, flaw: str, *, bad: int, rows: int) -> InputError:
+    """The refusal of a file with bad rows, which names the first of them."""
+    count = f"{bad} of {rows} rows {'is' if bad == 1 else 'are'} bad"
+    return InputError(f"Reading {place}, {where}: {flaw} ({count}); correct the file and read it again.")
+
+
 def _checked(place: Path, rows: Sequence[Row]) -> list[Sentence]:
-    readable = [_normal(row.fields) for row in rows]
-    flaws = [row.flaw or _flaw(values) for row, values in zip(rows, readable, strict=True)]
-    bad = [(row.where, flaw) for row, flaw in zip(rows, flaws, strict=True) if flaw]
+    found = [check_row(row) for row in rows]
+    bad = [(row.where, flaw) for row, (_, flaw) in zip(rows, found, strict=True) if flaw]
     if bad:
-        where, flaw = bad[0]
-        count = f"{len(bad)} of {len(rows)} rows {'is' if len(bad) == 1 else 'are'} bad"
-        raise InputError(f"Reading {place}, {where}: {flaw} ({count}); correct the file and read it again.")
-    return [Sentence(**values, where=f"{place}, {row.where}") for values, row in zip(readable, rows, strict=True)]
+        raise bad_rows(place, *bad[0], bad=len(bad), rows=len(rows))
+    return [Sentence(**values, where=f"{place}, {row.where}") for (values, _), row in zip(found, rows, strict=True)]
 
 
 def _apply_rules(

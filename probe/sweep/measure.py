@@ -1,0 +1,228 @@
+"""Pass two: the tables of one block of rows, a pure function of the model, the rows and the axes of their words.
+
+Everything is said from the sentence's own sense towards `other`, the sense of its donor, drawn with the sentence's own random
+number: coordinates are about +1/2 at the mean of its own sense and -1/2 at that of the other, `axis` is what a head wrote
+towards its own sense, and `swap` how far the word moves towards the other when the head's output is the donor's. All three
+are fractions of the gap between the two senses on the fit part. The mean of `swap` over the sentences of both senses, divided by
+that of the sentences' `gap`, is the swap effect E; with `same_sense` subtracted, the net effect.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+import torch
+from torch import Tensor
+
+from probe import patching, senses
+from probe.models import Model
+from probe.replay import Weights, read_weights
+from probe.splits import FIT, REPORT
+from probe.sweep.deal import Record, sentence_of
+from probe.sweep.fit import Placed, WordAxes, read_states
+
+SPARE = "in the fit part, beyond the sentences that are fitted on"
+FITTED = "fitted"
+NO_SENSES = "no two senses of its word have enough sentences that the model can read"
+Columns = dict[str, Any]
+
+
+def measure(
+    model: Model, records: Sequence[Record], axes: Mapping[str, WordAxes | None], fitted: Mapping[tuple[str, str], str]
+) -> tuple[pyarrow.Table, pyarrow.Table]:
+    """The tables of a block: one row per sentence, and one per measured sentence and head.
+
+    `fitted`: by word and sense, the largest draw that was fitted on.
+    """
+    weights = read_weights(model)
+    outcome = {record["sentence"]: _before(record, axes, fitted) for record in records}
+    chosen = [record for record in records if outcome[record["sentence"]] == (REPORT, None)]
+    placed, reasons = read_states(model, [sentence_of(record) for record in chosen])
+    outcome |= {chosen[row]["sentence"]: (None, reason) for row, reason in reasons.items()}
+    sentences, heads = [], []
+    for word in dict.fromkeys(record["word"] for record in chosen):
+        found = axes[word]
+        mine = [index for index, row in enumerate(placed.rows if placed else ()) if chosen[row]["word"] == word]
+        if placed is None or found is None or not mine:
+            continue
+        here = placed.take(mine)
+        by_sentence, by_head = _measure_word(weights, [chosen[row] for row in here.rows], here, found)
+        sentences.append(by_sentence)
+        heads.append(by_head)
+    return _sentence_table(records, outcome, sentences, weights), _head_table(heads, weights)
+
+
+def _before(
+    record: Record, axes: Mapping[str, WordAxes | None], fitted: Mapping[tuple[str, str], str]
+) -> tuple[str | None, str | None]:
+    """What becomes of a row as far as it is known before the model has seen it: its part, or the reason for none."""
+    if record["part"] is None:
+        return None, record["reason"]
+    found = axes.get(record["word"])
+    if found is None:
+        return None, NO_SENSES
+    if record["sense"] not in found.senses:
+        return None, f"its sense {record['sense']!r} has too few sentences to fit on, or none to give"
+    if record["part"] == FIT:
+        kept = record["draw"] <= fitted[(record["word"], record["sense"])]
+        return (FITTED, None) if kept else (FIT, SPARE)
+    return REPORT, None
+
+
+def _measure_word(
+    weights: Weights, records: Sequence[Record], placed: Placed, axes: WordAxes
+) -> tuple[Columns, Columns]:
+    """Columns by sentence, and by sentence, layer and head, of rows of one word."""
+    drawn = [_draw(record, axes) for record in records]
+    pair, sign = (torch.tensor([one[name] for one in drawn]) for name in ("pair", "sign"))
+    stages = torch.stack([placed.states.token_embedding, *placed.states.resid.unbind(1)], dim=1)  # row stage d_model
+    along = torch.einsum("rsd,rd->rs", stages.double(), axes.u[pair])
+    coordinate = sign[:, None] * (along - axes.centre[pair]) / axes.gap[pair][:, None]
+    donors, same = ([one[name] for one in drawn] for name in ("donor", "same"))
+    theirs = sign * axes.donor_coordinate[donors, pair]
+    by_sentence = {
+        "sentence": [record["sentence"] for record in records],
+        "word": [record["word"] for record in records],
+        "sense": [record["sense"] for record in records],
+        "other": [one["other"] for one in drawn],
+        "depth": [axes.depth] * len(records),
+        "coordinate": coordinate,
+        "gap": coordinate[:, axes.depth + 1] - theirs,
+    }
+    swaps = [_swapped(weights, placed, axes, chosen) for chosen in (donors, same)]
+    rows = torch.arange(len(records))
+    moved = [-sign[:, None, None] * swap[rows, :, :, pair] for swap in swaps]
+    return by_sentence, by_sentence | _observed(weights, placed, axes, (pair, sign)) | dict(
+        zip(("swap", "same_sense"), moved, strict=True)
+    )
+
+
+def _draw(record: Record, axes: WordAxes) -> dict[str, Any]:
+    """The other sense, a donor of it and one of the sentence's own sense, by the sentence's own random number."""
+    draw = int(record["draw"], 16)
+    others = [number for number, sense in enumerate(axes.senses) if sense != record["sense"]]
+    draw, which = divmod(draw, len(others))
+    members = [np.flatnonzero(axes.donor_sense.numpy() == number) for number in range(len(axes.senses))]
+    own = axes.senses.index(record["sense"])
+    mine = [int(donor) for donor in members[own] if axes.donors[donor] != record["draw"]]
+    draw, place = divmod(draw, len(members[others[which]]))
+    other = axes.senses[others[which]]
+    pair, sign = axes.pair_of(record["sense"], other)
+    same = mine[draw % len(mine)] if mine else int(members[own][0])  # the only one of its sense gives to itself: 0
+    return {"other": other, "pair": pair, "sign": sign, "donor": int(members[others[which]][place]), "same": same}
+
+
+def _swapped(weights: Weights, placed: Placed, axes: WordAxes, donors: Sequence[int]) -> Tensor:
+    """How far each head's swap moves the read-out along every axis; 0 above it. `-> row layer head pair`"""
+    moved = patching.swap_heads(weights, placed.ids, axes.donor_z[donors, : axes.depth], axes.directions)
+    above = moved.new_zeros(len(moved), len(weights.blocks) - axes.depth, *moved.shape[2:])
+    return torch.cat([moved, above], dim=1).double()
+
+
+def _observed(weights: Weights, placed: Placed, axes: WordAxes, how: tuple[Tensor, Tensor]) -> Columns:
+    """What each head looks at and writes. `row layer head` each"""
+    pair, sign = how
+    states = placed.states
+    z, w_o = states.z.double(), torch.stack([block.w_o for block in weights.blocks]).cpu().double()
+    reading = torch.einsum("lhed,pd->plhe", w_o, axes.directions)  # pair layer head d_head
+    turned = sign[:, None, None]
+    norm = senses.write_coordinates(states.z, weights).norm(dim=-1).permute(2, 0, 1)
+    previous = [
+        row[..., target - 1] if target else torch.full(row.shape[:2], torch.nan) for row, target in _patterns(states)
+    ]
+    cue = [
+        torch.full(row.shape[:2], torch.nan) if at is None else row[..., at.start : at.stop].sum(-1)
+        for (row, _), at in zip(_patterns(states), placed.cues, strict=True)
+    ]
+    return {
+        "attention_cue": torch.stack(cue),
+        "attention_previous": torch.stack(previous),
+        "norm": norm,
+        "axis": turned * (z * reading[pair]).sum(-1),
+        "own": turned * ((z * axes.own[pair]).sum(-1) - axes.own_centre[pair]),
+    }
+
+
+def _patterns(states: Any) -> list[tuple[Tensor, int]]:
+    return list(zip(states.pattern, states.target.tolist(), strict=True))
+
+
+def _sentence_table(
+    records: Sequence[Record],
+    outcome: Mapping[int, tuple[str | None, str | None]],
+    found: Sequence[Columns],
+    weights: Weights,
+) -> pyarrow.Table:
+    """One row per row of the block, in its order: what became of it and, where it was measured, its coordinates."""
+    stages = ["token", *(str(depth) for depth in range(len(weights.blocks) + 1))]
+    place = {number: (columns, row) for columns in found for row, number in enumerate(columns["sentence"])}
+    measured = [place.get(record["sentence"]) for record in records]
+    ends = {
+        "part": [outcome[record["sentence"]][0] for record in records],
+        "reason": [outcome[record["sentence"]][1] for record in records],
+        "other": [None if at is None else at[0]["other"][at[1]] for at in measured],
+        "depth": pyarrow.array([None if at is None else at[0]["depth"][at[1]] for at in measured], pyarrow.int16()),
+    }
+    numbers = {
+        "gap": [None if at is None else float(at[0]["gap"][at[1]]) for at in measured],
+        **{
+            f"coordinate_{name}": [None if at is None else float(at[0]["coordinate"][at[1], stage]) for at in measured]
+            for stage, name in enumerate(stages)
+        },
+    }
+    columns = {
+        name: pyarrow.array([record[name] for record in records]) for name in ("sentence", "where", "word", "sense")
+    }
+    columns |= {"cue": pyarrow.array([_cue(record) for record in records], pyarrow.string())}
+    columns |= {name: pyarrow.array(values) for name, values in ends.items()}
+    columns |= {name: pyarrow.array(values, pyarrow.float32()) for name, values in numbers.items()}
+    return pyarrow.table(columns).cast(sentence_schema(stages))
+
+
+def sentence_schema(stages: Sequence[str]) -> pyarrow.Schema:
+    """The columns of the table of sentences; `stages`: token, then the depths."""
+    text = ("where", "word", "sense", "cue", "part", "reason", "other")
+    kinds = {"sentence": pyarrow.int64(), "depth": pyarrow.int16()} | dict.fromkeys(text, pyarrow.string())
+    names = ("sentence", "where", "word", "sense", "cue", "part", "reason", "other", "depth", "gap")
+    return pyarrow.schema(
+        [(name, kinds.get(name, pyarrow.float32())) for name in (*names, *(f"coordinate_{stage}" for stage in stages))]
+    )
+
+
+def _cue(record: Record) -> str | None:
+    return None if record["cue_start"] is None else record["text"][record["cue_start"] : record["cue_end"]].casefold()
+
+
+NAMES = ("word", "sense", "other")
+MEASURED = ("attention_cue", "attention_previous", "norm", "axis", "own", "swap", "same_sense")
+
+
+def head_schema() -> pyarrow.Schema:
+    """The columns of the table of sentences and heads."""
+    keys = [("sentence", pyarrow.int64()), *((name, pyarrow.string()) for name in NAMES)]
+    keys += [("layer", pyarrow.int16()), ("head", pyarrow.int16())]
+    return pyarrow.schema([*keys, *((name, pyarrow.float32()) for name in MEASURED)])
+
+
+def _head_table(found: Sequence[Columns], weights: Weights) -> pyarrow.Table:
+    """One row per measured sentence, layer and head, sentences in the order of the block's words."""
+    layers, heads, *_ = weights.shape
+    numbers = np.array([number for columns in found for number in columns["sentence"]], dtype=np.int64)
+    layer, head = np.divmod(np.arange(layers * heads), heads)
+    values = {
+        name: np.concatenate([columns[name].numpy().ravel() for columns in found]) if found else np.empty(0)
+        for name in MEASURED
+    }
+    names = {name: [text for columns in found for text in columns[name]] for name in NAMES}
+    table = {
+        "sentence": np.repeat(numbers, layers * heads),
+        **{name: np.repeat(np.array(texts, dtype=object), layers * heads) for name, texts in names.items()},
+        "layer": np.tile(layer, len(numbers)),
+        "head": np.tile(head, len(numbers)),
+    }
+    arrays = [
+        pyarrow.array(column, field.type, from_pandas=True)
+        for field, column in zip(head_schema(), (table | values).values(), strict=True)
+    ]
+    return pyarrow.Table.from_arrays(arrays, schema=head_schema())

@@ -1,0 +1,242 @@
+"""A sweep from files to shards: rows dealt out, pass one, pass two, manifest. Whatever was finished before is not done again.
+
+    DIR/manifest.json            what the sweep in DIR is, and its counts
+    DIR/set-KEY/                 one set of shards; KEY is made of weights, code version, options and the sentences' bytes
+        heads/*.parquet          one row per measured sentence and head
+        sentences/*.parquet      one row per row read, each exactly once, with what became of it
+        rows/ axes/ receipts/    the blocks of rows, what they are measured along, and what is done
+
+With other options, another model or other sentences the key is another, and the shards of before stay where they are.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import probe
+from probe.check import certify
+from probe.errors import InputError, ProbeError
+from probe.models import Model, load
+from probe.provenance import content_key, manifest
+from probe.sweep import shards, work
+from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
+from probe.sweep.engines import LOCAL, Engine, engine
+from probe.sweep.progress import Step
+from probe.sweep.shards import Receipt
+from probe.sweep.streams import Source, sources
+from probe.sweep.work import SET, Job, Unit, units
+
+CHUNK = 1 << 20
+PARTS = ("fitted", "fit", "report", "none")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work: the engine, the scheduler's address and the number of workers, where Dask has no scheduler."""
+
+    engine: str = LOCAL
+    scheduler: str | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep: the folder of its set, its manifest, and the sentence that says what was found there before."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    said: str | None
+
+
+def sweep(
+    model: str,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    options: Options | None = None,
+    workers: Workers | None = None,
+    step: Step | None = None,
+) -> Sweep:
+    """Measure every sentence of the files behind `paths` with `model`, a name or folder that every worker can load.
+
+    Raises InputError for what cannot be read or written, ModelError and CrossCheckError for a model that cannot be trusted.
+    """
+    options, step = options or Options(), step or (lambda stage, done, of: None)
+    found = sources([Path(path) for path in paths])
+    about = {source.name: _sha256_of(source) for source in found}
+    loaded = load(model)
+    made = _made(loaded, options, about, [Path(path).name for path in paths])
+    folder = Path(out) / f"{SET}{made['set']}"
+    said = _other_set(Path(out), made)
+    work.clear()
+    with shards.only_writer(folder), _in_sentences(folder):
+        step("reading", 0, 0)
+        if read_index(folder) is None:
+            deal(found, folder, options, causal=loaded.config.causal)
+        index = require_index(folder)
+        require_something(index)
+        _certify(loaded, folder, index)
+        job = Job(str(folder), model, loaded.origin.sha256, options)
+        chosen = workers or Workers()
+        with engine(chosen.engine, scheduler=chosen.scheduler, workers=chosen.number) as run:
+            fits, blocks = units(made["set"], index)
+            _pass(run, job, fits, (step, "fitting"))
+            receipts = _pass(run, job, blocks, (step, "measuring"))
+        made["counts"] = _counts(index, receipts)
+        shards.store(folder / "manifest.json", _json(made))
+        shards.store(Path(out) / "manifest.json", _json(made))
+    return Sweep(folder, made, said)
+
+
+@contextmanager
+def _in_sentences(folder: Path) -> Iterator[None]:
+    """An error of the machine while the sweep writes is one sentence, too."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"Sweeping into {folder}: {error.strerror or error}; mend that, and run the same command again (finished shards are kept)."
+        ) from error
+
+
+def _sha256_of(source: Source) -> str:
+    """The sha256 of a file, or of all files of a word folder; raises InputError for what cannot be read."""
+    files = (
+        [source.place]
+        if not source.place.is_dir()
+        else sorted(file for file in source.place.iterdir() if file.is_file())
+    )
+    digest = hashlib.sha256()
+    try:
+        for file in files:
+            digest.update(f"{file.name}\0".encode("utf-8", "surrogateescape"))
+            with file.open("rb") as opened:
+                while part := opened.read(CHUNK):
+                    digest.update(part)
+    except OSError as error:
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise InputError(
+            f"Reading sentences from {source.place}: it cannot be opened ({reason}); make it readable or give another."
+        ) from error
+    return digest.hexdigest()
+
+
+def _made(model: Model, options: Options, about: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
+    """What makes this set of shards, and its key."""
+    data = content_key([[name, sha256] for name, sha256 in about.items()])
+    made = manifest(
+        model.name,
+        model.origin,
+        seed=options.seed,
+        command=["probe", "sweep", *names],
+        data_sha256=data,
+        options=asdict(options),
+    )
+    made |= {"sources": dict(about), "layers": model.config.n_layers, "heads": model.config.n_heads}
+    return made | {
+        "set": content_key(model.origin.sha256, probe.__version__, asdict(options), model.config.prepend_bos, data)
+    }
+
+
+def _other_set(out: Path, made: Mapping[str, Any]) -> str | None:
+    """What is said where the folder holds another set of shards: what is different, and that it stays."""
+    try:
+        before = json.loads((out / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        before = None
+    if not isinstance(before, dict) or before.get("set") in (None, made["set"]):
+        return None
+    changed = [
+        f"{name} ({_short(before.get('options', {}).get(name))}, now {_short(value)})"
+        for name, value in made["options"].items()
+        if before.get("options", {}).get(name) != value
+    ]
+    same = {"the weights": "weights_sha256", "the sentences": "data_sha256"}
+    changed += [name for name, key in same.items() if before.get(key) != made[key]]
+    if before.get("versions", {}).get("probe") != made["versions"]["probe"]:
+        changed.append("the version of probe")
+    return (
+        f"{out} holds another set of shards, {SET}{before['set']}; different now: {', '.join(changed) or 'how the model is loaded'}. "
+        f"It stays, and {SET}{made['set']} is made beside it."
+    )
+
+
+def _short(value: object) -> str:
+    return str(value)[:40]
+
+
+def _certify(model: Model, folder: Path, index: Mapping[str, Any]) -> None:
+    """The certificate, on a sentence of each of a few words, is part of the set."""
+    import pyarrow
+
+    from probe.tables import certificate_rows
+    from probe.tidy import rounded
+
+    if (folder / "certificate.parquet").is_file():
+        return
+    texts = []
+    for about in list(index["words"].values())[:4]:
+        sha256 = index["files"][f"{shards.ROWS}/{about['key']}.parquet"]
+        texts += [record["text"] for record in read_rows(folder, about["key"], sha256)[:1]]
+    certificate = certify(model, texts or ["The mole dug a tunnel."]).require()
+    frame = rounded(certificate_rows(certificate))
+    shards.store(folder / "certificate.parquet", shards.parquet(pyarrow.Table.from_pandas(frame, preserve_index=False)))
+
+
+def _pass(run: Engine, job: Job, wanted: Sequence[Unit], shown: tuple[Step, str]) -> list[Receipt]:
+    """The receipts of all units, those that are done and whole first."""
+    step, stage = shown
+    receipts = [receipt for unit in wanted if (receipt := shards.done(job.place, unit.key))]
+    kept = {receipt["key"] for receipt in receipts}
+    missing = [unit for unit in wanted if unit.key not in kept]
+    done, of = sum(receipt["rows"] for receipt in receipts), sum(unit.rows for unit in wanted)
+    step(stage, done, of)
+    for receipt in run(job, missing):
+        receipts.append(receipt)
+        done += receipt["rows"]
+        step(stage, done, of)
+    return receipts
+
+
+def _counts(index: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """How many sentences went in, what became of them, and that nothing is lost. Raises ProbeError when it does not add up."""
+    parts: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for receipt in receipts:
+        for name, count in receipt["counts"].items():
+            part, _, reason = name.partition("\t")
+            parts[part] += count
+            if reason:
+                reasons[_kind(reason)] += count
+    counted = {name: parts[name] for name in PARTS}
+    if sum(counted.values()) != index["rows"] or len(receipts) != len(index["blocks"]):
+        raise ProbeError(
+            f"Counting the sweep: {sum(counted.values())} rows in {len(receipts)} shards, expected {index['rows']} in "
+            f"{len(index['blocks'])}; delete the set's folder and run the same command again."
+        )
+    return {
+        "in": index["rows"],
+        "fitted_on": counted["fitted"],
+        "measured": counted["report"],
+        "left_out": counted["fit"] + counted["none"],
+        "reasons": dict(sorted(reasons.items())),
+        "shards": len(receipts),
+        "rows_of_heads": sum(receipt["heads"] for receipt in receipts),
+    }
+
+
+def _kind(reason: str) -> str:
+    """Reasons that name a row or a sense are one kind."""
+    for start in ("repeats the sentence", "its split is", "its sense"):
+        if reason.startswith(start):
+            return {"its sense": "its sense has too few sentences to fit on, or none to give"}.get(start, start)
+    return reason
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

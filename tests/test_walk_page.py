@@ -278,6 +278,26 @@ def test_the_policy_allows_only_the_pages_own_scripts(page_path, open_page, tmp_
     assert any("Content Security Policy" in message for message in opened.trouble)
 
 
+def test_every_picture_can_be_saved_and_says_which_head_it_is_of(open_page, page_path, tmp_path):
+    opened = open_page(page_path, color_scheme="dark")
+    page = opened.page
+    assert page.locator(".saving:visible").count() == 11
+    page.locator('[data-heads] [data-head="0"]').click()
+    settled(page)
+    box = page.locator('[data-queries="rows"] [data-kind="pattern"]').last
+    assert ", now of L1H0 at 9·bank; the numbers are in the tables" in box.locator(".chart").get_attribute("aria-label")
+    for place, ending in enumerate(("svg", "png")):
+        with page.expect_download() as waiting:
+            box.locator(".saving button").nth(place).click()
+        assert waiting.value.suggested_filename == f"cells-L1H0.{ending}"
+        waiting.value.save_as(tmp_path / f"picture.{ending}")
+    svg = (tmp_path / "picture.svg").read_text(encoding="utf-8")
+    n = len(dots(page, "pattern", "rows", 1))
+    assert svg.count("<path aria-label") >= n and "var(" not in svg
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert opened.trouble == []
+
+
 def test_controls_have_names_and_terms_are_explained_on_hover(open_page, page_path):
     page = open_page(page_path).page
     unnamed = page.eval_on_selector_all(

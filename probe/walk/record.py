@@ -6,6 +6,7 @@ from html import escape
 import pandas as pd
 
 from probe.check import Certificate, certify
+from probe.families.table import require_whole
 from probe.models import Model, Origin
 from probe.parameters import Count, count_tensors
 from probe.provenance import content_key
@@ -72,6 +73,7 @@ def walk(
     Raises InputError for an empty or over-long text, a word that does not stand in a text, a layer or head that the model does not
     have, a head without its layer; CrossCheckError when hooks and formulas disagree.
     """
+    require_whole(model.config.architecture, "a walk")
     here = choose.place(model, text, word)
     there = choose.beside(model, here, beside)
     choose.check_head(model, *head)

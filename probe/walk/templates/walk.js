@@ -147,13 +147,23 @@ const drawTables = (c) => {
   drawSums(c);
   drawLens();
 };
+// Decimals that leave three digits of the largest number of a table, and never fewer than two.
+const digitsFor = (values) => {
+  const most = Math.max(...values.map(Math.abs), 1e-12);
+  return Math.min(6, Math.max(2, 2 - Math.floor(Math.log10(most))));
+};
 const drawValues = (c) => {
   const count = arrays.out.shape.at(-1);
-  const rows = places.filter((key) => key <= state.at).map((key) => {
+  const open = places.filter((key) => key <= state.at);
+  const outDigits = digitsFor(open.flatMap((key) => get("out", c, key)));
+  const partDigits = digitsFor([...get("delta", c, state.at), ...open.flatMap((key) => get("part_vector", c, pair(state.at, key)))]);
+  const sizeDigits = digitsFor([get("delta_norm", c, state.at)]);
+  const long = (value) => number(value, decimal(value, sizeDigits));
+  const rows = open.map((key) => {
     const weight = get("pattern", c, state.at, key);
     const at = pair(state.at, key);
     return row(
-      [label(key), number(weight, decimal(weight, 3)), "×", ...numbers(get("out", c, key)), { text: "=", kind: "n" }, ...numbers(get("part_vector", c, at)), number(get("part_norm", c, at)), number(get("part_share", c, at), percent(get("part_share", c, at)))],
+      [label(key), number(weight, decimal(weight, 3)), "×", ...numbers(get("out", c, key), outDigits), { text: "=", kind: "n" }, ...numbers(get("part_vector", c, at), partDigits), long(get("part_norm", c, at)), number(get("part_share", c, at), percent(get("part_share", c, at)))],
       mark(key),
     );
   });
@@ -161,9 +171,9 @@ const drawValues = (c) => {
   if (data.beyond) {
     const [share, ...parts] = get("rest", c, state.at);
     const weight = get("rest_weight", c, state.at);
-    rows.push(row([`${data.beyond} other tokens`, number(weight, decimal(weight, 3)), "", ...blank, "", ...numbers(parts), "", number(share, percent(share))]));
+    rows.push(row([`${data.beyond} other tokens`, number(weight, decimal(weight, 3)), "", ...blank, "", ...numbers(parts, partDigits), "", number(share, percent(share))]));
   }
-  const sum = [...blank, { text: "ΔE =", kind: "n" }, ...numbers(get("delta", c, state.at)), number(get("delta_norm", c, state.at)), { text: percent(1), kind: "n" }];
+  const sum = [...blank, { text: "ΔE =", kind: "n" }, ...numbers(get("delta", c, state.at), partDigits), long(get("delta_norm", c, state.at)), { text: percent(1), kind: "n" }];
   rows.push(row(["sum", number(weightSum(c), decimal(weightSum(c), 3)), "", ...sum], "sum"));
   fill("values", rows, ["source", "weight", "", ...named("v", count), "", ...named("w·v", count), "length", "of ΔE"]);
 };
@@ -186,8 +196,9 @@ const drawLens = () => {
     data.words[name].map((of) => of[state.at]).map((words, depth) => ({
       nodes: words.flatMap((word, rank) => {
         const value = get(name, depth, state.at)[rank];
-        return [make("span", { className: "t", textContent: word.replaceAll("\n", "⏎") }), make("small", { textContent: `\u00a0${shown(value)}  `, title: full(value) })];
-      }).slice(0, 8),
+        const small = make("small", { textContent: `\u00a0${shown(value)}`, title: full(value) });
+        return [make("span", { className: "t" }, [make("b", { textContent: word.replaceAll("\n", "⏎") }), small]), " "];
+      }),
     }));
   const left = chips("lens", percent);
   const right = chips("nearest", decimal);
@@ -307,7 +318,31 @@ const drawMap = () => {
 const options = { renderer: "svg", actions: false, ast: true, defaultStyle: false, tooltip: { disableDefaultStyle: true } };
 const views = new Map();
 const waiting = new Set(document.querySelectorAll("script[data-for]"));
-const refresh = ({ view, name, kind }) => view.data(name, live[name](carried(), kind)).runAsync();
+const refresh = ({ view, name, kind, box, told }) => {
+  const first = ["at", "layer", "head"].every((part) => state[part] === data.first[part]);
+  const where = `L${state.layer}H${state.head} at ${label(state.at)}`;
+  box.setAttribute("aria-label", first ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
+  return view.data(name, live[name](carried(), kind)).runAsync();
+};
+// A picture as a file: drawn again beside the page with this theme's colours, because a file knows no style sheet.
+const save = async (box, spec, ending) => {
+  const theme = getComputedStyle(document.documentElement);
+  const { name, kind } = views.get(box.id);
+  const painted = JSON.parse(JSON.stringify({ ...spec, data: undefined }).replace(/var\((--[a-z]+)\)/g, (_, part) => theme.getPropertyValue(part).trim()));
+  const made = { ...painted, data: { name, values: live[name](carried(), kind) }, width: box.clientWidth - 90, background: theme.getPropertyValue("--paper").trim() };
+  const { view } = await vegaEmbed(document.createElement("div"), made, { ...options, renderer: ending === "png" ? "canvas" : "svg" });
+  const address = ending === "png" ? await view.toImageURL("png", 2) : URL.createObjectURL(new Blob([await view.toSVG()], { type: "image/svg+xml" }));
+  make("a", { href: address, download: `${name}-L${state.layer}H${state.head}.${ending}` }).click();
+  view.finalize();
+};
+const saving = (box, spec) => {
+  const buttons = ["svg", "png"].map((ending) => {
+    const button = make("button", { type: "button", textContent: ending.toUpperCase(), "aria-label": `Save this picture as ${ending.toUpperCase()}` });
+    button.addEventListener("click", () => save(box, spec, ending));
+    return button;
+  });
+  box.after(make("div", { className: "saving" }, ["save ", ...buttons]));
+};
 const draw = (script) => {
   waiting.delete(script);
   const box = document.getElementById(script.dataset.for);
@@ -316,8 +351,9 @@ const draw = (script) => {
   spec.data.values = live[name](carried(), kind);
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
-      views.set(box.id, { view, name, kind });
+      views.set(box.id, { view, name, kind, box, told: spec.description });
       box.classList.add("drawn");
+      saving(box, spec);
     },
     (error) => {
       box.textContent = `This picture could not be drawn: ${error.message}`;

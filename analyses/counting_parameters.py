@@ -27,6 +27,7 @@ import pandas as pd
 import probe
 from probe import charts
 
+charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 

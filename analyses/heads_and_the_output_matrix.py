@@ -29,6 +29,7 @@ import torch
 import probe
 from probe import attention, charts
 
+charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 trace = model.trace("A fluffy blue creature roamed the verdant forest")

@@ -30,6 +30,7 @@ import torch
 import probe
 from probe import attention, charts
 
+charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 VARIANTS = {"divided by √d_head": 1.0, "not divided": math.sqrt(model.config.d_head)}

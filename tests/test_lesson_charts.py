@@ -1,8 +1,10 @@
 """Charts of the lesson: panels of lines, matrices, vectors that add up, spectra, parameters; and smaller PNGs of the same pixels."""
 
+import re
 import struct
 import zlib
 
+import altair as alt
 import pandas as pd
 import pytest
 import vl_convert
@@ -113,6 +115,18 @@ def test_shares_of_parameters_are_of_each_model_and_small_ones_have_no_number():
     assert [gpt3[part]["share"] for part in PARTS[:3]] == pytest.approx([0.39, 0.6, 0.01])
     assert gpt3["embeddings"]["text"] == "" and gpt3["MLP"]["text"].startswith("60")
     assert gpt3["MLP"]["middle"] == pytest.approx(0.39 + 0.3)
+
+
+def test_a_notebook_shows_pictures_that_need_no_network():
+    before = alt.renderers.active
+    try:
+        charts.as_pictures(width=300)
+        shown = MAKE["spectra"]()._repr_mimebundle_(None, None)
+    finally:
+        alt.renderers.enable(before)
+    assert set(shown) == {"image/svg+xml", "text/plain"} and shown["text/plain"].startswith("Singular values of 2 maps")
+    assert "<script" not in shown["image/svg+xml"] and shown["image/svg+xml"].startswith("<svg")
+    assert 300 < int(re.search(r'width="(\d+)"', shown["image/svg+xml"])[1]) < 400
 
 
 def chunks(png):

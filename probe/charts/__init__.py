@@ -12,7 +12,7 @@ from probe.charts.heads import effect_limit, head_map, head_maps, named, reached
 from probe.charts.ledger import cue_ledger, ledger_bars
 from probe.charts.marks import MARKS, MEANINGS, marked
 from probe.charts.matrices import matrix_panels
-from probe.charts.palette import save, sense_colour, senses_of, themed
+from probe.charts.palette import as_pictures, save, sense_colour, senses_of, themed
 from probe.charts.panels import Panel, line_panels
 from probe.charts.parameters import parameter_bars
 from probe.charts.routes import distance_lines, route_bars
@@ -26,6 +26,7 @@ __all__ = [
     "MEANINGS",
     "Panel",
     "added_vectors",
+    "as_pictures",
     "compared_heads",
     "contributions",
     "control_strips",

@@ -99,15 +99,34 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
     `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be written and
     ValueError for another ending.
     """
-    spec = chart.to_dict() | {"background": "white"}
-    if spec.get("width") == "container":
-        spec["width"] = width
+    spec = _on_white(chart.to_dict(), width)
     ending = Path(path).suffix
     if ending == ".svg":
-        return write_atomically(path, _renumbered(vl_convert.vegalite_to_svg(spec)))
+        return write_atomically(path, _svg(spec))
     if ending == ".png":
         return write_atomically(path, repacked(vl_convert.vegalite_to_png(spec, scale=2)))
     raise ValueError(f"a chart is saved as .png or .svg, not as {ending!r}")
+
+
+def as_pictures(*, width: int = 420) -> None:
+    """From now on a notebook shows altair's charts as SVG pictures: no network and no script, and so nothing on hover.
+
+    `width` in pixels is for charts that otherwise fill their container. `altair.renderers.enable("default")` takes it back.
+    """
+
+    def picture(spec: dict[str, Any], **options: Any) -> dict[str, str]:
+        return {"image/svg+xml": _svg(_on_white(spec, width)), "text/plain": spec.get("description", "a chart")}
+
+    alt.renderers.register("picture", picture)
+    alt.renderers.enable("picture")
+
+
+def _on_white(spec: dict[str, Any], width: int) -> dict[str, Any]:
+    return spec | {"background": "white"} | ({"width": width} if spec.get("width") == "container" else {})
+
+
+def _svg(spec: dict[str, Any]) -> str:
+    return _renumbered(vl_convert.vegalite_to_svg(spec))
 
 
 def _renumbered(svg: str) -> str:

@@ -4,6 +4,9 @@ One side is TransformerLens's hooks on the running model. The other is `probe.re
 token ids and the safetensors file; nothing of the hooked side enters it, so an error anywhere shows in the first row that
 it touches and in everything after. Errors are relative to the scale (largest absolute value) of the tensor they are in:
 at most 1e-5 for a float32 model, 1e-12 for a float64 one. The logits are held against plain Hugging Face as well.
+
+For the families beside GPT-2 (`probe.families`) each layer starts from the stream that the hooks saw enter it, which has rows of
+its own; a hook that lies is replaced, and its row says so.
 """
 
 from collections.abc import Sequence
@@ -15,7 +18,12 @@ from transformers import AutoModelForCausalLM
 
 from probe import replay
 from probe.errors import CrossCheckError
+from probe.families.hooked import read
+from probe.families.pairs import target_tokens
+from probe.families.rows import compare
+from probe.families.table import WHOLE
 from probe.models import Model
+from probe.tokens import tokenize
 from probe.trace import Trace, trace
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -40,7 +48,11 @@ MASKED = -1e30
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: `error` = largest |hooked - scratch| / `scale`, over all texts; `layer` None is the whole model."""
+    """One comparison: `error` = largest |hooked - scratch| / `scale`, over all texts; `layer` None is the whole model.
+
+    `stack` tells the attentions of an encoder-decoder apart; `note` says which hook was repaired and how, or why the
+    tolerance is a wider one.
+    """
 
     layer: int | None
     quantity: str
@@ -48,6 +60,13 @@ class Row:
     error: float
     scale: float
     tolerance: float
+    stack: str = ""
+    note: str = ""
+
+    @property
+    def where(self) -> str:
+        """The place in words: "layer 3", "cross layer 0", "the whole model"."""
+        return "the whole model" if self.layer is None else f"{self.stack} layer {self.layer}".strip()
 
     @property
     def ok(self) -> bool:
@@ -76,9 +95,8 @@ class Certificate:
         """Itself when every row holds; otherwise raises CrossCheckError naming the first row that fell short."""
         for row in self.rows:
             if not row.ok:
-                where = "the whole model" if row.layer is None else f"layer {row.layer}"
                 raise CrossCheckError(
-                    f"Checking {self.model_name} against the from-scratch math: {row.quantity} of {where} is off by "
+                    f"Checking {self.model_name} against the from-scratch math: {row.quantity} of {row.where} is off by "
                     f"{row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from numbers "
                     "that disagree: run `probe check` on this model to see every row."
                 )
@@ -88,13 +106,32 @@ class Certificate:
 def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
     """Compare the hooked model with the from-scratch forward on every text; the worst error per layer and quantity counts.
 
-    Raises InputError for a text the model cannot take. Does not raise for a failing row: see `Certificate.require`.
+    An encoder-decoder reads each text as source and as target. Raises InputError for a text the model cannot take. Does not
+    raise for a failing row: see `Certificate.require`.
     """
+    if model.config.architecture != WHOLE:
+        return _certificate(model, texts, [_compare_family(model, text) for text in texts])
     weights = replay.read_weights(model)
     plain = _plain_hugging_face(model)
-    runs = [_compare(model, trace(model, text), weights, plain) for text in texts]
+    return _certificate(model, texts, [_compare(model, trace(model, text), weights, plain) for text in texts])
+
+
+def _certificate(model: Model, texts: Sequence[str], runs: Sequence[Sequence[Row]]) -> Certificate:
     rows = tuple(max(same, key=_badness) for same in zip(*runs, strict=True))
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
+
+
+def _compare_family(model: Model, text: str) -> list[Row]:
+    ids = tokenize(model, text).ids
+    target = target_tokens(model, text).ids if model.config.start_token is not None else None
+    rows = []
+    with torch.inference_mode():
+        for found in compare(model, read(model, ids, target), ids, target):
+            tolerance = found.tolerance or TOLERANCE[model.dtype]
+            error, scale = _difference(found.seen, found.expected)
+            row = Row(found.layer, found.quantity, found.formula, error, scale, tolerance, found.stack, found.note)
+            rows.append(row)
+    return rows
 
 
 def _compare(model: Model, hooked: Trace, weights: replay.Weights, plain: torch.nn.Module) -> list[Row]:

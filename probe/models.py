@@ -10,19 +10,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
 from probe.errors import InputError, ModelError
+from probe.families.table import FAMILIES, SUPPORTED, WHOLE, require_whole
+from probe.families.trust import check_family
 from probe.loading.bridges import boot, boot_untrained, check_config_file, check_hooks, in_short, quiet, read_bridge
 from probe.loading.checkpoints import has_tokenizer, has_weights, read_weights, sha256_of, weight_files
-from probe.loading.config import Config, read_config, read_json, refuse
+from probe.loading.config import Config, read_json, refuse
+from probe.loading.kinds import read_config
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedTokenizerFast
 
+    from probe.families.pairs import PairTrace
     from probe.trace import Trace
 
 __all__ = ["EMBEDDED", "Available", "Config", "Model", "Origin", "available", "load"]
@@ -57,8 +61,8 @@ class Available:
 class Model:
     """A model that passed every check of loading: the hooked bridge, and the raw tensors the same numbers come from.
 
-    `weights` maps Hugging Face names without "transformer." ("wte.weight", "h.0.attn.c_attn.weight") to tensors in
-    `dtype` on `device`; "lm_head.weight" is there only when the unembedding is not tied to "wte.weight".
+    `weights` maps Hugging Face names without "transformer." ("wte.weight", "h.0.attn.c_attn.weight"), or the prefix of the
+    family, to tensors in `dtype` on `device`; "lm_head.weight" is there only when the unembedding is not tied to the embedding.
     """
 
     name: str
@@ -72,13 +76,18 @@ class Model:
 
     def __repr__(self) -> str:
         c = self.config
-        return f"<Model {self.name}: {c.n_layers} layers x {c.n_heads} heads, d_model {c.d_model}, {self.origin.kind}>"
+        layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
+        return f"<Model {self.name}: {layers} layers x {c.n_heads} heads, d_model {c.d_model}, {self.origin.kind}>"
 
-    def trace(self, text: str, **options: Any) -> "Trace":
-        """Everything that happens to `text` in this model; the options are those of `probe.trace`."""
+    @overload
+    def trace(self, text: str) -> "Trace": ...
+    @overload
+    def trace(self, text: str, target: str) -> "PairTrace": ...
+    def trace(self, text: str, target: str | None = None) -> "Trace | PairTrace":
+        """Everything that happens to `text` in this model, and to `target` in its decoder: `probe.trace`."""
         from probe.trace import trace
 
-        return trace(self, text, **options)
+        return trace(self, text) if target is None else trace(self, text, target)
 
 
 def load(
@@ -104,7 +113,11 @@ def load(
 
 
 def untrained(model: Model, *, seed: int) -> Model:
-    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks like."""
+    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks like.
+
+    Raises UnsupportedModel for families beside GPT-2.
+    """
+    require_whole(model.config.architecture, "an untrained twin")
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
     names = {name.removeprefix("transformer."): tensor for name, tensor in drawn.items()}
@@ -153,7 +166,7 @@ def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: t
     with quiet():
         check_config_file(folder)
         tokenizer = _read_tokenizer(folder, config)
-        bridge = boot(folder, tokenizer, device=device, dtype=dtype)
+        bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
     known = Origin(origin.kind, origin.location, origin.revision, sha256_of(weight_files(folder)))
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
@@ -193,7 +206,8 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
 
 def _from_bridge(bridge: Any, prepend_bos: bool) -> Model:
     config, weights = read_bridge(bridge, prepend_bos=prepend_bos)
-    dtype, device = weights["wte.weight"].dtype, weights["wte.weight"].device
+    embedding = weights[f"{FAMILIES[config.architecture].embed}.weight"]
+    dtype, device = embedding.dtype, embedding.device
     if dtype not in DTYPES:
         raise refuse("the bridge", f"it runs in {dtype}", "boot it again with dtype=torch.float32")
     if bridge.tokenizer is None:
@@ -214,19 +228,25 @@ def _sha256_of_tensors(weights: Mapping[str, torch.Tensor]) -> str:
 
 def _checked(model: Model) -> Model:
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
+    if model.config.architecture != WHOLE:
+        with quiet():
+            check_family(model, ids[: model.config.n_ctx])
+        return model
     check_hooks(model.bridge, ids, model.config, where=model.origin.location)
     return model
 
 
 def available() -> tuple[Available, ...]:
-    """What `load` takes here: the embedded models, the GPT-2s in the local hub cache, any other hub GPT-2, any folder."""
+    """What `load` takes here: the embedded models, the models in the local hub cache, any other of a hub, any folder."""
     from probe.loading.hub import cached_models
 
     shipped = [Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED]
     cached = [Available(name, "hub", "in the local cache", _what(folder)) for name, folder in cached_models()]
     anything = (
-        Available("gpt2, gpt2-medium, owner/name", "hub", "downloaded at first use, then cached", "any GPT-2 of a hub"),
-        Available("path/to/folder", "folder", "this machine", "config.json, tokenizer and safetensors of a GPT-2"),
+        Available(
+            "gpt2, gpt2-medium, owner/name", "hub", "downloaded at first use, then cached", f"any of {SUPPORTED}"
+        ),
+        Available("path/to/folder", "folder", "this machine", "config.json, tokenizer and safetensors of one"),
     )
     return (*(row for row in (*shipped, *cached) if row.what), *anything)
 
@@ -237,5 +257,5 @@ def _what(folder: Path) -> str:
         config = read_config(folder, prepend_bos=True)
     except ModelError:
         return ""
-    size = f"GPT-2, {config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}"
+    size = f"{FAMILIES[config.architecture].name}, {config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}"
     return size if has_tokenizer(folder) and has_weights(folder) else ""

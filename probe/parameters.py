@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from probe.errors import CrossCheckError, InputError
+from probe.families.table import require_whole
 from probe.numerals import percent
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def count_tensors(model: "Model") -> Count:
 
     Raises CrossCheckError when a part, or the sum over all tensors, is not what the formula gives.
     """
+    require_whole(model.config.architecture, "a count of parameters")
     expected = count(sizes_of(model))
     found = _by_part(model)
     stored = sum(tensor.numel() for tensor in model.weights.values())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from probe import attention
+from probe.families.table import require_whole
 from probe.models import Model
 
 
@@ -67,6 +68,7 @@ class Weights:
 
 def read_weights(model: Model) -> Weights:
     """The raw tensors of `model` arranged per block and head, as views of the model's own."""
+    require_whole(model.config.architecture, "a whole forward from raw weights")
     raw, config = model.weights, model.config
     return Weights(
         wte=raw["wte.weight"],

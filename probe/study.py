@@ -16,6 +16,7 @@ from probe.check import Certificate, certify
 from probe.controls import measure_controls
 from probe.errors import InputError
 from probe.experiment import Options, study_word
+from probe.families.table import require_whole
 from probe.lexicon import Corpus
 from probe.material import prepare
 from probe.models import Model, Origin, untrained
@@ -62,8 +63,10 @@ def study(
     """Which heads move each word's meaning from its cue into the word, on the lexicon's sentences or on a corpus of your own.
 
     `words` defaults to bank, mole and apple, or to every word of `corpus`. Raises InputError for an unknown word, too few
-    sentences or senses, and CrossCheckError when the certificate fails: no number is reported from a model that disagrees.
+    sentences or senses, UnsupportedModel for a family beside GPT-2, and CrossCheckError when the certificate fails: no number
+    is reported from a model that disagrees.
     """
+    require_whole(model.config.architecture, "a study")
     report = progress or (lambda stage, share: None)
     chosen = _choose_words(words, corpus)
     corpora = {word: _sentences_of(word, corpus, model) for word in chosen}

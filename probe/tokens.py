@@ -3,6 +3,7 @@
 Tokenisation is the Hugging Face fast tokenizer's, never TransformerLens's `to_tokens`, which cuts long texts silently.
 Two decisions bind everything downstream: the beginning-of-sequence token is prepended exactly when the model's
 `config.prepend_bos` says so (position 0, with an empty span), and a word of several tokens is read at its last token.
+Families beside GPT-2 get the special tokens that their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
 """
 
 import unicodedata
@@ -49,9 +50,10 @@ def tokenize(model: Model, text: str) -> Tokens:
     bos = model.config.prepend_bos
     encoded = model.tokenizer(
         _encodable(text),
-        add_special_tokens=False,
+        add_special_tokens=model.config.special_tokens,
         split_special_tokens=True,  # "<|endoftext|>" in a user's text is text
         return_offsets_mapping=True,
+        return_special_tokens_mask=True,
         verbose=False,  # or it would warn about the length, beside the one sentence raised below
     )
     ids = (model.tokenizer.bos_token_id,) * bos + tuple(encoded["input_ids"])
@@ -61,8 +63,13 @@ def tokenize(model: Model, text: str) -> Tokens:
             f"the context window of {model.name}; shorten the text or split it."
         )
     offsets = [_without_leading_space(text, start, end) for start, end in encoded["offset_mapping"]]
-    pieces = tuple(text[start:end] for start, end in encoded["offset_mapping"])
-    return Tokens(text, ids, (model.tokenizer.bos_token,) * bos + pieces, ((0, 0),) * bos + tuple(offsets), bos)
+    put = [bool(mark) and model.config.special_tokens for mark in encoded["special_tokens_mask"]]
+    pieces = tuple(
+        model.tokenizer.convert_ids_to_tokens(number) if special else text[start:end]
+        for number, special, (start, end) in zip(encoded["input_ids"], put, encoded["offset_mapping"], strict=True)
+    )
+    first = bos or (bool(put) and put[0])
+    return Tokens(text, ids, (model.tokenizer.bos_token,) * bos + pieces, ((0, 0),) * bos + tuple(offsets), first)
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:

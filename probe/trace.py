@@ -10,15 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from html import escape
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
 
 from probe import attention
-from probe.errors import InputError
+from probe.errors import InputError, UnsupportedModel
+from probe.families.hooked import read
+from probe.families.table import WHOLE, require_whole
+from probe.families.tensors import Stack
 from probe.models import Model
 from probe.replay import Weights, read_weights
 from probe.tokens import Tokens, batch_by_length, tokenize
+
+if TYPE_CHECKING:
+    from probe.families.pairs import PairTrace
 
 HOOKS = {
     "resid_pre": "hook_resid_pre",
@@ -49,7 +56,7 @@ class Trace:
 
     tokens: Tokens
     model_name: str
-    weights: Weights
+    stack: Weights | Stack
     x: Tensor
     q: Tensor
     k: Tensor
@@ -62,10 +69,30 @@ class Trace:
     resid_mid: Tensor
     mlp_out: Tensor
     resid_post: Tensor
-    logits: Tensor
+    head_output: Tensor | None
+
+    @property
+    def weights(self) -> Weights:
+        """Every weight of the model, for what looks beyond attention. Raises UnsupportedModel for families beside GPT-2."""
+        if not isinstance(self.stack, Weights):
+            raise UnsupportedModel(
+                f"Reading all weights of {self.model_name} from a trace: this works for GPT-2 only so far, for other "
+                "families trace and check do; take a GPT-2 or tiny-senses."
+            )
+        return self.stack
+
+    @property
+    def logits(self) -> Tensor:
+        """`pos d_vocab`. Raises UnsupportedModel where there is no language-model head whose logits these could be."""
+        if self.head_output is None:
+            raise UnsupportedModel(
+                f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its checkpoint, so "
+                "they would be random; load a checkpoint with one, or read resid_post."
+            )
+        return self.head_output
 
     def __post_init__(self) -> None:
-        layers, heads, d_model, d_head = self.weights.shape
+        layers, heads, d_model, d_head = self.stack.shape
         n = len(self.tokens)
         expected = dict.fromkeys(HEAD_VECTORS, (layers, heads, n, d_head))
         expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, n))
@@ -77,27 +104,27 @@ class Trace:
     def delta_e(self, layer: int, head: int, at: int) -> Tensor:
         """ΔE of one head at position `at`, without b_O: z W_O. `-> d_model` Raises InputError for a place that is not there."""
         self._require_place(layer=layer, head=head, at=at)
-        return attention.write(self.z[layer, head, at], self.weights.blocks[layer].w_o[head].cpu())
+        return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int) -> Tensor:
         """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
         self._require_place(layer=layer, head=head, at=at)
-        w_o = self.weights.blocks[layer].w_o[head].cpu()
+        w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
 
     def _require_place(self, **place: int) -> None:
-        layers, heads, *_ = self.weights.shape
+        layers, heads, *_ = self.stack.shape
         for (name, number), size in zip(place.items(), (layers, heads, len(self.tokens)), strict=True):
             if not -size <= number < size:
                 step = f"expected {-size} to {size - 1}" if name == "at" else f"expected 0 to {size - 1}"
                 raise InputError(f"Taking ΔE out of a trace: {name} is {number}, {step}; choose one of these.")
 
     def __repr__(self) -> str:
-        layers, heads, *_ = self.weights.shape
+        layers, heads, *_ = self.stack.shape
         return f"<Trace of {len(self.tokens)} tokens through {self.model_name}: {layers} layers x {heads} heads>"
 
     def _repr_html_(self) -> str:
-        layers, heads, d_model, d_head = self.weights.shape
+        layers, heads, d_model, d_head = self.stack.shape
         hues = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
         chip = '<span style="background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block">{}</span>'
         chips = "".join(chip.format(hues[pos % 4], escape(label)) for pos, label in enumerate(self.tokens.labels))
@@ -169,8 +196,25 @@ class TargetTrace:
         return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
 
 
-def trace(model: Model, text: str) -> Trace:
-    """Run `text` through the hooked model once and keep everything. Raises InputError for an empty or over-long text."""
+@overload
+def trace(model: Model, text: str) -> Trace: ...
+@overload
+def trace(model: Model, text: str, target: str) -> "PairTrace": ...
+def trace(model: Model, text: str, target: str | None = None) -> "Trace | PairTrace":
+    """Run `text` through the hooked model once and keep everything; an encoder-decoder also reads `target`.
+
+    Raises InputError for an empty or over-long text, and where a target is missing or cannot be used.
+    """
+    if (target is None) == (model.config.start_token is not None):
+        found = "it is an encoder-decoder; give trace(model, source, target)"
+        found = found if target is None else "it has no decoder for a target; give one text only"
+        raise InputError(f"Tracing a text through {model.name}: {found}.")
+    if target is not None:
+        from probe.families.pairs import trace_pair
+
+        return trace_pair(model, text, target)
+    if model.config.architecture != WHOLE:
+        return _trace_family(model, text)
     tokens = tokenize(model, text)
     kept: dict[str, list[Tensor]] = {name: [] for name in HOOKS}
 
@@ -181,9 +225,22 @@ def trace(model: Model, text: str) -> Trace:
     return Trace(
         tokens=tokens,
         model_name=model.name,
-        weights=read_weights(model),
-        logits=logits[0].detach().cpu(),
+        stack=read_weights(model),
+        head_output=logits[0].detach().cpu(),
         **{name: torch.stack(layers) for name, layers in kept.items()},
+    )
+
+
+def _trace_family(model: Model, text: str) -> Trace:
+    """The same record for an encoder or a decoder of another family, with its lying hooks replaced."""
+    tokens = tokenize(model, text)
+    reading = read(model, tokens.ids)
+    return Trace(
+        tokens=tokens,
+        model_name=model.name,
+        stack=reading.stacks[""],
+        head_output=reading.logits if model.config.has_head else None,
+        **reading.tensors[""],
     )
 
 
@@ -193,6 +250,7 @@ def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
     What a full trace of a long text holds grows with the square of its length; this grows with its length.
     Raises InputError for a position that the text does not have.
     """
+    require_whole(model.config.architecture, "the trace of one position")
     if not 0 <= at < len(tokens):
         step = f"choose one from 0 to {len(tokens) - 1}"
         raise InputError(f"Tracing one position of a text of {len(tokens)} tokens: got position {at}; {step}.")
@@ -207,6 +265,7 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
 
     Only tokens up to the target are run: in a causal model no later token can change what is read there.
     """
+    require_whole(model.config.architecture, "the reading of target positions")
     states: dict[str, Tensor] = {}
     for batch in batch_by_length([target + 1 for target in targets]):
         rows = [sentences[index].ids[: targets[index] + 1] for index in batch]

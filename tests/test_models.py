@@ -313,18 +313,18 @@ def test_the_sentences_of_the_damaged_folders_differ() -> None:
 
 UNSUPPORTED = {
     "other architecture": (
-        {"architectures": ["BertForMaskedLM"], "model_type": "bert"},
-        "its architecture is BertForM",
+        {"architectures": ["FalconForCausalLM"], "model_type": "falcon"},
+        "its architecture is FalconForCausalLM (model_type 'falcon'), and certified are GPT-2, BERT, RoBERTa, T5, BART, Marian",
     ),
     "no architecture": (
-        {"architectures": None, "model_type": "bert"},
-        "its model_type is 'bert' and only GPT2LMHeadModel (GPT-2 of any size) is certified so far; load a GPT-2",
+        {"architectures": None, "model_type": "falcon"},
+        "its model_type is 'falcon', and certified are GPT-2, BERT, RoBERTa, T5, BART, Marian, GPT-NeoX, Llama, Qwen2",
     ),
     "no head": (
         {"architectures": ["GPT2Model"]},
-        "its architecture is GPT2Model (model_type 'gpt2') and only GPT2LMHead",
+        "its architecture is GPT2Model (model_type 'gpt2'), and certified are GPT-2",
     ),
-    "other type": ({"model_type": "llama"}, "(model_type 'llama') and only GPT2LMHeadModel (GPT-2 of any size)"),
+    "other type": ({"model_type": "llama"}, "GPT2LMHeadModel (model_type 'llama'), and certified are GPT-2"),
     "inverse layer": (
         {"scale_attn_by_inverse_layer_idx": True},
         "scale_attn_by_inverse_layer_idx is True in its config",
@@ -536,7 +536,7 @@ def test_the_tokenizer_is_not_the_one_that_the_bridge_configures(model: Model, c
 def test_available_lists_what_ships_and_what_else_works() -> None:
     rows = probe.available()
     assert [row.kind for row in rows][-2:] == ["hub", "folder"]
-    assert rows[-1].what == "config.json, tokenizer and safetensors of a GPT-2"
+    assert rows[-1].what == "config.json, tokenizer and safetensors of one"
     for row in rows:
         if row.kind == "embedded":
             assert re.fullmatch(r"GPT-2, \d+ layers x \d+ heads, d_model \d+", row.what)

@@ -6,15 +6,19 @@ Apart from `checkpoints`, which reads files only, so that each side of the certi
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from probe.families.table import FAMILIES, WHOLE
+from probe.families.tensors import family_shapes, optional_shapes
 from probe.loading.checkpoints import check_finite
-from probe.loading.config import Config, config_from, refuse
+from probe.loading.config import Config, refuse
+from probe.loading.kinds import config_from
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -31,22 +35,33 @@ def check_config_file(folder: Path) -> None:
         raise refuse(folder, problem, "correct that entry or take the original file") from error
 
 
-def boot(folder: Path, tokenizer: Any, *, device: torch.device, dtype: torch.dtype) -> "TransformerBridge":
-    """Hugging Face's model inside TransformerLens's bridge, raw mode."""
-    from transformers import AutoModelForCausalLM
+def boot(
+    folder: Path, tokenizer: Any, config: Config, *, device: torch.device, dtype: torch.dtype
+) -> "TransformerBridge":
+    """Hugging Face's model inside TransformerLens's bridge, raw mode.
 
+    A checkpoint without language-model head gets a random one, the same each time: the bridge knows no other form.
+    """
+    import transformers
+
+    family = FAMILIES[config.architecture]
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            folder,
-            use_safetensors=True,
-            attn_implementation="eager",
-            dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model, info = getattr(transformers, family.architectures[0]).from_pretrained(
+                folder,
+                use_safetensors=True,
+                attn_implementation="eager",
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise refuse(folder, f"transformers refuses it ({in_short(error)})", "save it again") from error
+    if not config.has_head:
+        heads = (*family.head, family.unembed)
+        info["missing_keys"] = [name for name in info["missing_keys"] if not name.startswith(heads)]
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
         if info[kind]:
             raise refuse(folder, f"transformers reports {kind.replace('_', ' ')} {min(info[kind])}", "save it again")
@@ -109,10 +124,10 @@ def quiet() -> Iterator[None]:
 
 
 def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, torch.Tensor]]:
-    """Config and raw tensors of an existing bridge, by Hugging Face name without "transformer.".
+    """Config and raw tensors of an existing bridge, by Hugging Face name without the family's prefix.
 
-    The bridge splits c_attn and transposes its parts into Linear layers; here they are put together again.
-    Raises ModelError for anything but an untouched GPT-2 in raw mode, in evaluation, with finite weights.
+    Of GPT-2 the bridge splits c_attn and transposes its parts into Linear layers; here they are put together again.
+    Raises ModelError for anything but an untouched model in raw mode, in evaluation, with finite weights.
     """
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -121,15 +136,18 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
         raise refuse(f"a {kind}", "only a name, a folder or a TransformerBridge can be loaded", "give one of these")
     _check_raw(bridge)
     raw = bridge.original_model.config.to_dict()
-    config = config_from(raw, where="the bridge", architecture=_class_name(bridge), prepend_bos=prepend_bos)
-    weights = _weights_of(bridge, config)
+    config = config_from(raw, where="the bridge", architecture=_class_of(bridge, raw), prepend_bos=prepend_bos)
+    weights = _weights_of(bridge, config) if config.architecture == WHOLE else _family_weights(bridge, config)
     for name, values in weights.items():
         check_finite(values, name, where="the bridge")
     return config, weights
 
 
-def _class_name(bridge: Any) -> str:
-    return type(bridge.original_model).__name__
+def _class_of(bridge: Any, raw: Mapping[str, Any]) -> str:
+    """The class of the wrapped model, or the class in its config where that says that the checkpoint had no head."""
+    named = (raw.get("architectures") or [""])[0]
+    family = FAMILIES.get(str(raw.get("model_type")))
+    return named if family and named in family.headless else type(bridge.original_model).__name__
 
 
 def _check_raw(bridge: Any) -> None:
@@ -140,10 +158,16 @@ def _check_raw(bridge: Any) -> None:
         raise refuse(
             "the bridge", "it is in training mode, where dropout changes every run", "call bridge.eval() first"
         )
-    hooked = sorted({point.name for point in bridge.hook_dict.values() if point.has_hooks()})
+    hooked = sorted({point.name for point in bridge.hook_dict.values() if _carries_hooks(point)})
     if hooked:
         problem = f"it already carries hooks ({hooked[0]}), which would change what is measured"
         raise refuse("the bridge", problem, "call bridge.reset_hooks() first")
+
+
+def _carries_hooks(point: Any) -> bool:
+    """True when somebody's hook is on the point; some families' bridges pass values on by permanent hooks of their own."""
+    handles = [*point.fwd_hooks, *point.bwd_hooks]
+    return any(not str(getattr(h.user_hook, "__module__", "")).startswith("transformer_lens.") for h in handles)
 
 
 def _weights_of(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
@@ -163,6 +187,19 @@ def _weights_of(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
     if not config.tied:
         weights["lm_head.weight"] = held["unembed.weight"]
     return weights
+
+
+def _family_weights(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
+    """The other families' tensors, which the bridge wraps and leaves whole; a bias behind the logits moves into their product."""
+    family = FAMILIES[config.architecture]
+    held = {
+        name.replace("._original_component", "").removeprefix(family.prefix): tensor.detach()
+        for name, tensor in bridge.original_model.state_dict().items()
+    }
+    moved = {"final_logits_bias": f"{family.unembed}.bias", "embed_out.weight": "lm_head.weight"}
+    wanted = [name for name, _ in chain(family_shapes(config), optional_shapes(config))]
+    weights = {name: held[moved.get(name, name)] for name in wanted}
+    return weights | {name: weights[name][None] for name in family.optional if weights[name].dim() == 1}
 
 
 def check_hooks(bridge: "TransformerBridge", ids: list[int], config: Config, *, where: object) -> None:

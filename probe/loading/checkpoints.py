@@ -1,4 +1,4 @@
-"""What a GPT-2 folder must hold before any of it is believed.
+"""What a folder must hold before any of it is believed.
 
 A room of its own beside `models`, because nothing here knows modelling code: it reads files, compares the sizes that
 the config promises with the sizes that the safetensors header states (before memory is taken), and returns raw
@@ -6,19 +6,23 @@ tensors. The from-scratch replay runs from these tensors, so they never pass thr
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from probe.errors import ModelError
+from probe.families.table import FAMILIES, WHOLE
+from probe.families.tensors import family_shapes, optional_shapes
 from probe.loading.config import RESAVE, Config, expected_shapes, read_json, refuse
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = ("F16", "BF16", "F32", "F64")
+OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
 
 
 @dataclass(frozen=True)
@@ -71,20 +75,25 @@ def _weight_map(folder: Path) -> dict[str, str]:
     return found
 
 
-def locate(folder: Path) -> dict[str, Located]:
-    """Every tensor that the headers state, by name without "transformer.". Reads no tensor data."""
+def locate(folder: Path, architecture: str = WHOLE) -> dict[str, Located]:
+    """Every tensor that the headers state, by name without its family's prefix ("transformer."). Reads no tensor data."""
     found: dict[str, Located] = {}
     for file in weight_files(folder):
         for tensor in _header(file):
-            name = tensor.name.removeprefix("transformer.")
+            name = _short(tensor.name, architecture)
             if name in found:
                 raise refuse(folder, f"{name} is there twice ({found[name].file.name} and {file.name})", RESAVE)
             found[name] = tensor
     if not (folder / SINGLE).is_file():
-        lacking = [name for name in _weight_map(folder) if name.removeprefix("transformer.") not in found]
+        lacking = [name for name in _weight_map(folder) if _short(name, architecture) not in found]
         if lacking:
             raise refuse(folder, f"{INDEX} promises {lacking[0]}, and no shard holds it", RESAVE)
     return found
+
+
+def _short(name: str, architecture: str) -> str:
+    plain = name.removeprefix(FAMILIES[architecture].prefix)
+    return next((plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)), plain)
 
 
 def _header(file: Path) -> list[Located]:
@@ -99,44 +108,68 @@ def _header(file: Path) -> list[Located]:
 def check_names(found: Mapping[str, Located], config: Config, *, where: object) -> None:
     """Headers against config: every tensor there, of the right shape and a float, and nothing that is not known."""
     known = set()
-    for name, shape in expected_shapes(config):
-        if name not in found:
-            raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
-        if found[name].shape != shape:
-            problem = f"{name} has shape {list(found[name].shape)} where config.json asks for {list(shape)}"
-            raise refuse(where, problem, "use the config.json that belongs to these weights")
-        if found[name].dtype not in FLOATS:
-            raise refuse(where, f"{name} is stored as {found[name].dtype}", "load a plain float checkpoint")
+    optional = ((name, shape) for name, shape in optional_shapes(config) if name in found)
+    for name, shape in chain(_expected(config), optional):
+        _check_header(found, name, shape, where=where)
         known.add(name)
-    unknown = sorted(name for name in found if name not in known and not _is_buffer(name))
-    if unknown and unknown != ["lm_head.weight"]:
-        raise refuse(where, f"{unknown[0]} is not a tensor of the GPT-2 that config.json describes", RESAVE)
+    unknown = sorted(name for name in found if name not in known and not _is_ignored(name, config))
+    if unknown:
+        kind = FAMILIES[config.architecture].name
+        raise refuse(where, f"{unknown[0]} is not a tensor of the {kind} that config.json describes", RESAVE)
 
 
-def _is_buffer(name: str) -> bool:
-    """Old checkpoints carry the causal mask as tensors; no formula reads them."""
-    return name.endswith((".attn.bias", ".attn.masked_bias"))
+def _expected(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
+    return expected_shapes(config) if config.architecture == WHOLE else family_shapes(config)
+
+
+def _check_header(found: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
+    if name not in found:
+        raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
+    if found[name].shape != shape:
+        problem = f"{name} has shape {list(found[name].shape)} where config.json asks for {list(shape)}"
+        raise refuse(where, problem, "use the config.json that belongs to these weights")
+    if found[name].dtype not in FLOATS:
+        raise refuse(where, f"{name} is stored as {found[name].dtype}", "load a plain float checkpoint")
+
+
+def _is_ignored(name: str, config: Config) -> bool:
+    """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other heads."""
+    family = FAMILIES[config.architecture]
+    if name == family.unembed + ".weight":
+        return True
+    return any(
+        name.startswith(known)
+        if known.endswith(".")
+        else name.endswith(known)
+        if known.startswith(".")
+        else name == known
+        for known in family.ignored
+    )
 
 
 def read_weights(
     folder: Path, config: Config, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> dict[str, torch.Tensor]:
-    """The raw tensors by Hugging Face name without "transformer.", cast to `dtype` on `device`, all finite.
+    """The raw tensors by Hugging Face name without the family's prefix, cast to `dtype` on `device`, all finite.
 
-    "lm_head.weight" is among them only when the unembedding is not tied. Raises ModelError naming file and tensor.
+    The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError naming file and tensor.
     """
-    found = locate(folder)
+    found = locate(folder, config.architecture)
     check_names(found, config, where=folder)
-    weights = {name: _read(found[name], dtype).to(device) for name, _ in expected_shapes(config)}
-    if config.tied and "lm_head.weight" in found:
-        _check_tie(_read(found["lm_head.weight"], dtype), weights["wte.weight"].cpu(), where=folder)
+    wanted = [name for name, _ in _expected(config)] + [name for name, _ in optional_shapes(config) if name in found]
+    weights = {name: _read(found[name], dtype).to(device) for name in wanted}
+    family = FAMILIES[config.architecture]
+    embed = family.embed + ".weight"
+    for name in found.keys() - weights.keys():
+        if name.endswith("embed_tokens.weight") or (name == family.unembed + ".weight" and config.tied):
+            _check_tie(name, _read(found[name], dtype), embed, weights[embed].cpu(), where=folder)
     return weights
 
 
-def _check_tie(unembedding: torch.Tensor, embedding: torch.Tensor, *, where: object) -> None:
-    if not torch.equal(unembedding, embedding):
+def _check_tie(name: str, copy: torch.Tensor, embed: str, embedding: torch.Tensor, *, where: object) -> None:
+    if not torch.equal(copy, embedding):
         step = 'write "tie_word_embeddings": false into config.json if the two are meant to differ'
-        raise refuse(where, "lm_head.weight differs from wte.weight although config.json ties them", step)
+        raise refuse(where, f"{name} differs from {embed} although config.json ties them", step)
 
 
 def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:

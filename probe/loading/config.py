@@ -8,13 +8,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from probe.errors import ModelError, UnsupportedModel
 
-SUPPORTED = "GPT2LMHeadModel"
-MODEL_TYPE = "gpt2"
 SIZES = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
+FREE_HEADS = ("t5", "llama", "qwen2")  # d_head is a size of its own there
 RESAVE = "save the model again with save_pretrained"
 
 # What each variant key of a GPT-2 config must be for the from-scratch formulas to be the model's own.
@@ -28,11 +27,30 @@ STANDARD = {
 
 
 @dataclass(frozen=True)
+class Positions:
+    """How a model knows where a token stands: the rows of its table and which is the first, or rotary, or T5's buckets.
+
+    `dims` coordinates of each head are turned at the `base` frequency; offsets fall into `buckets` up to `furthest`.
+    """
+
+    kind: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
+    rows: int = 0
+    first: int = 0
+    dims: int = 0
+    base: float = 0.0
+    buckets: int = 0
+    furthest: int = 0
+
+
+@dataclass(frozen=True)
 class Config:
-    """The sizes and switches of a causal language model, in the words used everywhere in `probe`.
+    """The sizes and switches of a language model, in the words used everywhere in `probe`.
 
     `n_ctx` is the longest text in tokens, `d_vocab` the number of token embeddings, `epsilon` LayerNorm's.
-    `tied` says that the unembedding is the transposed token embedding. Raises ModelError where heads and d_model disagree.
+    `tied` says that the unembedding is the transposed token embedding. Families beside GPT-2: `n_layers` are those of the
+    encoder where there is a decoder, too; `n_kv_heads` heads hold keys and values (as many as `n_heads` where it is 0);
+    `has_head` is False when the checkpoint holds no language-model head; `special_tokens` says that the tokenizer puts its
+    own, such as [CLS]. Raises ModelError where heads and d_model disagree.
     """
 
     architecture: str
@@ -48,9 +66,20 @@ class Config:
     activation: str
     prepend_bos: bool
     tied: bool = True
+    special_tokens: bool = False
+    n_kv_heads: int = 0
+    n_decoder_layers: int = 0
+    n_token_types: int = 0
+    gated: bool = False
+    has_head: bool = True
+    embed_scale: float = 1.0
+    start_token: int | None = None
+    positions: Positions = Positions()
 
     def __post_init__(self) -> None:
-        if self.n_heads * self.d_head != self.d_model:
+        if not self.n_kv_heads:
+            object.__setattr__(self, "n_kv_heads", self.n_heads)
+        if self.n_heads * self.d_head != self.d_model and self.architecture not in FREE_HEADS:
             raise ModelError(
                 f"A config has {self.n_heads} heads of {self.d_head} dimensions and d_model {self.d_model}, which is not "
                 "their product; correct the sizes."
@@ -75,72 +104,53 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def read_config(folder: Path, *, prepend_bos: bool) -> Config:
-    """The config of `folder`. Raises ModelError for what is missing or absurd, UnsupportedModel for other models."""
-    raw = read_json(folder / "config.json")
-    architectures = raw.get("architectures")
-    if not isinstance(architectures, list) or len(architectures) != 1:
-        if raw.get("model_type", MODEL_TYPE) != MODEL_TYPE:
-            raise _unsupported(folder, f"its model_type is {raw['model_type']!r}")
-        step = f'add "architectures": ["{SUPPORTED}"] to config.json if that is what the model is'
-        raise refuse(folder, f"config.json does not name one architecture (got {architectures!r})", step)
-    return config_from(raw, where=folder, architecture=str(architectures[0]), prepend_bos=prepend_bos)
-
-
-def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, prepend_bos: bool) -> Config:
+def gpt2_config(raw: Mapping[str, Any], *, where: object, prepend_bos: bool) -> Config:
     """Hugging Face's GPT-2 config keys in `probe`'s words, after everything unsupported or absurd was refused."""
-    _refuse_other_models(raw, where, architecture)
-    sizes = {key: _size(raw.get(key), key, where) for key in SIZES}
+    _refuse_variants(raw, where)
+    sizes = {key: size_from(raw.get(key), key, where) for key in SIZES}
     if sizes["n_embd"] % sizes["n_head"]:
         problem = f"n_embd is {sizes['n_embd']} and does not divide evenly among n_head = {sizes['n_head']} heads"
         raise refuse(where, problem, "correct its config")
     inner = raw.get("n_inner")
-    epsilon = raw.get("layer_norm_epsilon", 1e-5)
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < 1:
-        raise refuse(where, f"layer_norm_epsilon is {epsilon!r}", "give a number between 0 and 1 in config.json")
     return Config(
         architecture="gpt2",
         n_layers=sizes["n_layer"],
         n_heads=sizes["n_head"],
         d_model=sizes["n_embd"],
         d_head=sizes["n_embd"] // sizes["n_head"],
-        d_mlp=4 * sizes["n_embd"] if inner is None else _size(inner, "n_inner", where),
+        d_mlp=4 * sizes["n_embd"] if inner is None else size_from(inner, "n_inner", where),
         n_ctx=sizes["n_positions"],
         d_vocab=sizes["vocab_size"],
         causal=True,
-        epsilon=float(epsilon),
+        epsilon=epsilon_from(raw, "layer_norm_epsilon", where),
         activation="gelu_new",
         prepend_bos=prepend_bos,
         tied=raw.get("tie_word_embeddings", True) is not False,
     )
 
 
-def _refuse_other_models(raw: Mapping[str, Any], where: object, architecture: str) -> None:
-    if raw.get("model_type") != MODEL_TYPE or architecture != SUPPORTED:
-        raise _unsupported(where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})")
+def _refuse_variants(raw: Mapping[str, Any], where: object) -> None:
     for key, standard in STANDARD.items():
         if raw.get(key, standard) != standard:
             raise UnsupportedModel(
                 f"Cannot load {where}: {key} is {raw[key]!r} in its config, and the from-scratch check covers GPT-2 "
                 f"with {standard!r} only; load a standard GPT-2 or tiny-senses."
             )
-    for key in ("auto_map", "quantization_config"):
-        if raw.get(key):
-            reason = "would run code of its own" if key == "auto_map" else "is quantized"
-            raise UnsupportedModel(f"Cannot load {where}: it {reason} ({key}); load a plain float checkpoint.")
 
 
-def _unsupported(where: object, found: str) -> UnsupportedModel:
-    return UnsupportedModel(
-        f"Cannot load {where}: {found} and only {SUPPORTED} (GPT-2 of any size) is certified so far; "
-        "load a GPT-2 or tiny-senses."
-    )
-
-
-def _size(value: object, key: str, where: object) -> int:
+def size_from(value: object, key: str, where: object) -> int:
+    """A whole number of at least 1. Raises ModelError, naming `key`, for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise refuse(where, f"{key} is {value!r} in its config", "give a whole number of at least 1")
     return value
+
+
+def epsilon_from(raw: Mapping[str, Any], key: str, where: object, *, otherwise: float = 1e-5) -> float:
+    """The number a norm adds to the variance. Raises ModelError for anything but a number between 0 and 1."""
+    epsilon = raw.get(key, otherwise)
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < 1:
+        raise refuse(where, f"{key} is {epsilon!r}", "give a number between 0 and 1 in config.json")
+    return float(epsilon)
 
 
 def expected_shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:

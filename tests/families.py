@@ -1,0 +1,116 @@
+"""Small random models of every family, true in architecture: made through the constructor, biases and norms random too."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import transformers
+from checkpoints import SENTENCES
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from probe.models import Model, load
+
+LAYERS, HEADS, VOCABULARY = 2, 4, 400
+HIDDEN = {"vocab_size": VOCABULARY, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 36}
+BART = {
+    "vocab_size": VOCABULARY,
+    "d_model": 28,
+    "max_position_embeddings": 40,
+    **{f"{side}_layers": LAYERS for side in ("encoder", "decoder")},
+    **{f"{side}_attention_heads": HEADS for side in ("encoder", "decoder")},
+    **{f"{side}_ffn_dim": 36 for side in ("encoder", "decoder")},
+}
+GROUPED = {"hidden_size": 32, "num_key_value_heads": 2, "max_position_embeddings": 40}
+# No two sizes alike: 28 = 4 heads of 7, T5's and the grouped ones' heads are not d_model / heads.
+MADE: dict[str, tuple[str, str, dict[str, object]]] = {
+    "bert": ("BertConfig", "BertForMaskedLM", HIDDEN | {"hidden_size": 28, "max_position_embeddings": 40}),
+    "roberta": ("RobertaConfig", "RobertaForMaskedLM", HIDDEN | {"hidden_size": 28, "max_position_embeddings": 42}),
+    "t5": (
+        "T5Config",
+        "T5ForConditionalGeneration",
+        {
+            "vocab_size": VOCABULARY,
+            "d_model": 28,
+            "d_kv": 5,
+            "d_ff": 36,
+            "num_layers": LAYERS,
+            "num_heads": HEADS,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 12,
+        },
+    ),
+    "bart": ("BartConfig", "BartForConditionalGeneration", BART),
+    "marian": (
+        "MarianConfig",
+        "MarianMTModel",
+        BART
+        | {"pad_token_id": 0, "decoder_start_token_id": 0, "activation_function": "swish", "scale_embedding": True},
+    ),
+    "gpt_neox": (
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        HIDDEN | {"hidden_size": 32, "max_position_embeddings": 40},
+    ),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", HIDDEN | GROUPED),
+}
+PAIRED = ("t5", "bart", "marian")
+SPREAD = {1: 0.1, 2: 0.25}
+MARKS = {"bert": ("[CLS]", "[SEP]"), "roberta": ("<s>", "</s>"), "bart": ("<s>", "</s>"), "t5": ("", "</s>")}
+MARKS |= {"marian": ("", "</s>"), "llama": ("<s>", "")}
+
+
+def make_family(folder: Path, kind: str, *, seed: int = 0, architecture: str = "", **changes: object) -> Path:
+    """Writes config.json, model.safetensors and a fast tokenizer with the family's special tokens to `folder`."""
+    config_class, model_class, sizes = MADE[kind]
+    config = getattr(transformers, config_class)(**(sizes | changes))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = getattr(transformers, architecture or model_class)(config).eval()
+        perturb(model)
+    model.save_pretrained(folder)
+    family_tokenizer(kind).save_pretrained(folder)
+    return folder
+
+
+def perturb(model: PreTrainedModel) -> None:
+    """Every weight random and far from 0 by accident; sinusoidal tables stay what they are."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                noise = torch.randn_like(parameter) * SPREAD[parameter.dim()]
+                parameter.copy_(noise + 1 if "norm" in name.lower() and name.endswith("weight") else noise)
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_(0, 0.1)
+
+
+def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """A byte-level BPE that puts the special tokens of the family where the family has them."""
+    first, last = MARKS.get(kind, ("", ""))
+    begin = (first, "<pad>") if kind in ("roberta", "bart") else ("<pad>", first)  # RoBERTa gives no place to token 1
+    special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY - 10,
+        special_tokens=special,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(SENTENCES, trainer)
+    if first or last:
+        template = " ".join(part for part in (first, "$A", last) if part)
+        marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]
+        bpe.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, unk_token="<unk>", pad_token="<pad>", eos_token=last or "<pad>"
+    )
+
+
+@cache
+def family_model(kind: str, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> Model:
+    """A loaded random model of the family. Shared: do not change it."""
+    with TemporaryDirectory() as folder:
+        return load(make_family(Path(folder) / kind, kind, seed=seed), dtype=dtype)

@@ -257,13 +257,13 @@ def _print_certificate(certificate: "Certificate") -> None:
     header = ["layer", "quantity", "formula", "error", "scale", "tolerance", ""]
     rows = [
         [
-            "all" if row.layer is None else str(row.layer),
+            "all" if row.layer is None else f"{row.stack} {row.layer}".strip(),
             row.quantity,
             row.formula,
             f"{row.error:.1e}",
             f"{row.scale:.2g}",
             f"{row.tolerance:.0e}",
-            "ok" if row.ok else "FELL SHORT",
+            ("ok" if row.ok else "FELL SHORT") + (f" ({row.note})" if row.note else ""),
         ]
         for row in certificate.rows
     ]

@@ -137,9 +137,9 @@ table[table["verdict"] == "looks at adjectives"]
 
 # %%
 shown = table.nlargest(16, adjectives)
-long = shown.melt(id_vars="head", value_vars=list(phrases), var_name="what")
+long = shown.rename(columns={"head": "row"}).melt(id_vars="row", value_vars=list(phrases), var_name="what")
 title = f"attention to the two places before the noun (mean of {len(phrases)} phrases)"
 said = shown.set_index("head")["verdict"].replace("none", "").to_dict()
-picture = charts.compared_heads(long, title, verdict_of=said)
+picture = charts.compared(long, title, said=said)
 charts.save(picture, out / "adjectives_to_nouns.png")
 picture

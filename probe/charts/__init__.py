@@ -5,7 +5,7 @@ imports torch or a model.
 """
 
 from probe.charts.by_depth import lines_by_depth
-from probe.charts.compared import compared_heads
+from probe.charts.compared import compared
 from probe.charts.controls import control_strips
 from probe.charts.depth import depth_profile, depth_profiles, gap_at
 from probe.charts.heads import effect_limit, head_map, head_maps, named, reached
@@ -27,7 +27,7 @@ __all__ = [
     "Panel",
     "added_vectors",
     "as_pictures",
-    "compared_heads",
+    "compared",
     "contributions",
     "control_strips",
     "cue_ledger",

@@ -1,0 +1,113 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What does the mask hide?
+#
+# Expect everything that comes later: the scores of later words are set to minus infinity before the softmax, each row still sums
+# to 1, and whatever follows a word changes nothing at it, at no layer, exactly. So "Apple" in "Apple unveiled a new smartphone" cannot
+# have looked at "smartphone" in a model that reads from left to right. Half a minute.
+# Where such a sense can be read is asked in `cues_that_come_later.py`.
+#
+# Shown: one head with its mask, and without it as the model never is: only there could *Apple* look at *smartphone*.
+
+# %%
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+
+import probe
+from probe import attention, charts
+
+model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
+out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
+
+# %% [markdown]
+# ## One head, with the mask and without
+#
+# `attention.mask` puts minus infinity where the key stands after the query, and exp of that is 0. The head is the one that would, without
+# its mask, give most of the attention of "Apple" to "smartphone". The weights with the mask are those of the hooked model.
+
+# %%
+trace = model.trace("Apple unveiled a new smartphone")
+at = tuple(probe.positions_of_word(trace.tokens, word)[-1] for word in ("Apple", "smartphone"))
+scores = attention.scores(trace.q, trace.k)  # layer head query_pos key_pos
+masked = attention.mask(scores)
+hidden, bare = attention.softmax(masked), attention.softmax(scores)
+layer, head = divmod(int(bare[..., *at].argmax()), scores.shape[1])
+mask = {
+    "difference from the model's own weights": (hidden - trace.pattern).abs().max().item(),
+    "distance of a row's sum from 1": (hidden.sum(-1) - 1).abs().max().item(),
+    "distance of a row's sum from 1, without the mask": (bare.sum(-1) - 1).abs().max().item(),
+    "weight of a later word": hidden.triu(1).max().item(),
+    f"Apple to smartphone, L{layer}H{head}": hidden[layer, head, *at].item(),
+    f"Apple to smartphone, L{layer}H{head} without the mask": bare[layer, head, *at].item(),
+}
+mask
+
+# %% [markdown]
+# ## A later word never changes an earlier one
+#
+# The sentences of the lessons whose cue follows the word, each beside a text of equal length in which all that follows the word
+# was replaced by "the the the": the largest change in any coordinate of the residual stream at any layer.
+
+# %%
+changes = []
+for shown in (item for item in probe.showcase() if item.cue_after):
+    whole = model.trace(shown.text)
+    word = probe.positions_of_word(whole.tokens, shown.text[shown.start : shown.end])[-1]
+    other = model.trace(shown.text[: shown.end] + " the" * (len(whole.tokens) - word - 1))
+    change = (
+        (whole.resid_post - other.resid_post).abs().amax((0, 2))
+    )  # over layers and coordinates: one number a position
+    changes.append(
+        {
+            "text": shown.text,
+            "up to the word": change[: word + 1].max().item(),
+            "after it": change[word + 1 :].max().item(),
+        }
+    )
+pd.DataFrame(changes)
+
+# %% [markdown]
+# ## The table and the picture
+#
+# Left the scores, with what is minus infinity left empty; in the middle their softmax; right the same head without the mask. Rows are
+# queries.
+
+# %%
+rows = [{"measured": item, "text": trace.tokens.text, "value": value} for item, value in mask.items()]
+rows += [
+    {"measured": f"largest change {part}", "text": row["text"], "value": row[part]}
+    for row in changes
+    for part in ("up to the word", "after it")
+]
+out.mkdir(parents=True, exist_ok=True)
+table = pd.DataFrame(rows)
+table.to_csv(out / "what_the_mask_hides.csv", index=False, float_format="%.6g")
+table
+
+# %%
+labels = [label.split("·", 1)[1].removeprefix("<|").removesuffix("|>") for label in trace.tokens.labels]
+panels = {"scores, masked": masked, "weights": hidden, "weights without the mask": bare}
+cells = [
+    {"panel": panel, "query": labels[query], "key": labels[key], "value": value if math.isfinite(value) else math.nan}
+    for panel, squares in panels.items()
+    for query, row in enumerate(squares[layer, head].tolist())
+    for key, value in enumerate(row)
+]
+kinds = dict(zip(panels, ("signed", "shares", "shares"), strict=True))
+picture = charts.matrix_panels(pd.DataFrame(cells), kinds)
+charts.save(picture, out / "what_the_mask_hides.png")
+picture

@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 WORKERS ?= 2
 
-.PHONY: report test check clean
+.PHONY: report test check gallery clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
@@ -16,6 +16,17 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Everything in reports/ with the embedded model: the report, a walk, each analysis with its picture and table, and the README's list.
+gallery: $(READY) analyses/investigation.ipynb
+	$(BIN)/probe report --out reports
+	$(BIN)/probe walk "A fluffy blue creature roamed the verdant forest" --word creature --out reports/walk
+	$(BIN)/python reports/gallery.py
+
+# The notebook is its script, cell by cell, without outputs.
+analyses/%.ipynb: analyses/%.py $(READY)
+	$(BIN)/jupytext --quiet --to notebook --update --output $@ $<
+	touch $@
 
 # The stamp is written last, so an interrupted install is done again.
 $(READY): pyproject.toml constraints.txt

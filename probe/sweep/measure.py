@@ -25,6 +25,7 @@ from probe.sweep.fit import Placed, WordAxes, read_states
 SPARE = "in the fit part, beyond the sentences that are fitted on"
 FITTED = "fitted"
 NO_SENSES = "no two senses of its word have enough sentences that the model can read"
+DIGITS = 9
 Columns = dict[str, Any]
 
 
@@ -78,7 +79,8 @@ def _measure_word(
     pair, sign = (torch.tensor([one[name] for one in drawn]) for name in ("pair", "sign"))
     stages = torch.stack([placed.states.token_embedding, *placed.states.resid.unbind(1)], dim=1)  # row stage d_model
     along = torch.einsum("rsd,rd->rs", stages.double(), axes.u[pair])
-    coordinate = sign[:, None] * (along - axes.centre[pair]) / axes.gap[pair][:, None]
+    exact = sign[:, None] * (along - axes.centre[pair]) / axes.gap[pair][:, None]
+    coordinate = exact.round(decimals=DIGITS)  # below what float32 holds, so that the same vectors are exactly 0 apart
     donors, same = ([one[name] for one in drawn] for name in ("donor", "same"))
     theirs = sign * axes.donor_coordinate[donors, pair]
     by_sentence = {

@@ -87,7 +87,7 @@ def sweep(
             fits, blocks = units(made["set"], index)
             _pass(run, job, fits, (step, "fitting"))
             receipts = _pass(run, job, blocks, (step, "measuring"))
-        made["counts"] = _counts(index, receipts)
+        made |= {"counts": _counts(index, receipts), "shards": [unit.key for unit in blocks]}
         shards.store(folder / "manifest.json", _json(made))
         shards.store(Path(out) / "manifest.json", _json(made))
     return Sweep(folder, made, said)

@@ -105,9 +105,16 @@ def read_word(read: Reader, word: str, rows: Sequence[Sentence]) -> Reading:
     )
 
 
-def read_lexicon(read: Reader) -> tuple[Reading, ...]:
-    """Runs every sentence of the lexicon, word by word."""
-    return tuple(read_word(read, word, lexicon.expand(word).sentences) for word in lexicon.words())
+def joined(first: Reading, second: Reading) -> Reading:
+    """Two readings of one word as one; their frames stay apart."""
+    return Reading(
+        first.word,
+        first.senses,
+        torch.cat([first.resid, second.resid]),
+        torch.cat([first.labels, second.labels]),
+        torch.cat([first.frames, second.frames + first.frames.max() + 1]),
+        torch.cat([first.cue_half, second.cue_half]),
+    )
 
 
 def score_word(reading: Reading) -> Score:

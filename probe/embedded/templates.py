@@ -55,7 +55,7 @@ def fill(template: str, slots: Slots, rng: Random, bound: dict[str, str] | None 
 def finish(text: str, rng: Random) -> str:
     """Articles, spaces, capitals and end marks put right."""
     text = re.sub(r"\s+", " ", text).replace(" ,", ",").replace(" .", ".").strip()
-    text = _VOWEL.sub(r"\1n ", text)
+    text = mend_articles(text)
     sentences = [part[:1].upper() + part[1:] for part in re.split(r"(?<=[.?!]) ", text) if part]
     last = sentences[-1]
     if last[-1] not in ".?!":
@@ -63,3 +63,8 @@ def finish(text: str, rng: Random) -> str:
         mark = "?" if _QUESTION.match(last) else rng.choices([".", "!", ""], [90, 4, 6])[0]
         sentences[-1] = last + quote + mark
     return " ".join(sentences)
+
+
+def mend_articles(text: str) -> str:
+    """English "a" made "an" where it must be."""
+    return _VOWEL.sub(r"\1n ", text)

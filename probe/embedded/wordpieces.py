@@ -24,7 +24,6 @@ SIZE = 3400
 MERGES = 250
 
 
-
 @dataclass(frozen=True, eq=False)
 class Special:
     """The special tokens by what they are for, what is put around every text, and the context window."""
@@ -38,7 +37,9 @@ CAUSAL = Special({"bos_token": END, "eos_token": END, "unk_token": END})
 BIDIRECTIONAL = Special(
     {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": MASK}, "[CLS] $A [SEP]", 128
 )
-TRANSLATOR = Special({"pad_token": "[PAD]", "bos_token": "[BOS]", "eos_token": "[EOS]"}, "$A [EOS]", 64)
+TRANSLATOR = Special(
+    {"pad_token": "[PAD]", "bos_token": "[BOS]", "eos_token": "[EOS]", "mask_token": MASK}, "$A [EOS]", 64
+)
 
 _CUT = pre_tokenizers.ByteLevel(add_prefix_space=False)
 

@@ -10,7 +10,7 @@ from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from probe import lexicon
 from probe.embedded.bidirectional import after
-from probe.embedded.scoring import Answer, Score, answers, read_lexicon, read_word, score_word
+from probe.embedded.scoring import Answer, Score, answers, joined, read_word, score_word
 from probe.lexicon import Sentence, Showcase
 
 BATCH = 256
@@ -51,13 +51,17 @@ def resid_at_word(
     return result
 
 
-def evaluate(model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast) -> Results:
-    """Accuracy on the lexicon's sentences and on those with the cue behind the word, and the showcase sentences."""
+def evaluate(model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, words: Sequence[str] | None = None) -> Results:
+    """Accuracy on the lexicon's sentences and on those with the cue behind the word, and the showcase sentences.
+
+    Of all the lexicon's words, or of these.
+    """
 
     def read(rows: Sequence[Sentence | Showcase]) -> Tensor:
         return resid_at_word(model, tokenizer, rows)
 
-    before = read_lexicon(read)
-    behind = tuple(read_word(read, word, after.sentences(word)) for word in lexicon.words())
-    shown = [answer for reading in before for answer in answers(read, reading)]
+    chosen = lexicon.words() if words is None else words
+    before = [read_word(read, word, lexicon.expand(word).sentences) for word in chosen]
+    behind = [read_word(read, word, after.sentences(word)) for word in chosen]
+    shown = [answer for both in map(joined, before, behind) for answer in answers(read, both)]
     return Results(tuple(map(score_word, before)), tuple(map(score_word, behind)), tuple(shown))

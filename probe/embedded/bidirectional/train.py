@@ -6,25 +6,24 @@ same plans with the cue behind the word.
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from probe.embedded import training, wordpieces
-from probe.embedded.bidirectional import after
+from probe.embedded import cards, training, wordpieces
+from probe.embedded.bidirectional import after, card
 from probe.embedded.bidirectional.evaluate import evaluate
+from probe.embedded.bidirectional.hiding import hide, topical
 from probe.embedded.training import PARTS
-from random import Random
 
 SEED = 1
 STEPS = 9000
 SIZE = 3300
 BATCH_TOKENS = 768
 SAMPLE = 30_000
-# Of all words, how many are asked for; of these, how many are hidden and how many replaced by another word.
-ASKED, HIDDEN, REPLACED = 0.25, 0.7, 0.2
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BertForMaskedLM:
@@ -56,23 +55,18 @@ def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[l
         yield from found
 
 
-def hide(ids: Tensor, *, asked: Tensor, tokenizer: PreTrainedTokenizerFast, dice: torch.Generator) -> Tensor:
-    """The ids with most of the asked words hidden by the mask, some replaced by any token, some left. `text pos`"""
-    draw = torch.rand(ids.shape, generator=dice)
-    other = torch.randint(len(tokenizer.all_special_ids), len(tokenizer), ids.shape, generator=dice)
-    hidden = ids.masked_fill(asked & (draw < HIDDEN), tokenizer.mask_token_id)
-    return torch.where(asked & (draw >= HIDDEN) & (draw < HIDDEN + REPLACED), other, hidden)
-
-
 def step_loss(
-    model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, rows: list[list[int]], dice: torch.Generator
+    model: BertForMaskedLM,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: list[list[int]],
+    *,
+    words: Tensor,
+    dice: torch.Generator,
 ) -> Tensor:
-    """Mean loss over the words that are asked for in one batch."""
+    """Mean loss over the tokens that are asked for in one batch; `words` are the ids of the words of topics."""
     padded = tokenizer.pad({"input_ids": rows}, return_tensors="pt")
     ids, mask = padded["input_ids"], padded["attention_mask"]
-    plain = ids >= len(tokenizer.all_special_ids)
-    asked = plain & (torch.rand(ids.shape, generator=dice) < ASKED)
-    given = hide(ids, asked=asked, tokenizer=tokenizer, dice=dice)
+    given, asked = hide(ids, tokenizer, words, dice)
     states = model.bert(given, attention_mask=mask).last_hidden_state
     return cross_entropy(model.cls(states[asked]), ids[asked])
 
@@ -80,10 +74,31 @@ def step_loss(
 def fit(model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int) -> Iterator[float]:
     """Trains in place; yields the loss of every step."""
     drawn = batches(tokenizer, seed=2 * seed * PARTS)
-    dice = torch.Generator().manual_seed(seed)
+    dice, words = torch.Generator().manual_seed(seed), topical(tokenizer)
     return training.descend(
         model,
-        lambda step: step_loss(model, tokenizer, next(drawn), dice),
+        lambda step: step_loss(model, tokenizer, next(drawn), words=words, dice=dice),
         steps=steps,
         blocks=("bert.encoder.layer.", "cls.predictions.transform."),
     )
+
+
+def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
+    """Builds the tokenizer, trains, evaluates, and writes the folder with its card."""
+    started = training.prepare()
+    texts = list(after.units(SAMPLE, seed=seed))
+    tokenizer = wordpieces.build(texts, size=SIZE, special=wordpieces.BIDIRECTIONAL)
+    model = new_model(tokenizer, seed=seed)
+    minutes = training.follow(fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started)
+    training.save(model, tokenizer, out)
+    facts = cards.Facts(seed, steps, minutes, model.num_parameters(), len(tokenizer))
+    training.save_card(card.write(facts, evaluate(model, tokenizer), cards.count_types(texts)), out)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    training.run(train, arguments, kind="bidirectional", seed=SEED, steps=STEPS)
+
+
+if __name__ == "__main__":
+    main()

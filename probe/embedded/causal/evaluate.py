@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from probe.embedded.scoring import Answer, Score, answers, read_lexicon, score_word
+from probe import lexicon
+from probe.embedded.scoring import Answer, Score, answers, read_word, score_word
 from probe.lexicon import Sentence, Showcase
 
 BATCH = 256
@@ -52,6 +53,6 @@ def evaluate(
     def read(rows: Sequence[Sentence | Showcase]) -> Tensor:
         return resid_at_end(model, tokenizer, [row.text[: row.end] for row in rows])
 
-    readings = read_lexicon(read)
+    readings = [read_word(read, word, lexicon.expand(word).sentences) for word in lexicon.words()]
     shown = [answer for reading in readings for answer in answers(read, reading)]
     return tuple(map(score_word, readings)), tuple(shown)

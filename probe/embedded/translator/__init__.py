@@ -1,0 +1,1 @@
+"""tiny-translator: an encoder and a decoder, which put English into French."""

@@ -43,3 +43,9 @@ def test_the_description_tells_where_each_line_starts_and_ends():
         spec()["description"]
         == "angle: same from 0.00 to 5.00, other from 0.00 to 20.00; rank: Mike from 300.00 to 2.00."
     )
+
+
+def test_panels_with_the_same_lines_share_one_legend():
+    alike = pd.concat([ROWS[ROWS["panel"] == "angle"], ROWS[ROWS["panel"] == "angle"].assign(panel="again")])
+    shared = charts.lines_by_depth(alike, {"angle": "linear", "again": "linear"}).to_dict()
+    assert shared["resolve"]["scale"]["color"] == "shared" and spec()["resolve"]["scale"]["color"] == "independent"

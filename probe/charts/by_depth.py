@@ -11,6 +11,7 @@ from probe.numerals import decimal
 
 HUES = (WITH, MUTED, SENSES[1], SENSES[0], SENSES[2])
 TICK_LABELS = "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1"
+WIDTH, NARROW = 190, 150
 Kind = Literal["linear", "rank"]
 
 
@@ -18,20 +19,27 @@ def lines_by_depth(rows: pd.DataFrame, kinds: Mapping[str, Kind], *, hues: Mappi
     """A line per `what` in every panel, in the order of `kinds`. `rows`: `panel`, `depth`, `what`, `value`.
 
     Depth -1 is the bare token, 0 adds the position, d leaves block d - 1. Panels of ranks are logarithmic with rank 1 on top and
-    share their scale. `hues` gives a line its colour; the others take theirs in order of appearance.
+    share their scale. Panels with the same lines share one legend. `hues` gives a line its colour; the others take theirs in order of appearance.
     """
     parts = {name: rows[rows["panel"] == name] for name in kinds}
     ranks = pd.concat([parts[name]["value"] for name, kind in kinds.items() if kind == "rank"] or [pd.Series([1.0])])
-    charts = [_panel(parts[name], name, kind, float(ranks.max()), dict(hues or {})) for name, kind in kinds.items()]
+    alike = len({tuple(part["what"].drop_duplicates()) for part in parts.values()}) == 1
+    look = (dict(hues or {}), WIDTH if len(kinds) < 3 else NARROW, len(hues or HUES) if alike and len(kinds) > 1 else 1)
+    charts = [_panel(parts[name], name, (kind, float(ranks.max())), look) for name, kind in kinds.items()]
     told = "; ".join(f"{name}: {_told(part)}" for name, part in parts.items())
-    return finish(alt.hconcat(*charts, spacing=24).resolve_scale(color="independent"), f"{told}.")
+    return finish(
+        alt.hconcat(*charts, spacing=24).resolve_scale(color="shared" if alike else "independent"), f"{told}."
+    )
 
 
-def _panel(rows: pd.DataFrame, name: str, kind: Kind, lowest: float, hues: dict[str, str]) -> Any:
+def _panel(rows: pd.DataFrame, name: str, scaled: tuple[Kind, float], look: tuple[dict[str, str], int, int]) -> Any:
+    (kind, lowest), (hues, width, columns) = scaled, look
     lines = rows["what"].drop_duplicates().tolist()
     free = iter(hue for hue in HUES if hue not in hues.values())
     colours = [hues.get(line) or next(free) for line in lines]
-    key = alt.Legend(orient="bottom", title=None, symbolType="stroke", symbolStrokeWidth=3, columns=1, labelLimit=220)
+    key = alt.Legend(
+        orient="bottom", title=None, symbolType="stroke", symbolStrokeWidth=3, columns=columns, labelLimit=220
+    )
     hue = alt.Color("what:N", scale=alt.Scale(domain=lines, range=colours), legend=key)
     x = alt.X("depth:Q", title="after layer", axis=_axis(rows["depth"]), scale=alt.Scale(nice=False, padding=8))
     scale = alt.Scale(type="log", reverse=True, domain=[1, lowest], nice=False, padding=6)
@@ -40,7 +48,7 @@ def _panel(rows: pd.DataFrame, name: str, kind: Kind, lowest: float, hues: dict[
     base = alt.Chart(rows).encode(x=x, y=y, color=hue)
     dots = base.mark_point(filled=True, size=36, opacity=1).encode(tooltip=tip)
     title = alt.TitleParams(name, fontSize=12, fontWeight="normal", color=INK)
-    return alt.layer(base.mark_line(strokeWidth=2), dots).properties(width=190, height=170, title=title)
+    return alt.layer(base.mark_line(strokeWidth=2), dots).properties(width=width, height=170, title=title)
 
 
 def _axis(depths: pd.Series) -> alt.Axis:

@@ -1,10 +1,6 @@
 """The word's vector on its way through the layers: lengths, angles, what the blocks wrote, what it is near to.
 
-Depth 0 enters the first block, depth d leaves block d - 1. The logit lens reads the vector at a depth as if it were the last one:
-LN_f(E) W_Uᵀ, softmax; before the last layer that is a reading, not a thing the model does. Nearest tokens are token embeddings by
-cosine.
-
-Source: nostalgebraist 2020 (the logit lens).
+Depth 0 enters the first block, depth d leaves block d - 1; the readings are those of `probe.lens`, for many positions at once.
 """
 
 from collections.abc import Sequence
@@ -13,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probe import attention, replay
+from probe.lens import logit_lens, residual_stream
 from probe.trace import Trace
 from probe.walk.scene import Scene
 
@@ -30,15 +26,12 @@ class Neighbours:
 
 def depths(trace: Trace, positions: Sequence[int]) -> Tensor:
     """The stream at every depth. `-> depth position d_model`"""
-    places = list(positions)
-    return torch.cat([trace.resid_pre[:, places], trace.resid_post[-1:, places]])
+    return torch.stack([residual_stream(trace, at) for at in positions], dim=1)
 
 
 def lens(trace: Trace, positions: Sequence[int]) -> Neighbours:
     """What the model would say next if it stopped at each depth: the likeliest tokens and their probabilities."""
-    logits = replay.unembed(trace.weights, depths(trace, positions).to(trace.weights.unembed.device)).cpu()
-    probabilities = attention.softmax(logits)
-    top = probabilities.topk(NEAREST)
+    top = torch.stack([logit_lens(trace, at) for at in positions], dim=1).topk(NEAREST)
     return Neighbours(top.indices, top.values)
 
 

@@ -50,7 +50,7 @@ const fill = (name, rows, header) => {
   const body = document.querySelector(`[data-rows="${name}"]`);
   body.replaceChildren(...rows);
   if (header) {
-    const cells = header.map((text, place) => make("th", { scope: "col", className: place ? "n" : "", textContent: text }));
+    const cells = header.map((text, place) => (text ? make("th", { scope: "col", className: place ? "n" : "", textContent: text }) : make("td")));
     body.parentElement.tHead.rows[0].replaceChildren(...cells);
   }
 };
@@ -234,7 +234,7 @@ const drawSlots = (c) => {
     "steep-largest": percent(get("steep_largest", c, at)),
     largest: percent(get("pattern_largest", c, at)),
     later: percent(get("later", c, at)),
-    "best-weight": most.map((key) => `${percent(weights[key])} of ${piece(key)}`).join(", ") || "less than 5 % of every token",
+    "best-weight": most.map((key, rank) => `${percent(weights[key])} ${rank ? "" : "of its attention "}to ${piece(key)}`).join(", ") || "no token as much as 5 % of its attention",
     "weight-sum": decimal(weightSum(c), 3),
     "delta-length": length(get("delta_norm", c, at)),
     "best-share": `${percent(Math.max(...shares))} of it comes from ${piece(giver)}`,
@@ -306,7 +306,7 @@ const drawMap = () => {
     const [layer, head] = name.split(".").map(Number);
     const moved = get("moved", layer, head, state.at);
     const [input, text] = cell.children;
-    cell.className = `cell t${Math.round((20 * moved) / limit)}`;
+    cell.className = `cell t${Math.round((15 * moved) / limit)}`;
     cell.title = `L${layer}H${head}: ${full(100 * moved)} %`;
     input.checked = layer === state.layer && head === state.head;
     input.setAttribute("aria-label", `L${layer}H${head}: ${percent(moved)}`);

@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -329,6 +330,14 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
 def test_what_cannot_be_walked_is_one_sentence(model, text, options, sentence):
     with pytest.raises(probe.InputError, match=sentence):
         probe.walk(model, text, **options)
+
+
+def test_other_families_are_refused_in_one_sentence(model):
+    other = replace(model, config=replace(model.config, architecture="bert"))
+    with pytest.raises(
+        probe.UnsupportedModel, match=r"^Cannot do a walk with a BERT model: .*take a GPT-2 or tiny-senses\.$"
+    ):
+        probe.walk(other, TEXT)
 
 
 def test_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):

@@ -70,8 +70,9 @@ def walk(
     `head` is (layer, head); without them the head is chosen that moves the word most by what it takes from the other words, with
     a layer alone among the heads of that layer. `beside` is another text with the same word, by default one that ships.
 
-    Raises InputError for an empty or over-long text, a word that does not stand in a text, a layer or head that the model does not
-    have, a head without its layer; CrossCheckError when hooks and formulas disagree.
+    Raises UnsupportedModel for a family beside GPT-2; InputError for an empty or over-long text, a word that does not stand in
+    a text, a layer or head that the model does not have, a head without its layer; CrossCheckError when hooks and formulas
+    disagree.
     """
     require_whole(model.config.architecture, "a walk")
     here = choose.place(model, text, word)

@@ -36,3 +36,10 @@ def test_the_description_names_the_leading_row_and_the_verdicts():
     assert found["description"] == (
         "2 lines under 2 conditions. With adjectives the largest value is that of L1H0: 90\u202f%. L1H0 (looks at adjectives)."
     )
+
+
+def test_ranks_stand_on_a_logarithmic_axis_that_begins_with_one():
+    ranks = charts.compared(ROWS.assign(value=[1, 30, 2000, 5]), "rank", kind="rank").to_dict()
+    scale = ranks["layer"][1]["encoding"]["x"]["scale"]
+    assert scale["type"] == "log" and scale["domain"] == [1, 2000]
+    assert ranks["layer"][1]["encoding"]["x"]["axis"]["values"] == [1, 10, 100, 1000]

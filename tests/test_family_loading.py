@@ -1,0 +1,373 @@
+"""Loading families beside GPT-2: what is taken, what is refused and how, and what a model of them may not be used for yet."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from families import MADE, PAIRED, family_model, family_tokenizer, make_family
+from safetensors.torch import load_file, save_file
+from transformer_lens.model_bridge import TransformerBridge
+from typer.testing import CliRunner
+
+import probe
+from probe import replay
+from probe.cli import app
+from probe.families.table import FAMILIES
+from probe.models import Model, untrained
+from probe.sentences import Corpus
+from probe.tokens import find_word, positions_of_span, tokenize
+from probe.trace import target_states, trace_target
+from probe.walk import walk
+
+WEIGHTS = "model.safetensors"
+NAMES = {kind: FAMILIES[kind].name for kind in MADE}
+
+
+def refusal(source: object, error: type[Exception] = probe.ModelError) -> str:
+    with pytest.raises(error) as caught:
+        probe.load(source)
+    sentence = str(caught.value)
+    assert type(caught.value) is error
+    assert sentence.endswith(".") and "\n" not in sentence
+    return sentence
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+
+
+# What is taken
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    model, prefix = probe.load(folder), FAMILIES[kind].prefix
+    stored = {name.removeprefix(prefix): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    assert model.weights and set(model.weights) <= set(stored)
+    assert all(torch.equal(model.weights[name], stored[name]) for name in model.weights)
+    assert model.config.architecture == kind and model.origin.kind == "folder"
+    assert model.config.n_decoder_layers == (2 if kind in PAIRED else 0)
+    assert model.config.causal == (kind in ("gpt_neox", "llama", "qwen2"))
+    assert model.config.n_kv_heads == (2 if kind in ("llama", "qwen2") else 4)
+
+
+def test_gated_t5_is_taken(tmp_path: Path) -> None:
+    model = probe.load(make_family(tmp_path / "gated", "t5", feed_forward_proj="gated-gelu"), dtype=torch.float64)
+    assert model.config.gated and model.config.activation == "gelu_new"
+    assert probe.certify(model).require().ok
+
+
+def test_an_untied_llama_and_a_tied_one_are_both_taken(tmp_path: Path) -> None:
+    tied = probe.load(make_family(tmp_path / "tied", "llama", tie_word_embeddings=True), dtype=torch.float64)
+    assert tied.config.tied and "lm_head.weight" not in tied.weights
+    assert "lm_head.weight" in family_model("llama").weights
+    assert probe.certify(tied).require().ok
+
+
+def test_keys_of_older_configs_mean_the_same(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "pythia", "gpt_neox")
+    raw = json.loads((folder / "config.json").read_text())
+    del raw["rope_parameters"]
+    (folder / "config.json").write_text(json.dumps(raw | {"rotary_pct": 0.25, "rotary_emb_base": 10000}))
+    assert probe.load(folder).config == family_model("gpt_neox").config
+
+
+def test_names_of_the_first_berts_are_read(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "bert", "bert")
+
+    def rename(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in tensors if "LayerNorm" in name]:
+            old = name.replace(".weight", ".gamma").replace(".bias", ".beta")
+            tensors[old] = tensors.pop(name)
+
+    edit_tensors(folder, rename)
+    model = probe.load(folder)
+    assert set(model.weights) == set(family_model("bert").weights)
+    assert probe.certify(model).require().ok
+
+
+@pytest.mark.parametrize(("kind", "architecture"), [("bert", "BertModel"), ("roberta", "RobertaModel")])
+def test_without_a_language_model_head_everything_but_logits_is_given(
+    kind: str, architecture: str, tmp_path: Path
+) -> None:
+    model = probe.load(make_family(tmp_path / "bare", kind, architecture=architecture))
+    assert not model.config.has_head
+    certificate = probe.certify(model).require()
+    assert "logits" not in {row.quantity for row in certificate.rows}
+    seen = model.trace("The muddy bank")
+    assert seen.pattern.shape[-1] == len(seen.tokens)
+    with pytest.raises(probe.UnsupportedModel) as error:
+        seen.logits  # noqa: B018
+    assert str(error.value) == (
+        "Reading the logits of bare: no language-model head of these blocks was in its checkpoint, so they would be random; "
+        "load a checkpoint with one, or read resid_post."
+    )
+    with pytest.raises(probe.UnsupportedModel, match="Reading the logits of bare"):
+        probe.load(model.bridge).trace("The muddy bank").logits  # noqa: B018
+
+
+# What is refused, and the sentence
+
+
+def drop(part: str) -> Callable[[Path], object]:
+    return lambda folder: edit_tensors(folder, lambda t: t.pop(next(name for name in t if part in name)))
+
+
+def spoil(part: str, value: float) -> Callable[[Path], object]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[next(name for name in tensors if part in name)].view(-1)[1] = value
+
+    return lambda folder: edit_tensors(folder, change)
+
+
+def turn(part: str) -> Callable[[Path], object]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        name = next(name for name in tensors if part in name)
+        tensors[name] = tensors[name].T
+
+    return lambda folder: edit_tensors(folder, change)
+
+
+def add(name: str) -> Callable[[Path], object]:
+    return lambda folder: edit_tensors(folder, lambda t: t.__setitem__(name, torch.ones(3)))
+
+
+def config(**changes: object) -> Callable[[Path], object]:
+    return lambda folder: edit_config(folder, **changes)
+
+
+DAMAGED = [
+    (
+        "bert",
+        drop("1.attention.self.key.bias"),
+        "encoder.layer.1.attention.self.key.bias is missing from its safetensors",
+    ),
+    ("bert", drop("cls.predictions.bias"), "the tensor cls.predictions.bias is missing from its safetensors"),
+    ("bert", add("bert.encoder.layer.0.attention.extra"), "is not a tensor of the BERT that config.json describes"),
+    ("roberta", spoil("position_embeddings", float("nan")), "embeddings.position_embeddings.weight contains NaN"),
+    (
+        "t5",
+        drop("decoder.block.1.layer.1.EncDecAttention.k"),
+        "decoder.block.1.layer.1.EncDecAttention.k.weight is missing",
+    ),
+    ("t5", turn("decoder.block.0.layer.2.DenseReluDense.wi"), "has shape [28, 36] where config.json asks for [36, 28]"),
+    ("t5", drop("relative_attention_bias"), "SelfAttention.relative_attention_bias.weight is missing"),
+    (
+        "t5",
+        config(decoder_start_token_id="x"),
+        "decoder_start_token_id is 'x' in its config; give the token that starts",
+    ),
+    ("bart", spoil("encoder_attn.out_proj.weight", float("inf")), "contains an infinite number"),
+    ("bart", drop("decoder.embed_positions"), "the tensor decoder.embed_positions.weight is missing"),
+    ("marian", drop("encoder_attn.q_proj.bias"), "decoder.layers.0.encoder_attn.q_proj.bias is missing"),
+    ("gpt_neox", drop("query_key_value.bias"), "layers.0.attention.query_key_value.bias is missing"),
+    ("gpt_neox", config(hidden_size=33), "its width 33 does not divide evenly among 4 heads; correct its config"),
+    ("llama", config(num_key_value_heads=3), "4 heads cannot share num_key_value_heads = 3 evenly; correct its config"),
+    ("llama", config(num_key_value_heads=4), "k_proj.weight has shape [12, 32] where config.json asks for [24, 32]"),
+    ("llama", config(num_hidden_layers=10**12), "the tensor layers.2.self_attn.q_proj.weight is missing"),
+    ("llama", config(rms_norm_eps=0), "rms_norm_eps is 0; give a number between 0 and 1 in config.json"),
+    ("qwen2", drop("q_proj.bias"), "layers.0.self_attn.q_proj.bias is missing"),
+    ("qwen2", config(vocab_size="x"), "vocab_size is 'x' in its config; give a whole number of at least 1"),
+    (
+        "bert",
+        config(architectures=None),
+        'does not name one architecture (got None); add "architectures": ["BertForMasked',
+    ),
+    ("bert", lambda folder: (folder / "tokenizer.json").unlink(), "its tokenizer is missing; copy tokenizer.json"),
+]
+
+
+@pytest.mark.parametrize(("kind", "damage", "expected"), DAMAGED)
+def test_a_damaged_folder_is_refused_with_its_own_sentence(
+    kind: str, damage: Callable[[Path], object], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probe.models.boot", lambda *_, **__: pytest.fail("transformers was asked before the checks"))
+    folder = make_family(tmp_path / kind, kind)
+    damage(folder)
+    sentence = refusal(folder)
+    assert sentence.startswith(f"Cannot load {folder}: ")
+    assert expected in sentence
+
+
+VARIANTS = [
+    (
+        "bert",
+        {"position_embedding_type": "relative_key"},
+        "position_embedding_type is 'relative_key' in its config, and the",
+    ),
+    (
+        "bert",
+        {"is_decoder": True},
+        "is_decoder is True in its config, and the from-scratch check covers BERT with False only",
+    ),
+    (
+        "bert",
+        {"hidden_act": "tanh"},
+        "hidden_act is 'tanh' in its config; known are gelu, gelu_new, relu, silu, swish;",
+    ),
+    ("bert", {"architectures": ["BertForSequenceClassification"]}, "its architecture is BertForSequenceClassification"),
+    (
+        "bart",
+        {"decoder_layers": 3},
+        "encoder_layers is 2 and decoder_layers 3 in its config, and only an encoder and a",
+    ),
+    ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual is False in its config"),
+    ("llama", {"attention_bias": True}, "attention_bias is True in its config"),
+    (
+        "llama",
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}},
+        "positions are of type 'llama3', and only",
+    ),
+    ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
+    ("qwen2", {"auto_map": {"AutoModel": "evil.Evil"}}, "it would run code of its own (auto_map)"),
+    (
+        "t5",
+        {"quantization_config": {"bits": 8}},
+        "it is quantized (quantization_config); load a plain float checkpoint",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "expected"), VARIANTS)
+def test_a_variant_that_the_formulas_do_not_cover_is_unsupported(
+    kind: str, changes: dict[str, object], expected: str, tmp_path: Path
+) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    edit_config(folder, **changes)
+    assert expected in refusal(folder, probe.UnsupportedModel)
+
+
+def test_another_architecture_is_refused_with_everything_that_is_supported(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "bert", "bert")
+    edit_config(folder, architectures=["ElectraForMaskedLM"], model_type="electra")
+    sentence = refusal(folder, probe.UnsupportedModel)
+    assert sentence.startswith(
+        f"Cannot load {folder}: its architecture is ElectraForMaskedLM (model_type 'electra'), and"
+    )
+    for family in FAMILIES.values():
+        assert family.name in sentence and family.architectures[0] in sentence
+
+
+def test_an_embedding_that_should_be_tied_and_is_not_is_refused(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "bart", "bart")
+    edit_tensors(folder, lambda t: t.__setitem__("lm_head.weight", torch.ones(400, 28)))
+    assert "lm_head.weight differs from shared.weight although config.json ties them" in refusal(folder)
+
+
+# Bridges of the user's own
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
+    model = family_model(kind)
+    bridged = probe.load(model.bridge)
+    assert bridged.config == model.config and bridged.origin.kind == "bridge"
+    assert set(bridged.weights) == set(model.weights)
+    assert all(torch.equal(bridged.weights[name], tensor) for name, tensor in model.weights.items())
+    assert probe.certify(bridged).require().ok
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(kind: str, tmp_path: Path) -> None:
+    bridge = probe.load(make_family(tmp_path / kind, kind)).bridge
+    bridge.enable_compatibility_mode(no_processing=True)
+    assert "it is in compatibility mode, which changes every head's contribution; boot it again with" in refusal(bridge)
+
+
+def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path: Path) -> None:
+    bridge: TransformerBridge = probe.load(make_family(tmp_path / "bert", "bert")).bridge
+    probe.load(bridge)
+    bridge.hook_dict["blocks.0.mlp.in.hook_in"].add_hook(lambda tensor, hook: tensor, is_permanent=True)
+    assert "it already carries hooks (blocks.0.mlp.in.hook_in)" in refusal(bridge)
+
+
+# Tokens
+
+
+def test_special_tokens_are_put_as_the_tokenizer_puts_them() -> None:
+    tokens = tokenize(family_model("bert"), "The muddy bank")
+    assert tokens.pieces[0] == "[CLS]" and tokens.pieces[-1] == "[SEP]" and tokens.bos
+    assert tokens.spans[0] == tokens.spans[-1] == (0, 0)
+    assert tokens.labels[0] == "0·[CLS]"
+    assert list(tokens.ids) == family_tokenizer("bert")("The muddy bank")["input_ids"]
+    start, end = find_word(tokens.text, "bank")
+    assert "".join(tokens.pieces[pos] for pos in positions_of_span(tokens, start, end)).strip() == "bank"
+    plain = tokenize(family_model("gpt_neox"), "The muddy bank")
+    assert not plain.bos and "".join(plain.pieces) == "The muddy bank"
+
+
+def test_the_name_of_a_special_token_in_a_text_is_text() -> None:
+    tokens = tokenize(family_model("bert"), "a [SEP] b")
+    special = family_tokenizer("bert").convert_tokens_to_ids("[SEP]")
+    assert tokens.ids.count(special) == 1 and tokens.ids[-1] == special
+
+
+def test_too_long_a_text_is_refused_with_its_special_tokens_counted() -> None:
+    with pytest.raises(probe.InputError, match=re.escape("got 41 tokens, expected at most 40")):
+        tokenize(family_model("bert"), "The" + " bank" * 38)
+    assert len(tokenize(family_model("bert"), "The" + " bank" * 37)) == 40
+
+
+# What does not work yet says so
+
+
+def corpus() -> Corpus:
+    return Corpus((), (), "none", "0" * 64)
+
+
+UNDONE: list[tuple[str, Callable[[Model], object]]] = [
+    ("a study", lambda model: probe.study(model, "bank")),
+    ("an evaluation", lambda model: probe.evaluate(model, corpus())),
+    ("a count of parameters", probe.count_parameters),
+    ("a walk", lambda model: walk(model, "The muddy bank")),
+    ("an untrained twin", lambda model: untrained(model, seed=0)),
+    ("a whole forward from raw weights", replay.read_weights),
+    ("the reading of target positions", lambda model: target_states(model, [tokenize(model, "A bank")], [1])),
+    ("the trace of one position", lambda model: trace_target(model, tokenize(model, "A bank"), 1)),
+]
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5", "llama"])
+@pytest.mark.parametrize(("doing", "ask"), UNDONE, ids=[doing for doing, _ in UNDONE])
+def test_what_is_certified_for_gpt2_only_is_refused_in_one_sentence(
+    kind: str, doing: str, ask: Callable[[Model], object]
+) -> None:
+    with pytest.raises(probe.UnsupportedModel) as error:
+        ask(family_model(kind))
+    assert str(error.value) == (
+        f"Cannot do {doing} with a {NAMES[kind]} model: so far it works for GPT-2 only, and for {NAMES[kind]} trace and check "
+        "do; take a GPT-2 or tiny-senses."
+    )
+
+
+def test_the_weights_of_a_trace_beyond_attention_are_refused() -> None:
+    with pytest.raises(
+        probe.UnsupportedModel, match="Reading all weights of bert from a trace: this works for GPT-2 only"
+    ):
+        family_model("bert").trace("A bank").weights  # noqa: B018
+
+
+# The command line
+
+
+@pytest.mark.parametrize("kind", ["bert", "bart"])
+def test_probe_check_prints_the_stack_and_the_repairs(kind: str, tmp_path: Path) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    done = CliRunner().invoke(app, ["check", "The muddy bank", "--model", str(folder)])
+    assert done.exit_code == 0
+    assert "ok (repaired: scores recomputed from q.k)" in done.stdout
+    assert re.search(r"^cross 1 +memory +what left the encoder", done.stdout, re.MULTILINE) or kind == "bert"
+    as_json = CliRunner().invoke(app, ["check", "The muddy bank", "--model", str(folder), "--json"])
+    rows = json.loads(as_json.stdout)["rows"]
+    assert {row["note"] for row in rows if row["quantity"] == "scores"} == {"repaired: scores recomputed from q.k"}

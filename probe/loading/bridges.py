@@ -65,7 +65,10 @@ def boot(
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
         if info[kind]:
             raise refuse(folder, f"transformers reports {kind.replace('_', ' ')} {min(info[kind])}", "save it again")
-    return _wrap(model.to(device), str(folder), tokenizer)
+    named, model.config.architectures = model.config.architectures, [type(model).__name__]
+    bridge = _wrap(model.to(device), str(folder), tokenizer)
+    model.config.architectures = named  # it says whether there was a head, also to who loads this bridge again
+    return bridge
 
 
 def boot_untrained(

@@ -7,7 +7,7 @@ of leading axes (a batch, say) may stand before them.
 
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (the
 per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019 (RMSNorm); Su et al. 2021 (rotary positions);
-Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU, tanh form).
+Dubey et al. 2024 (their stretching); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU, tanh form).
 """
 
 import math
@@ -59,12 +59,27 @@ def matches(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.transpose(-1, -2)
 
 
-def rotary_angles(positions: Tensor, dims: int, base: float) -> Tensor:
-    """By how much each pair of coordinates is turned at each position: position / base^(2 i / dims). `pos -> pos dims`, both halves.
+def rotary_frequencies(dims: int, base: float) -> Tensor:
+    """How fast each pair of coordinates turns with the position: 1 / base^(2 i / dims). `-> pair`
 
-    In single precision, because models are trained and run with the rounded angles: they are part of what the model is.
+    In single precision, because models are trained and run with the rounded numbers: they are part of what the model is.
     """
-    frequencies = 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32, device=positions.device) / dims)
+    return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)
+
+
+def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, length: float) -> Tensor:
+    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair`, unchanged in shape.
+
+    A pair that turns fewer than `low` times in that length is slowed down by the factor, one that turns more than `high`
+    times is left alone, those between are mixed in proportion.
+    """
+    turns = length / (2 * math.pi / frequencies)
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - share) * frequencies / factor + share * frequencies
+
+
+def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """By how much each coordinate is turned at each position, in single precision. `pos, pair -> pos dims`, both halves alike"""
     return (positions.float()[:, None] * frequencies).repeat(1, 2)
 
 

@@ -16,6 +16,7 @@ from probe.errors import CrossCheckError, InputError, ModelError
 from probe.families import ends, forward, trust
 from probe.families.table import FAMILIES, Attention
 from probe.models import Model, load
+from probe.tokens import tokenize
 from probe.trace import Trace, trace
 
 DOUBLE = {"rtol": 0, "atol": 1e-12}
@@ -94,6 +95,16 @@ def test_attention_is_far_from_uniform(kind: str) -> None:
         entropy = -(rows * rows.clamp_min(1e-300).log()).sum(-1)
         uniform = (rows > 0).sum(-1).double().log()
         assert (entropy / uniform).mean() < 0.92
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", MADE)
+def test_a_text_as_long_as_the_context_passes_too(kind: str, dtype: torch.dtype) -> None:
+    """Far positions: the last rows of tables, large angles, the widest buckets."""
+    model = family_model(kind, dtype)
+    text = "The" + " bank" * (36 if kind != "t5" else 80)
+    assert len(tokenize(model, text)) > min(model.config.n_ctx, 80) - 4
+    assert certify(model, [text]).require().ok
 
 
 # Faults in the raw weights

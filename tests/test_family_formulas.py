@@ -52,7 +52,7 @@ def test_shared_heads_stand_side_by_side() -> None:
 
 def test_rotary_positions_turn_pairs_like_complex_numbers_and_leave_the_rest() -> None:
     x = random(2, 6, 10)
-    angles = attention.rotary_angles(torch.arange(6), 8, 10000.0)
+    angles = attention.rotary_angles(torch.arange(6), attention.rotary_frequencies(8, 10000.0))
     turned = attention.rotate(x, angles)
     for i in range(4):
         angle = torch.arange(6).float() * torch.tensor(1 / 10000.0 ** (2 * i / 8))
@@ -65,7 +65,7 @@ def test_rotary_positions_turn_pairs_like_complex_numbers_and_leave_the_rest() -
 
 def test_rotated_scores_depend_on_the_distance_alone_and_lengths_stay() -> None:
     q, k = random(1, 1, 8).expand(1, 12, 8), random(1, 1, 8, seed=1).expand(1, 12, 8)
-    angles = attention.rotary_angles(torch.arange(12), 8, 100.0)
+    angles = attention.rotary_angles(torch.arange(12), attention.rotary_frequencies(8, 100.0))
     turned, keyed = attention.rotate(q, angles), attention.rotate(k, angles)
     found = attention.scores(turned, keyed)[0]
     for distance in range(5):
@@ -73,6 +73,14 @@ def test_rotated_scores_depend_on_the_distance_alone_and_lengths_stay() -> None:
         torch.testing.assert_close(line, line[:1].expand_as(line), rtol=0, atol=1e-5)  # the angles are float32
     assert found[3, 0] != found[0, 3]  # before is not after
     torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1), rtol=0, atol=1e-6)
+
+
+def test_stretched_frequencies_by_hand() -> None:
+    # In 100 positions these turn 20, 4, 2 and 0.5 times; between 1 and 5 the share that stays is 0.75 and 0.25.
+    frequencies = torch.tensor([20.0, 4.0, 2.0, 0.5]) * 2 * math.pi / 100
+    found = attention.stretch(frequencies, factor=8, low=1, high=5, length=100)
+    expected = frequencies * torch.tensor([1, 0.75 + 0.25 / 8, 0.25 + 0.75 / 8, 1 / 8])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
 # 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over log2(128/8) = 4 octaves, two an

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,23 @@ def test_keys_of_older_configs_mean_the_same(tmp_path: Path) -> None:
     del raw["rope_parameters"]
     (folder / "config.json").write_text(json.dumps(raw | {"rotary_pct": 0.25, "rotary_emb_base": 10000}))
     assert probe.load(folder).config == family_model("gpt_neox").config
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256}
+
+
+def test_llama_3s_stretched_positions_are_taken(tmp_path: Path) -> None:
+    """Of the three pairs of a head one turns 41 times in 256 positions, one 1.9 times, one less than once: all three cases."""
+    rope = {"rope_type": "llama3", "rope_theta": 10000.0} | LLAMA3
+    folder = make_family(tmp_path / "llama3", "llama", rope_parameters=rope)
+    model = probe.load(folder, dtype=torch.float64)
+    assert model.config.positions.stretch == (8.0, 1.0, 4.0, 256.0)
+    assert probe.certify(model).require().ok
+    plain = replace(model.config, positions=replace(model.config.positions, stretch=None))
+    with pytest.raises(probe.CrossCheckError, match="scores of layer 0"):
+        probe.certify(replace(model, config=plain)).require()
+    edit_config(folder, rope_parameters={name: value for name, value in rope.items() if name != "factor"})
+    assert "factor of its rotary positions is None; give a number in config.json" in refusal(folder)
 
 
 def test_names_of_the_first_berts_are_read(tmp_path: Path) -> None:
@@ -226,8 +244,8 @@ VARIANTS = [
     ("llama", {"attention_bias": True}, "attention_bias is True in its config"),
     (
         "llama",
-        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}},
-        "positions are of type 'llama3', and only",
+        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
+        "positions are of type 'yarn', and only 'default' and 'llama3' are certified",
     ),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
     ("qwen2", {"auto_map": {"AutoModel": "evil.Evil"}}, "it would run code of its own (auto_map)"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from probe import attention as formulas
 from probe.families.table import FAMILIES, Attention
 from probe.families.tensors import Block
-from probe.loading.config import Config
+from probe.loading.config import Config, Positions
 
 share_heads = formulas.share_heads
 BIAS = "{}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -44,13 +44,21 @@ def position_bias(weights: Mapping[str, Tensor], config: Config, attention: Atte
 def score(q: Tensor, k: Tensor, config: Config, attention: Attention, bias: Tensor | None) -> Tensor:
     """Scores of queries and keys with the family's positions, scale and mask: `... head query_pos key_pos`."""
     if config.positions.kind == "rotary":
-        places = config.positions
-        angles = formulas.rotary_angles(torch.arange(q.shape[-2], device=q.device), places.dims, places.base)
+        angles = formulas.rotary_angles(torch.arange(q.shape[-2]), rotary(config.positions)).to(q.device)
         q, k = formulas.rotate(q, angles), formulas.rotate(k, angles)
     found = formulas.scores(q, k) if FAMILIES[config.architecture].scaled else formulas.matches(q, k)
     if bias is not None:
         found = found + bias.to(found)
     return formulas.mask(found) if attention.causal else found
+
+
+def rotary(places: Positions) -> Tensor:
+    """The frequencies of rotary positions, stretched where the config says so. `-> pair`"""
+    frequencies = formulas.rotary_frequencies(places.dims, places.base)
+    if places.stretch is None:
+        return frequencies
+    factor, low, high, length = places.stretch
+    return formulas.stretch(frequencies, factor=factor, low=low, high=high, length=length)
 
 
 def softmax(scores: Tensor, config: Config) -> Tensor:

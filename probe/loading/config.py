@@ -30,7 +30,8 @@ STANDARD = {
 class Positions:
     """How a model knows where a token stands: the rows of its table and which is the first, or rotary, or T5's buckets.
 
-    `dims` coordinates of each head are turned at the `base` frequency; offsets fall into `buckets` up to `furthest`.
+    `dims` coordinates of each head are turned at the `base` frequency, `stretch` holds Llama 3's factor, low, high and
+    length; offsets fall into `buckets` up to `furthest`.
     """
 
     kind: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
@@ -38,6 +39,7 @@ class Positions:
     first: int = 0
     dims: int = 0
     base: float = 0.0
+    stretch: tuple[float, float, float, float] | None = None
     buckets: int = 0
     furthest: int = 0
 

@@ -216,15 +216,25 @@ def _rotary(raw: Mapping[str, Any], d_head: int, where: object) -> Positions:
     """Rotary settings in either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and rope_scaling."""
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = given.get("rope_type", given.get("type", "default"))
-    if kind != "default":
+    if kind not in ("default", "llama3"):
         raise UnsupportedModel(
-            f"Cannot load {where}: its rotary positions are of type {kind!r}, and only 'default' ones are certified; load a "
-            "model with plain rotary positions."
+            f"Cannot load {where}: its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are certified; "
+            "load a model with plain rotary positions."
         )
     base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or 10000.0
     usual = 0.25 if raw["model_type"] == "gpt_neox" else 1.0
     share = given.get("partial_rotary_factor", raw.get("rotary_pct", raw.get("partial_rotary_factor", usual)))
-    return Positions("rotary", dims=int(d_head * share), base=float(base))
+    stretch = _stretch(given, where) if kind == "llama3" else None
+    return Positions("rotary", dims=int(d_head * share), base=float(base), stretch=stretch)
+
+
+def _stretch(given: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:
+    keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    for key in keys:
+        if isinstance(given.get(key), bool) or not isinstance(given.get(key), int | float):
+            raise refuse(where, f"{key} of its rotary positions is {given.get(key)!r}", "give a number in config.json")
+    factor, low, high, length = (float(given[key]) for key in keys)
+    return factor, low, high, length
 
 
 def _start_token(raw: Mapping[str, Any], where: object) -> int:

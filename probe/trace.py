@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from probe.errors import InputError, UnsupportedModel
 from probe.families.hooked import read
 from probe.families.table import WHOLE, require_whole
 from probe.families.tensors import Stack
+from probe.handover import for_bertviz, for_circuitsvis
 from probe.models import Model
 from probe.replay import Weights, read_weights
 from probe.tokens import Tokens, batch_by_length, tokenize
@@ -111,6 +112,14 @@ class Trace:
         self._require_place(layer=layer, head=head, at=at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+
+    def to_circuitsvis(self, layer: int) -> dict[str, Any]:
+        """The keyword arguments of CircuitsVis's attention_heads for one layer: see `probe.handover`."""
+        return for_circuitsvis(self, layer)
+
+    def to_bertviz(self) -> dict[str, Any]:
+        """The keyword arguments of BertViz's head_view and model_view: see `probe.handover`."""
+        return for_bertviz(self)
 
     def _require_place(self, **place: int) -> None:
         layers, heads, *_ = self.stack.shape

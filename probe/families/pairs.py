@@ -1,6 +1,7 @@
 """An encoder-decoder on a source and a target text: its three attentions, cross-attention with its rectangular pattern."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -8,6 +9,7 @@ from probe import attention
 from probe.errors import InputError
 from probe.families import hooked
 from probe.families.tensors import Stack
+from probe.handover import pair_for_bertviz
 from probe.models import Model
 from probe.tokens import Tokens, tokenize
 from probe.trace import Trace
@@ -99,6 +101,10 @@ class PairTrace:
     @property
     def logits(self) -> Tensor:
         return self.decoder.logits
+
+    def to_bertviz(self) -> dict[str, Any]:
+        """The keyword arguments of BertViz's head_view and model_view for all three attentions: see `probe.handover`."""
+        return pair_for_bertviz(self)
 
     def __repr__(self) -> str:
         size = f"{len(self.source)} source and {len(self.target)} target tokens"

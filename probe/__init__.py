@@ -5,7 +5,9 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
 
     sentences, sentence_files, lexicon (+ lexicon/)    what is read: a user's sentences, the words that ship
     models (+ loading/, embedded/)                     what is loaded, and what must be true of it
+    families/                                          the architectures beside GPT-2: their table, hooks, forward, rows
     tokens, trace, lens                                text to tokens, hooks to tensors, vectors to the tokens they read as
+    handover                                           a trace as other packages draw it
     attention, replay, check                           the formulas, a forward from raw weights, the certificate
     material, splits                                   the sentences of one word made ready, and dealt out to fit, select, report
     senses, ledger, separation                         observation: sense axes, the residual stream as a sum, held-out AUROC
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from probe.check import certify
     from probe.errors import CrossCheckError, InputError, ModelError, ProbeError, UnsupportedModel
     from probe.evaluation.evaluate import Evaluation, evaluate, write_evaluation
+    from probe.families.pairs import CrossTrace, PairTrace
     from probe.inference import sign_flip_test
     from probe.lens import logit_lens, nearest_tokens, residual_stream
     from probe.lexicon import entry, expand, read_sentences, showcase, words
@@ -50,6 +53,8 @@ _HOME = {
     "positions_of_word": "tokens",
     "trace": "trace",
     "Trace": "trace",
+    "PairTrace": "families.pairs",
+    "CrossTrace": "families.pairs",
     "target_states": "trace",
     "TargetStates": "trace",
     "residual_stream": "lens",
@@ -87,6 +92,8 @@ __all__ = [
     "positions_of_word",
     "trace",
     "Trace",
+    "PairTrace",
+    "CrossTrace",
     "target_states",
     "TargetStates",
     "residual_stream",

@@ -61,6 +61,9 @@ def report(
         Path | None,
         typer.Option("--from", help="A finished sweep: its page, from its shards alone, without the model."),
     ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="Refuse before the work what would take more, as 4GB; else what is not free.")
+    ] = None,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
     from probe.report import check_folder, write_report
@@ -71,6 +74,9 @@ def report(
 
         typer.echo(write_page(shards, out, words=words))
         return
+    from probe.cost import parse_memory
+
+    limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None
     if sentences is not None:
         from probe.lexicon import read_sentences
@@ -79,9 +85,13 @@ def report(
     with _progress() as progress:
         progress("loading the model", 0.0)
         from probe.models import load
-        from probe.study import study
+        from probe.study import plan, study
 
-        result = study(load(model), words, corpus=corpus, seed=seed, permutations=permutations, progress=progress)
+        loaded = load(model)
+        planned = plan(loaded, words, corpus=corpus, seed=seed)
+        typer.echo(planned, err=True)
+        planned.require(limit)
+        result = study(loaded, words, corpus=corpus, seed=seed, permutations=permutations, progress=progress)
         progress("writing", 0.98)
         pages = write_report(result, out, command=_command(model, sentences, result.options))
     typer.echo(pages)

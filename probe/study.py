@@ -11,14 +11,15 @@ from difflib import get_close_matches
 
 import pandas as pd
 
-from probe import examples, lexicon, tables
+from probe import cost, examples, lexicon, tables
 from probe.check import Certificate, certify
 from probe.controls import measure_controls
+from probe.cost import Plan
 from probe.errors import InputError
 from probe.experiment import Options, study_word
 from probe.families.table import require_whole
 from probe.lexicon import Corpus
-from probe.material import prepare
+from probe.material import Material, prepare
 from probe.models import Model, Origin, untrained
 from probe.tokens import is_one_token
 
@@ -66,11 +67,9 @@ def study(
     sentences or senses, UnsupportedModel for a family beside GPT-2, and CrossCheckError when the certificate fails: no number
     is reported from a model that disagrees.
     """
-    require_whole(model.config.architecture, "a study")
     report = progress or (lambda stage, share: None)
-    chosen = _choose_words(words, corpus)
-    corpora = {word: _sentences_of(word, corpus, model) for word in chosen}
-    materials = [prepare(model, given, word) for word, given in corpora.items()]
+    materials = _materials(model, words, corpus)
+    chosen = [material.word for material in materials]
     report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
     options = Options(seed, max_pairs, permutations)
@@ -88,7 +87,7 @@ def study(
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = examples.showcase(model, results)
     made: dict[str, object] = {
-        "words": list(chosen),
+        "words": chosen,
         "seed": seed,
         "max_pairs": max_pairs,
         "permutations": permutations,
@@ -96,6 +95,23 @@ def study(
     made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
     data = corpus.sha256 if corpus else lexicon.sha256(chosen)
     return Study(model.name, model.origin, made, certificate, frames, data)
+
+
+def plan(
+    model: Model,
+    words: Sequence[str] | str | None = None,
+    *,
+    corpus: Corpus | None = None,
+    seed: int = 0,
+    max_pairs: int = MAX_PAIRS,
+) -> Plan:
+    """What `study` would cost with the same arguments: forwards, swaps, memory. Raises as `study` does for words and sentences."""
+    return cost.plan(model, _materials(model, words, corpus), Options(seed, max_pairs))
+
+
+def _materials(model: Model, words: Sequence[str] | str | None, corpus: Corpus | None) -> list[Material]:
+    require_whole(model.config.architecture, "a study")
+    return [prepare(model, _sentences_of(word, corpus, model), word) for word in _choose_words(words, corpus)]
 
 
 def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:

@@ -1,0 +1,116 @@
+"""The plan of a study: its counts by hand, its memory against what was held, and the sentence that refuses."""
+
+import importlib
+import sys
+
+import pytest
+import torch
+
+from probe import cost, patching
+from probe.cli import main
+from probe.cost import Plan, parse_memory
+from probe.errors import InputError
+from probe.models import load
+from probe.study import plan, study
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load("tiny-senses")
+
+
+def test_more_words_and_more_sentences_cost_more(model):
+    one, two = plan(model, "bank"), plan(model, ["bank", "mole"])
+    assert two.words == ("bank", "mole")
+    assert one.forwards < two.forwards and one.swaps < two.swaps and one.extra < two.extra
+
+
+def test_the_plan_is_not_exceeded(model, monkeypatch):
+    """Every swapped run of the engine is counted while a study runs; nothing may be more than what was said before."""
+    trace = importlib.import_module("probe.trace")
+    counted = {"swaps": 0, "forwards": 0}
+    carry, read = patching._carry, trace._read_last
+
+    def counting_carry(weights, rows, tree, donor, directions):
+        counted["swaps"] += len(rows) * (len(tree[-1][0]) - 1)
+        return carry(weights, rows, tree, donor, directions)
+
+    def counting_read(model, rows, *values):
+        counted["forwards"] += len(rows)
+        return read(model, rows, *values)
+
+    planned = plan(model, "bank")
+    monkeypatch.setattr(patching, "_carry", counting_carry)
+    monkeypatch.setattr(trace, "_read_last", counting_read)
+    study(model, "bank", permutations=99)
+    assert planned.swaps / 8 < counted["swaps"] <= planned.swaps
+    assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
+
+
+def test_the_plan_is_said_in_one_sentence():
+    planned = Plan(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
+    assert str(planned) == "bank, mole: at most 1,234 forward passes and 56,789 swaps, about 2.8 GB of memory."
+
+
+def test_more_than_is_free_is_refused(monkeypatch):
+    monkeypatch.setattr(cost, "available", lambda: 1_000_000_000)
+    planned = Plan(("bank",), 1, 1, 500_000_000, 1_250_000_000)
+    with pytest.raises(InputError) as refused:
+        planned.require()
+    assert str(refused.value) == (
+        "Planning the study of bank: it would take about 1.2 GB of memory and 1.0 GB are free; close other programs, or take "
+        "fewer words, fewer sentences or a smaller model."
+    )
+    monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
+    assert planned.require() is planned
+    monkeypatch.setattr(cost, "available", lambda: None)
+    assert planned.require() is planned
+
+
+def test_more_than_is_allowed_is_refused():
+    planned = Plan(("bank",), 1, 1, 500_000_000, 1_250_000_000)
+    with pytest.raises(InputError) as refused:
+        planned.require(1_700_000_000)
+    assert str(refused.value) == (
+        "Planning the study of bank: it would take about 1.8 GB of memory and --max-memory allows 1.7 GB; allow more, or take "
+        "fewer words, fewer sentences or a smaller model."
+    )
+    assert planned.require(1_750_000_000) is planned
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("4GB", 4e9), ("500 MB", 5e8), ("1.5g", 1.5e9), ("2GiB", 2e9), ("12345", 12345), (" 3 kb ", 3000)],
+)
+def test_an_amount_of_memory_is_read(text, amount):
+    assert parse_memory(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "much", "-4GB", "4 apples", "0", "4GB5"])
+def test_another_text_is_no_amount(text):
+    with pytest.raises(InputError) as refused:
+        parse_memory(text)
+    assert str(refused.value) == (
+        f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as 4GB or 500MB."
+    )
+
+
+def test_the_command_says_the_plan_and_refuses_before_the_work(monkeypatch, capsys, tmp_path):
+    arguments = ["report", "bank", "--max-memory", "1MB", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["probe", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == ""
+    planned, refused = said.err.splitlines()
+    assert planned.startswith("bank: at most ") and planned.endswith(" GB of memory.")
+    assert "and --max-memory allows 1 MB; allow more" in refused
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_the_system_tells_is_plausible():
+    held, free = cost.resident(), cost.available()
+    assert held is None or 10**8 < held < 10**11
+    assert free is None or 10**7 < free < 10**14
+    block = torch.ones(2**26)  # 256 MiB
+    assert held is None or cost.resident() - held > 0.9 * block.numel() * 4

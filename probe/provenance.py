@@ -89,9 +89,9 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
 
 
 def _write_and_rename(target: Path, raw: bytes) -> None:
-    """The temporary name cannot be guessed and must be new, and the file gets the rights that any new file gets."""
+    """The temporary name cannot be guessed and must be new, and the file gets the rights of any new file, but never for the world to write."""
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)
     try:
         with os.fdopen(handle, "wb") as opened:
             opened.write(raw)

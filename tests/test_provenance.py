@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import stat
 from pathlib import Path
 
@@ -62,7 +63,30 @@ def test_what_is_written_is_there_byte_for_byte(tmp_path: Path, content: str | b
     written = write_atomically(tmp_path / "new" / "page.html", content)
     assert written.read_bytes() == (content.encode() if isinstance(content, str) else content)
     assert [file.name for file in written.parent.iterdir()] == ["page.html"]
-    assert stat.S_IMODE(written.stat().st_mode) == 0o666 & ~current_umask()
+    assert stat.S_IMODE(written.stat().st_mode) == 0o664 & ~current_umask()
+
+
+def test_nothing_is_ever_world_writable_or_under_a_name_that_can_be_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, int]] = []
+    fsync = os.fsync
+
+    def watch(descriptor: int) -> None:
+        opened.append((os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_mode))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    umask = os.umask(0)
+    try:
+        for _ in range(2):
+            write_atomically(tmp_path / "page.html", "text")
+    finally:
+        os.umask(umask)
+    assert all(not mode & stat.S_IWOTH for _, mode in opened)
+    assert not stat.S_IMODE((tmp_path / "page.html").stat().st_mode) & stat.S_IWOTH
+    names = [Path(name).name for name, _ in opened]
+    assert len(set(names)) == 2 and all(re.fullmatch(r"\.page\.html\.[0-9a-f]{16}\.part", name) for name in names)
 
 
 def current_umask() -> int:

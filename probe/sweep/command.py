@@ -26,6 +26,7 @@ def sweep(
         int | None, typer.Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides the split and the donors.")] = 0,
+    block: Annotated[int, typer.Option(min=1, help="Sentences per shard: what a kill can lose.")] = 1024,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep what is finished; this is what happens without it, too.")
     ] = True,
@@ -43,7 +44,7 @@ def sweep(
             model,
             [*sentences, *(more or [])],
             out,
-            options=Options(seed=seed),
+            options=Options(seed=seed, block=block),
             workers=Workers(engine, scheduler, workers),
             step=step,
         )

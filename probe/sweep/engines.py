@@ -8,11 +8,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from probe.errors import InputError
 from probe.sweep import work
-from probe.sweep.shards import Receipt
+from probe.sweep.shards import SCRATCH, Receipt
 from probe.sweep.work import Job, Unit
 
 if TYPE_CHECKING:
@@ -27,17 +29,17 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 
 
 @contextmanager
-def engine(name: str, *, scheduler: str | None = None, workers: int | None = None) -> Iterator[Engine]:
+def engine(name: str, scratch: Path, *, scheduler: str | None = None, workers: int | None = None) -> Iterator[Engine]:
     """The engine of this name, with its workers while it is used.
 
-    `scheduler`: the address of a running Dask scheduler; without one, `workers` processes on this machine (one per processor).
+    `scratch`: where own workers may keep what they need, in a folder that nobody else can open · `scheduler`: the address of a running Dask scheduler; without one, `workers` processes on this machine (one per processor).
     Raises InputError for an unknown engine, where Dask is not installed, and where the scheduler is not there.
     """
     if name == LOCAL:
         yield in_process
     elif name == DASK:
         with ExitStack() as stack:
-            client = stack.enter_context(_client(scheduler, workers or os.cpu_count() or 1))
+            client = stack.enter_context(_client(scheduler, workers or os.cpu_count() or 1, scratch))
             yield lambda job, units: _on_cluster(client, job, units)
     else:
         raise InputError(f"Sweeping with the engine {name!r}: expected one of {', '.join(ENGINES)}; give one of these.")
@@ -50,7 +52,7 @@ def in_process(job: Job, units: Sequence[Unit]) -> Iterator[Receipt]:
 
 
 @contextmanager
-def _client(scheduler: str | None, workers: int) -> "Iterator[Client]":
+def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Client]":
     try:
         import dask
         from distributed import Client, LocalCluster
@@ -59,7 +61,10 @@ def _client(scheduler: str | None, workers: int) -> "Iterator[Client]":
             "Sweeping with the engine 'dask': Dask is not installed; install it with pip install 'probe[cluster]', or use "
             "--engine local, which needs nothing."
         ) from error
-    with dask.config.set(_settings()):
+    with (
+        TemporaryDirectory(dir=scratch, prefix=SCRATCH, ignore_cleanup_errors=True) as own,
+        dask.config.set(_settings()),
+    ):
         try:
             if scheduler is not None:
                 client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
@@ -69,6 +74,7 @@ def _client(scheduler: str | None, workers: int) -> "Iterator[Client]":
                     threads_per_worker=1,
                     processes=True,
                     host=HERE,
+                    local_directory=own,
                     dashboard_address=None,
                     worker_dashboard_address=None,
                     silence_logs=logging.CRITICAL,
@@ -83,8 +89,8 @@ def _client(scheduler: str | None, workers: int) -> "Iterator[Client]":
             with client:
                 yield client
         else:
-            with cluster, Client(cluster, set_as_default=False) as own:
-                yield own
+            with cluster, Client(cluster, set_as_default=False) as client:
+                yield client
 
 
 def _settings() -> dict[str, Any]:

@@ -99,20 +99,23 @@ def read_states(model: Model, sentences: Sequence[Sentence]) -> tuple[Placed | N
     found, reasons = {}, {}
     for row, sentence in enumerate(sentences):
         try:
-            tokenize(model, sentence.text)
-        except InputError:  # of what can be wrong with a text only its length is left by now
-            reasons[row] = f"longer than the {model.config.n_ctx} tokens that the model reads"
-            continue
-        try:
             found[row] = place(model, sentence)
         except InputError:
-            reasons[row] = "its word or its cue is on no token of the model"
+            reasons[row] = _why_not(model, sentence)
     if not found:
         return None, reasons
     tokens, targets = [tokens for tokens, _, _ in found.values()], [word[-1] for _, word, _ in found.values()]
     states = target_states(model, tokens, targets)
     ids = tuple(cut.ids[: target + 1] for cut, target in zip(tokens, targets, strict=True))
     return Placed(tuple(found), ids, tuple(cue for _, _, cue in found.values()), states), reasons
+
+
+def _why_not(model: Model, sentence: Sentence) -> str:
+    try:
+        tokenize(model, sentence.text)
+    except InputError:  # of what can be wrong with a text only its length is left by now
+        return f"longer than the {model.config.n_ctx} tokens that the model reads"
+    return "its word or its cue is on no token of the model"
 
 
 def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, seed: int) -> WordAxes | None:

@@ -92,7 +92,7 @@ def _measure_word(
         "coordinate": coordinate,
         "gap": coordinate[:, axes.depth + 1] - theirs,
     }
-    swaps = [_swapped(weights, placed, axes, chosen) for chosen in (donors, same)]
+    swaps = _swapped(weights, placed, axes, [*donors, *same]).chunk(2)
     rows = torch.arange(len(records))
     moved = [-sign[:, None, None] * swap[rows, :, :, pair] for swap in swaps]
     return by_sentence, by_sentence | _observed(weights, placed, axes, (pair, sign)) | dict(
@@ -116,8 +116,12 @@ def _draw(record: Record, axes: WordAxes) -> dict[str, Any]:
 
 
 def _swapped(weights: Weights, placed: Placed, axes: WordAxes, donors: Sequence[int]) -> Tensor:
-    """How far each head's swap moves the read-out along every axis; 0 above it. `-> row layer head pair`"""
-    moved = patching.swap_heads(weights, placed.ids, axes.donor_z[donors, : axes.depth], axes.directions)
+    """How far each head's swap moves the read-out along every axis; 0 above it. `turn x row layer head pair`
+
+    `donors`: one per row, turn after turn; the turns go together, because what stands before the word is then run once.
+    """
+    rows = placed.ids * (len(donors) // len(placed.ids))
+    moved = patching.swap_heads(weights, rows, axes.donor_z[donors, : axes.depth], axes.directions)
     above = moved.new_zeros(len(moved), len(weights.blocks) - axes.depth, *moved.shape[2:])
     return torch.cat([moved, above], dim=1).double()
 

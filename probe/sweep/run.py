@@ -83,7 +83,7 @@ def sweep(
         _certify(loaded, folder, index)
         job = Job(str(folder), model, loaded.origin.sha256, options)
         chosen = workers or Workers()
-        with engine(chosen.engine, scheduler=chosen.scheduler, workers=chosen.number) as run:
+        with engine(chosen.engine, folder, scheduler=chosen.scheduler, workers=chosen.number) as run:
             fits, blocks = units(made["set"], index)
             _pass(run, job, fits, (step, "fitting"))
             receipts = _pass(run, job, blocks, (step, "measuring"))

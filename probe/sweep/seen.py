@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from probe.errors import InputError
 from probe.sentences import Sentence
+from probe.sweep.shards import SCRATCH
 
 _TABLES = """
 PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
@@ -48,7 +49,7 @@ def reading(folder: Path) -> Iterator[Read]:
     """An empty record in `folder`, gone at the end. Raises InputError where it cannot be kept."""
     try:
         with (
-            TemporaryDirectory(dir=folder, prefix=".seen-") as place,
+            TemporaryDirectory(dir=folder, prefix=SCRATCH) as place,
             closing(sqlite3.connect(Path(place, "seen.sqlite"), isolation_level=None)) as connection,
         ):
             connection.executescript(_TABLES)

@@ -10,6 +10,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from probe.provenance import sha256_of_bytes, write_atomically
 if TYPE_CHECKING:
     import pyarrow
 
-TEMPORARY = ".part"
+TEMPORARY, SCRATCH = ".part", ".scratch-"
 ROWS, AXES, HEADS, SENTENCES, RECEIPTS = "rows", "axes", "heads", "sentences", "receipts"
 FOLDERS = (ROWS, AXES, HEADS, SENTENCES, RECEIPTS)
 Receipt = dict[str, Any]
@@ -150,11 +151,11 @@ def only_writer(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def remove_temporaries(folder: Path) -> int:
-    """Remove the temporary files of processes that died; returns how many."""
+def remove_temporaries(folder: Path) -> None:
+    """Remove the temporary files of processes that died."""
     found = [file for name in (".", *FOLDERS) for file in (folder / name).glob(f".*{TEMPORARY}")]
-    found += [file for place in folder.glob(".seen-*") for file in (*place.iterdir(), place)]
     for file in found:
         with suppress(OSError):
-            file.rmdir() if file.is_dir() and not file.is_symlink() else file.unlink()
-    return len(found)
+            file.unlink()
+    for place in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(place, ignore_errors=True)

@@ -55,7 +55,7 @@ def frames(summed: Summed, folder: Path) -> dict[str, pd.DataFrame]:
 def _gates(both: Mapping[Key, Totals]) -> dict[Key, float]:
     """p of the gap of every pair, adjusted for the pairs of its word."""
     raw = {key: _gap_p(total) for key, total in both.items()}
-    adjusted = {}
+    adjusted: dict[Key, float] = {}
     for word in {word for word, *_ in raw}:
         keys = [key for key in raw if key[0] == word]
         adjusted |= dict(zip(keys, false_discovery_control([raw[key] for key in keys]), strict=True))
@@ -77,7 +77,7 @@ def _gap_p(total: Totals) -> float:
 
 def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
     """Corrected p of every head's swap, all pairs of senses of a word together."""
-    found = {}
+    found: dict[Key, MaxT] = {}
     for word in {word for word, *_ in passed}:
         keys = [key for key in passed if key[0] == word]
         nulls = np.stack([_flips(passed[key]) for key in keys], axis=1)  # draw pair head
@@ -207,6 +207,6 @@ def _word_heads(heads: pd.DataFrame) -> pd.DataFrame:
     numbers = [n for n in shown.columns if n not in (*keys, "sense_a", "sense_b", "p_swap", "q_swap", *RANKS)]
     grouped = shown.groupby(keys, as_index=False, sort=False)
     found = grouped[numbers].mean().merge(grouped[["p_swap"]].min(), on=keys)
-    found["of"] = grouped["net"].size()["size"].to_numpy()
+    found["of"] = grouped[["net"]].count()["net"].to_numpy()
     place = found.groupby("word")["net"].rank(ascending=False, method="first")
     return found.assign(rank=place.astype("Int64"))

@@ -1,0 +1,351 @@
+"""Sweeps that are killed, again and again, and what was lost: `python tests/kill_campaign.py --kills 36 --out reports`.
+
+Every run starts a real `probe sweep` in its own process group on a small model, does something terrible to it at a moment drawn
+with the seed, runs the same command again until it ends well, and compares all shards with those of a run that nothing happened
+to. The tests run one of each kind.
+"""
+
+import argparse
+import csv
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+from sweeping import fingerprints, lost_and_doubled, make_corpus, make_model, temporaries
+
+ROWS, BLOCK = 1200, 16
+WAIT = 180.0
+FULL = "the disk is full; make room there"
+GONE = "the scheduler is gone"
+
+
+@dataclass
+class Stage:
+    """A folder with a model, sentences and the shards of a run that nothing happened to."""
+
+    folder: Path
+    rng: random.Random
+    rows: int = ROWS
+    reference: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def base(self) -> list[str]:
+        return [
+            "--model",
+            str(self.folder / "model"),
+            "--sentences",
+            str(self.folder / "sentences.jsonl"),
+            "--block",
+            str(BLOCK),
+        ]
+
+    def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "probe", "sweep", *self.base, "--out", str(out), "--json", *more]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=out.parent, start_new_session=True
+        )
+
+    def until_done(self, out: Path, *more: str) -> tuple[int, str]:
+        process = self.start(out, *more)
+        _, err = process.communicate(timeout=WAIT)
+        return process.returncode, err
+
+
+@dataclass
+class Outcome:
+    """One run: how often something was killed, what the run said, and what was lost."""
+
+    kind: str
+    kills: int = 0
+    kept: int = 0
+    codes: list[int] = field(default_factory=list)
+    said: str = ""
+    lost: int = 0
+    doubled: int = 0
+    different: int = 0
+    left_over: int = 0
+
+
+def make_stage(folder: Path, *, seed: int = 0, rows: int = ROWS) -> Stage:
+    """Model, sentences and the reference run, made in this process."""
+    from probe.sweep.deal import Options
+    from probe.sweep.run import sweep
+
+    make_model(folder / "model")
+    corpus = make_corpus(folder / "sentences.jsonl", rows)
+    whole = sweep(str(folder / "model"), [corpus], folder / "reference", options=Options(block=BLOCK))
+    return Stage(folder, random.Random(seed), rows, fingerprints(whole.folder))
+
+
+def finished(out: Path) -> int:
+    """How many units have a receipt."""
+    return sum(1 for _ in out.glob("set-*/receipts/*.json"))
+
+
+def wait_for(process: subprocess.Popen[str], out: Path, receipts: int) -> bool:
+    """Wait until so many units are done; False where the run ended before."""
+    end = time.monotonic() + WAIT
+    while time.monotonic() < end and process.poll() is None:
+        if finished(out) >= receipts:
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def moment(stage: Stage) -> int:
+    """After how many units something happens: while axes are fitted, at the first shards, or in the middle."""
+    return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, stage.rows // BLOCK)])
+
+
+def kill_group(process: subprocess.Popen[str], how: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, how)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The worker processes of a driver: those children that hold torch."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if "spawn_main" in " ".join(child.cmdline()):
+                    found.append(child)
+    return found
+
+
+# --- what happens to a run -------------------------------------------------------------------------------------------
+
+
+def driver_killed(stage: Stage, out: Path, outcome: Outcome, *more: str) -> None:
+    """The driver dies by SIGKILL."""
+    process = stage.start(out, *more)
+    at = finished(out) + moment(stage)
+    if wait_for(process, out, at):
+        time.sleep(stage.rng.random() * 0.05)
+        kill_group(process, signal.SIGKILL)
+        outcome.kills += 1
+    process.communicate(timeout=WAIT)
+    outcome.codes.append(process.returncode)
+
+
+def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
+    """The driver of two Dask workers dies by SIGKILL: they must not go on for ever."""
+    process = stage.start(out, "--engine", "dask", "--workers", "2")
+    if wait_for(process, out, 1 + moment(stage)):
+        orphans = workers_of(process)
+        kill_group(process, signal.SIGKILL)
+        outcome.kills += 1
+        _, alive = psutil.wait_procs(orphans, timeout=60)
+        outcome.left_over += len(alive)
+    process.communicate(timeout=WAIT)
+    outcome.codes.append(process.returncode)
+
+
+def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
+    """A Dask worker dies by SIGKILL in the middle: the run goes on by itself."""
+    process = stage.start(out, "--engine", "dask", "--workers", "2")
+    if wait_for(process, out, 2 + moment(stage) // 2):
+        victims = workers_of(process)
+        if victims:
+            with suppress(psutil.NoSuchProcess):
+                stage.rng.choice(victims).kill()
+                outcome.kills += 1
+    _, err = process.communicate(timeout=WAIT)
+    outcome.codes.append(process.returncode)
+    outcome.said = err.strip().splitlines()[-1] if err.strip() else ""
+
+
+def scheduler_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
+    """A Dask scheduler of its own dies by SIGKILL: the driver ends with a sentence."""
+    with dask_of_its_own(out.parent) as (scheduler, address):
+        process = stage.start(out, "--engine", "dask", "--scheduler", address)
+        if wait_for(process, out, 2 + moment(stage) // 2):
+            scheduler.kill()
+            outcome.kills += 1
+        _, err = process.communicate(timeout=WAIT)
+        outcome.codes.append(process.returncode)
+        outcome.said = err.strip().splitlines()[-1] if err.strip() else ""
+
+
+def interrupted(stage: Stage, out: Path, outcome: Outcome) -> None:
+    """Ctrl-C."""
+    process = stage.start(out)
+    if wait_for(process, out, 1 + moment(stage)):
+        kill_group(process, signal.SIGINT)
+        outcome.kills += 1
+    _, err = process.communicate(timeout=WAIT)
+    outcome.codes.append(process.returncode)
+    outcome.said = err.strip().splitlines()[-1] if err.strip() else ""
+
+
+def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
+    """The driver dies, and somebody cuts finished shards."""
+    process = stage.start(out)
+    if wait_for(process, out, 6 + moment(stage) // 2):
+        kill_group(process, signal.SIGKILL)
+        outcome.kills += 1
+    process.communicate(timeout=WAIT)
+    outcome.codes.append(process.returncode)
+    made = sorted(out.glob("set-*/heads/*.parquet"))
+    for victim in stage.rng.sample(made, min(2, len(made))):
+        victim.write_bytes(victim.read_bytes()[: stage.rng.randrange(victim.stat().st_size)])
+        outcome.kills += 1
+
+
+def disk_full(stage: Stage, out: Path, outcome: Outcome) -> None:
+    """The disk is full: the run ends with a sentence, and goes on once there is room."""
+    out.mkdir()
+    size = stage.rng.randrange(300, 900)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(out)], check=True)
+    code, err = stage.until_done(out)
+    outcome.codes.append(code)
+    outcome.said = err.strip().splitlines()[-1] if err.strip() else ""
+    outcome.kills += 1
+    subprocess.run(["mount", "-o", "remount,size=64m", str(out)], check=True)
+
+
+KINDS: dict[str, Callable[[Stage, Path, Outcome], None]] = {
+    kind.__name__: kind
+    for kind in (
+        driver_killed,
+        driver_killed_with_dask,
+        worker_killed,
+        scheduler_killed,
+        interrupted,
+        truncated,
+        disk_full,
+    )
+}
+
+
+def can_mount() -> bool:
+    """Whether a small file system can be made here."""
+    with TemporaryDirectory() as place:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, check=False
+        )
+        if done.returncode == 0:
+            subprocess.run(["umount", place], check=True)
+    return done.returncode == 0
+
+
+@contextmanager
+def dask_of_its_own(folder: Path):
+    """A scheduler and one worker in processes of their own; yields the scheduler's process and address."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment |= {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
+    note = folder / f"scheduler-{time.monotonic_ns()}.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    here = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(note)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "cwd": folder}
+    scheduler = subprocess.Popen([*command, *here], **quiet)
+    worker = None
+    try:
+        end = time.monotonic() + WAIT
+        while time.monotonic() < end and not (note.exists() and note.stat().st_size):
+            time.sleep(0.05)
+        address = json.loads(note.read_text())["address"]
+        command = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            address,
+            "--nthreads",
+            "1",
+            "--host",
+            "127.0.0.1",
+        ]
+        worker = subprocess.Popen([*command, "--no-dashboard", "--no-nanny", "--death-timeout", "10"], **quiet)
+        yield scheduler, address
+    finally:
+        for process in (worker, scheduler):
+            if process is not None:
+                process.kill()
+                process.wait()
+
+
+def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
+    """Let one kind of thing happen to a fresh run `times` times, finish the run, and count what was lost."""
+    outcome = Outcome(kind)
+    with TemporaryDirectory(
+        dir=stage.folder, prefix=f"{kind} ü "
+    ) as place:  # blanks and letters beyond ASCII in the path
+        out = Path(place) / "out"
+        try:
+            for _ in range(times):
+                KINDS[kind](stage, out, outcome)
+            outcome.kept = finished(out)
+            code, err = stage.until_done(out)
+            if code:
+                raise RuntimeError(f"after {kind}: {err}")
+            outcome.codes.append(code)
+            [folder] = out.glob("set-*")
+            found = fingerprints(folder)
+            outcome.lost, outcome.doubled = lost_and_doubled(folder, stage.rows)
+            outcome.different = len(set(found.items()) ^ set(stage.reference.items()))
+            outcome.left_over += len(temporaries(out))
+        finally:
+            if os.path.ismount(out):
+                subprocess.run(["umount", str(out)], check=True)
+            shutil.rmtree(out, ignore_errors=True)
+    return outcome
+
+
+COLUMNS = ("kind", "runs", "kills", "rows", "rows_lost", "rows_doubled", "files_different", "left_over")
+
+
+def campaign(folder: Path, kills: int, *, seed: int = 0, rows: int = ROWS) -> list[dict[str, object]]:
+    """Kinds in turn until there are `kills`; one row per kind, and their sum."""
+    stage = make_stage(folder, seed=seed, rows=rows)
+    kinds = [kind for kind in KINDS if kind != "disk_full" or can_mount()]
+    found: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
+    while sum(outcome.kills for all_of in found.values() for outcome in all_of) < kills:
+        for kind in kinds:
+            found[kind].append(run_kind(stage, kind, times=3 if kind == "driver_killed" else 1))
+            print(found[kind][-1], file=sys.stderr, flush=True)
+    rows_of = [
+        dict(
+            zip(
+                COLUMNS,
+                (kind, len(all_of), sum(o.kills for o in all_of), rows * len(all_of))
+                + tuple(
+                    sum(getattr(o, name) for o in all_of) for name in ("lost", "doubled", "different", "left_over")
+                ),
+                strict=True,
+            )
+        )
+        for kind, all_of in found.items()
+    ]
+    total = {"kind": "all"} | {name: sum(int(str(row[name])) for row in rows_of) for name in COLUMNS[1:]}
+    return [*rows_of, total]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=36)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("reports"))
+    given = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        rows = campaign(Path(folder), given.kills, seed=given.seed)
+    with (given.out / "kill_campaign.csv").open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

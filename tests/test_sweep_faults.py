@@ -1,0 +1,85 @@
+"""What kills a sweep and loses nothing: real processes, one of each kind. `python tests/kill_campaign.py` runs many."""
+
+import subprocess
+import sys
+
+import pytest
+from kill_campaign import FULL, GONE, can_mount, make_stage, run_kind
+from sweeping import fingerprints, make_corpus, make_model
+
+from probe.sweep.run import Workers, sweep
+
+pytest.importorskip("distributed", reason="the extra probe[cluster] is not installed")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    return make_stage(tmp_path_factory.mktemp("stage"), seed=1, rows=600)
+
+
+def assert_nothing_is_lost(outcome):
+    assert (outcome.lost, outcome.doubled, outcome.different, outcome.left_over) == (0, 0, 0, 0), outcome
+    assert outcome.kills > 0 and outcome.codes[-1] == 0, outcome
+
+
+def test_the_driver_is_killed_twice(stage):
+    outcome = run_kind(stage, "driver_killed", times=2)
+    assert_nothing_is_lost(outcome)
+    assert -9 in outcome.codes
+
+
+def test_a_dask_worker_is_killed_in_the_middle(stage):
+    outcome = run_kind(stage, "worker_killed")
+    assert_nothing_is_lost(outcome)
+    assert outcome.codes == [0, 0], "the run ends well by itself"
+
+
+def test_the_scheduler_is_killed(stage):
+    outcome = run_kind(stage, "scheduler_killed")
+    assert_nothing_is_lost(outcome)
+    assert outcome.codes[0] == 2 and outcome.said.startswith("probe: Sweeping ") and GONE in outcome.said, outcome
+
+
+def test_the_driver_of_a_cluster_is_killed(stage):
+    assert_nothing_is_lost(run_kind(stage, "driver_killed_with_dask"))
+
+
+def test_ctrl_c_is_130_and_goes_on_later(stage):
+    outcome = run_kind(stage, "interrupted")
+    assert_nothing_is_lost(outcome)
+    assert outcome.codes[0] == 130 and outcome.said.startswith("probe: interrupted; finished "), outcome
+
+
+def test_finished_shards_are_cut(stage):
+    assert_nothing_is_lost(run_kind(stage, "truncated"))
+
+
+@pytest.mark.skipif(not can_mount(), reason="no small file system can be mounted here")
+def test_the_disk_is_full(stage):
+    outcome = run_kind(stage, "disk_full")
+    assert_nothing_is_lost(outcome)
+    assert outcome.codes[0] == 2 and FULL in outcome.said and "/out/set-" in outcome.said, outcome
+
+
+def test_the_tables_are_the_same_whoever_made_them(stage, tmp_path):
+    from probe.sweep.deal import Options
+
+    model, corpus = stage.folder / "model", stage.folder / "sentences.jsonl"
+    workers = Workers("dask", None, 2)
+    result = sweep(str(model), [corpus], tmp_path / "out", options=Options(block=16), workers=workers)
+    assert fingerprints(result.folder) == stage.reference
+
+
+def test_without_dask_the_engine_says_what_to_install(tmp_path):
+    make_model(tmp_path / "model")
+    make_corpus(tmp_path / "s.jsonl", 60)
+    code = (
+        "import sys; sys.modules['distributed'] = None\n"
+        f"sys.argv = ['probe', 'sweep', '--model', {str(tmp_path / 'model')!r}, '--sentences', {str(tmp_path / 's.jsonl')!r},"
+        f" '--out', {str(tmp_path / 'out')!r}, '--engine', 'dask']\n"
+        "from probe.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Dask is not installed; install it with pip install 'probe[cluster]', or use --engine local" in done.stderr

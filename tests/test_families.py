@@ -14,7 +14,8 @@ from probe import attention as formulas
 from probe.check import DEFAULT_TEXTS, Certificate, certify
 from probe.errors import CrossCheckError, InputError, ModelError
 from probe.families import ends, forward, trust
-from probe.families.table import FAMILIES, Attention
+from probe.families.entry import Attention
+from probe.families.table import FAMILIES
 from probe.models import Model, load
 from probe.tokens import tokenize
 from probe.trace import Trace, trace

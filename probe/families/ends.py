@@ -7,7 +7,7 @@ from torch import Tensor
 
 from probe import attention as formulas
 from probe.families.forward import norm
-from probe.families.table import FAMILIES, Family
+from probe.families.table import FAMILIES
 from probe.loading.config import Config
 
 Weights = Mapping[str, Tensor]
@@ -15,7 +15,11 @@ EMBEDDING_NORM = {"bert": "embeddings.LayerNorm", "roberta": "embeddings.LayerNo
 POSITION_TABLE = {"bert": "embeddings.position_embeddings", "bart": "{}.embed_positions"}
 POSITION_TABLE["roberta"] = POSITION_TABLE["bert"]
 FINAL_NORM = {"t5": "{}.final_layer_norm", "gpt_neox": "final_layer_norm", "llama": "norm", "qwen2": "norm"}
-TRANSFORM = {"bert": "cls.predictions.transform.{}", "roberta": "lm_head.{}"}
+TRANSFORM = {
+    "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+    "roberta": ("lm_head.dense", "lm_head.layer_norm"),
+}
+HEAD_BIAS = {"bert": "cls.predictions.bias", "roberta": "lm_head.bias"}
 
 
 def embed(weights: Weights, ids: Tensor, config: Config, *, side: str = "", dtype: torch.dtype) -> Tensor:
@@ -23,17 +27,16 @@ def embed(weights: Weights, ids: Tensor, config: Config, *, side: str = "", dtyp
 
     `pos -> pos d_model`
     """
-    raw = {name: tensor.to(dtype) for name, tensor in weights.items() if _at_the_ends(name, config)}
-    resid = raw[FAMILIES[config.architecture].embed + ".weight"][ids] * config.embed_scale
+    kind, first = config.architecture, config.positions.first
+    resid = weights[FAMILIES[kind].embed + ".weight"][ids].to(dtype) * config.embed_scale
     if config.positions.kind == "learned":
-        first = config.positions.first
-        table = raw[POSITION_TABLE[config.architecture].format(side) + ".weight"]
-        resid = resid + table[first : first + len(ids)]
+        table = weights[POSITION_TABLE[kind].format(side) + ".weight"]
+        resid = resid + table[first : first + len(ids)].to(dtype)
     if config.positions.kind == "sinusoidal":
         resid = resid + sinusoids(len(ids), config.d_model).to(resid)
     if config.n_token_types:
-        resid = resid + raw["embeddings.token_type_embeddings.weight"][0]
-    return _normed(raw, resid, EMBEDDING_NORM.get(config.architecture, "").format(side), config)
+        resid = resid + weights["embeddings.token_type_embeddings.weight"][0].to(dtype)
+    return _normed(weights, resid, EMBEDDING_NORM.get(kind, "").format(side), config)
 
 
 def sinusoids(n: int, d_model: int) -> Tensor:
@@ -48,44 +51,31 @@ def sinusoids(n: int, d_model: int) -> Tensor:
 
 def finish(weights: Weights, resid_post: Tensor, config: Config, *, side: str = "") -> Tensor:
     """What leaves a stack: its last resid_post through the final norm, where the family has one. `pos d_model -> pos d_model`"""
-    return _normed(
-        {n: t.to(resid_post.dtype) for n, t in weights.items() if _at_the_ends(n, config)},
-        resid_post,
-        FINAL_NORM.get(config.architecture, "").format(side),
-        config,
-    )
+    return _normed(weights, resid_post, FINAL_NORM.get(config.architecture, "").format(side), config)
 
 
 def logits(weights: Weights, final: Tensor, config: Config) -> Tensor:
     """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
     family = FAMILIES[config.architecture]
-    raw = {name: tensor.to(final.dtype) for name, tensor in weights.items() if _at_the_ends(name, config)}
+    bias = weights.get("final_logits_bias", final.new_zeros(1))
     if config.architecture in TRANSFORM:
-        final, bias = _transformed(raw, final, config)
-    else:
-        bias = raw.get("final_logits_bias", final.new_zeros(1))
+        final, bias = _transformed(weights, final, config), weights[HEAD_BIAS[config.architecture]]
     if config.architecture == "t5" and config.tied:
         final = final * config.d_model**-0.5
-    return final @ _unembedding(raw, family).T + bias
+    unembed = weights[(family.embed if config.tied else family.unembed) + ".weight"]
+    return final @ unembed.to(final).T + bias.to(final)
 
 
-def _transformed(raw: Weights, final: Tensor, config: Config) -> tuple[Tensor, Tensor]:
-    """BERT's head before its last product: norm(gelu(x W + b)), and the bias of that product."""
-    name = TRANSFORM[config.architecture]
-    dense = final @ raw[name.format("dense.weight")].T + raw[name.format("dense.bias")]
-    last = "LayerNorm" if config.architecture == "bert" else "layer_norm"
-    bias = raw["cls.predictions.bias" if config.architecture == "bert" else "lm_head.bias"]
-    return _normed(raw, formulas.gelu(dense), name.format(last), config), bias
+def _transformed(weights: Weights, final: Tensor, config: Config) -> Tensor:
+    """BERT's head before its last product: norm(activation(x W + b)), which is always GELU in RoBERTa."""
+    dense, last = TRANSFORM[config.architecture]
+    inner = final @ weights[dense + ".weight"].to(final).T + weights[dense + ".bias"].to(final)
+    activation = formulas.gelu if config.architecture == "roberta" else getattr(formulas, config.activation)
+    return _normed(weights, activation(inner), last, config)
 
 
-def _unembedding(raw: Weights, family: Family) -> Tensor:
-    return raw.get(family.unembed + ".weight", raw[family.embed + ".weight"])
-
-
-def _normed(raw: Weights, x: Tensor, name: str, config: Config) -> Tensor:
-    return norm(x, raw[name + ".weight"], raw.get(name + ".bias"), config) if name else x
-
-
-def _at_the_ends(name: str, config: Config) -> bool:
-    layers = {attention.layers.partition("{}")[0] for attention in FAMILIES[config.architecture].attentions}
-    return not name.startswith(tuple(layers))
+def _normed(weights: Weights, x: Tensor, name: str, config: Config) -> Tensor:
+    if not name:
+        return x
+    bias = weights.get(name + ".bias")
+    return norm(x, weights[name + ".weight"].to(x), None if bias is None else bias.to(x), config)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from probe import attention as formulas
-from probe.families.table import FAMILIES, Attention
+from probe.families.entry import Attention
+from probe.families.table import FAMILIES
 from probe.families.tensors import Block
 from probe.loading.config import Config, Positions
 

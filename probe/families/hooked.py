@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from probe.families import forward
-from probe.families.table import FAMILIES, Attention
+from probe.families.entry import Attention
+from probe.families.table import FAMILIES
 from probe.families.tensors import Stack, layers_of, read_stacks
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from probe.families import ends, forward
+from probe.families.entry import Attention
 from probe.families.hooked import Reading
-from probe.families.table import FAMILIES, Attention
+from probe.families.table import FAMILIES
 from probe.families.tensors import Block
 from probe.loading.config import Config
 

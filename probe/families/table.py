@@ -1,235 +1,26 @@
 """One entry per family: where its blocks are, which hooks are right, which lie, where norms sit, mask, positions, raw names.
 
-Words of the shapes in `parts`: d d_model, h heads x d_head, g key-value heads x d_head, m d_mlp, v d_vocab, p rows of the
-position table, t token types, b relative-position buckets, n heads; "+" adds a bias as long as the first.
-GPT-2 is here for its names only: its config, tensors and whole-model oracle stand in `loading` and `replay`.
+GPT-2 is here for its names only: its config, tensors and whole-model oracle stand in `loading` and `replay`. The attentions,
+with their hooks and weights, stand in `stacks`, which also explains the words of shapes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Literal
 
 from probe.errors import UnsupportedModel
-
-Kind = Literal["decoder", "encoder", "encoder-decoder"]
-NOTHING: Mapping[str, str] = MappingProxyType({})
-RECOMPUTED = "scores recomputed from q.k"
-
-
-@dataclass(frozen=True)
-class Repair:
-    """A hook that lies (`raw`, within its block; empty where there is none) and, in words, what the trace holds instead."""
-
-    raw: str
-    instead: str
-
-
-@dataclass(frozen=True)
-class Attention:
-    """One attention per layer: its `name` in an encoder-decoder, its place among the hooks, and its mask.
-
-    `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that are something else.
-    `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind it.
-    """
-
-    name: Literal["", "encoder", "decoder", "cross"]
-    blocks: str
-    hooks: Mapping[str, str]
-    layers: str
-    parts: Mapping[str, tuple[str, str]]
-    causal: bool = False
-    lies: Mapping[str, Repair] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Family:
-    """What is common to every model of one architecture; `headless` names the classes that have no language-model head.
-
-    `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its norms,
-    all of its norms, or its norms and its softmax. `outside` and `head` are the weights of no layer, by raw name and shape;
-    `unembed` is among them only when it is not the transposed `embed`. `ignored` may be there: no formula reads it.
-    """
-
-    name: str
-    kind: Kind
-    architectures: tuple[str, ...]
-    headless: tuple[str, ...] = ()
-    prefix: str = ""
-    norm: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
-    norm_first: bool = True
-    positions: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
-    scaled: bool = True
-    single: Literal["", "variance", "norm", "norm and softmax"] = ""
-    parallel: bool = False
-    attentions: tuple[Attention, ...] = ()
-    outside: Mapping[str, str] = field(default_factory=dict)
-    head: Mapping[str, str] = field(default_factory=dict)
-    optional: Mapping[str, str] = field(default_factory=dict)
-    embed: str = ""
-    unembed: str = "lm_head"
-    ignored: tuple[str, ...] = ()
-
-
-def _attention_hooks(attn: str) -> dict[str, str]:
-    return {name: f"{attn}.hook_{name}" for name in ("q", "k", "v", "pattern", "z")}
-
-
-def _norm_first(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
-    streams = {"resid_pre": "hook_resid_pre", "x": f"{norm}.hook_out", "attn_out": "hook_attn_out"}
-    after = {"resid_mid": "hook_resid_mid", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
-    return streams | _attention_hooks(attn) | {"scores": f"{attn}.hook_attn_scores"} | after
-
-
-def _norm_last(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed."""
-    streams = {"resid_pre": "hook_resid_pre", "x": f"{attn}.q.hook_in", "attn_out": f"{attn}.o.hook_out"}
-    after = {"resid_mid": f"{norm}.hook_out", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
-    return streams | _attention_hooks(attn) | after
-
-
-def _norm_last_lies(attn: str = "attn") -> dict[str, Repair]:
-    return {
-        "scores": Repair(f"{attn}.hook_attn_scores", RECOMPUTED),
-        "resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum"),
-    }
-
-
-BERT_ATTENTION = {
-    "q": ("attention.self.query", "h d +"),
-    "k": ("attention.self.key", "h d +"),
-    "v": ("attention.self.value", "h d +"),
-    "o": ("attention.output.dense", "d h +"),
-    "norm": ("attention.output.LayerNorm", "d +"),
-    "in": ("intermediate.dense", "m d +"),
-    "out": ("output.dense", "d m +"),
-    "norm_mlp": ("output.LayerNorm", "d +"),
-}
-BERT_OUTSIDE = {
-    "embeddings.word_embeddings": "v d",
-    "embeddings.position_embeddings": "p d",
-    "embeddings.token_type_embeddings": "t d",
-    "embeddings.LayerNorm": "d +",
-}
-BERT_STACK = Attention(
-    "",
-    "blocks",
-    _norm_last(),
-    "encoder.layer.{}.",
-    BERT_ATTENTION,
-    lies=_norm_last_lies() | {"attn_out": Repair("hook_attn_out", "read in front of the sum and its norm")},
+from probe.families.entry import Family
+from probe.families.stacks import (
+    BART_STACKS,
+    BART_TIED,
+    BERT_OUTSIDE,
+    BERT_STACK,
+    LLAMA_OUTSIDE,
+    LLAMA_PARTS,
+    NEOX_LIES,
+    NEOX_PARTS,
+    QWEN2_BIASES,
+    T5_STACKS,
+    causal_stack,
 )
-
-
-def _bart_parts(attn: str, norm: str) -> dict[str, tuple[str, str]]:
-    heads = {part: (f"{attn}.{part}_proj", "h d +") for part in "qkv"}
-    return heads | {"o": (f"{attn}.out_proj", "d h +"), "norm": (norm, "d +")}
-
-
-BART_MLP = {"in": ("fc1", "m d +"), "out": ("fc2", "d m +"), "norm_mlp": ("final_layer_norm", "d +")}
-BART_CROSS = _norm_last("cross_attn", "ln2") | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"}
-BART_STACKS = (
-    Attention(
-        "encoder",
-        "encoder_blocks",
-        _norm_last(),
-        "encoder.layers.{}.",
-        _bart_parts("self_attn", "self_attn_layer_norm") | BART_MLP,
-        lies=_norm_last_lies(),
-    ),
-    Attention(
-        "decoder",
-        "decoder_blocks",
-        _norm_last("self_attn"),
-        "decoder.layers.{}.",
-        _bart_parts("self_attn", "self_attn_layer_norm") | BART_MLP,
-        causal=True,
-        lies=_norm_last_lies("self_attn"),
-    ),
-    Attention(
-        "cross",
-        "decoder_blocks",
-        {name: hook for name, hook in BART_CROSS.items() if name not in ("mlp_out", "resid_post")},
-        "decoder.layers.{}.",
-        _bart_parts("encoder_attn", "encoder_attn_layer_norm"),
-        lies={"scores": Repair("cross_attn.hook_attn_scores", RECOMPUTED)},
-    ),
-)
-BART_TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-
-
-def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
-    heads = {part: (f"layer.{number}.{attn}.{part}", "h d") for part in "qkv"}
-    return heads | {"o": (f"layer.{number}.{attn}.o", "d h"), "norm": (f"layer.{number}.layer_norm", "d")}
-
-
-def _t5_mlp(number: int) -> dict[str, tuple[str, str]]:
-    dense = f"layer.{number}.DenseReluDense"
-    gate = {"gate": (f"{dense}.wi_0", "m d"), "up": (f"{dense}.wi_1", "m d")}  # either these two or "in"
-    return gate | {
-        "in": (f"{dense}.wi", "m d"),
-        "out": (f"{dense}.wo", "d m"),
-        "norm_mlp": (f"layer.{number}.layer_norm", "d"),
-    }
-
-
-T5_CROSS = _norm_first("cross_attn", "ln2") | {
-    "resid_pre": "hook_resid_mid",
-    "attn_out": "hook_cross_attn_out",
-    "resid_mid": "hook_resid_mid2",
-    "memory": "cross_attn.k.hook_in",
-}
-T5_STACKS = (
-    Attention(
-        "encoder", "encoder_blocks", _norm_first(), "encoder.block.{}.", _t5_parts(0, "SelfAttention") | _t5_mlp(1)
-    ),
-    Attention(
-        "decoder",
-        "decoder_blocks",
-        {name: hook for name, hook in _norm_first("self_attn").items() if name != "scores"},
-        "decoder.block.{}.",
-        _t5_parts(0, "SelfAttention") | _t5_mlp(2),
-        causal=True,
-        lies={"scores": Repair("self_attn.hook_attn_scores", RECOMPUTED)},
-    ),
-    Attention(
-        "cross",
-        "decoder_blocks",
-        {name: hook for name, hook in T5_CROSS.items() if name not in ("mlp_out", "resid_post")},
-        "decoder.block.{}.",
-        _t5_parts(1, "EncDecAttention"),
-    ),
-)
-LLAMA_PARTS = {
-    "q": ("self_attn.q_proj", "h d"),
-    "k": ("self_attn.k_proj", "g d"),
-    "v": ("self_attn.v_proj", "g d"),
-    "o": ("self_attn.o_proj", "d h"),
-    "norm": ("input_layernorm", "d"),
-    "gate": ("mlp.gate_proj", "m d"),
-    "up": ("mlp.up_proj", "m d"),
-    "out": ("mlp.down_proj", "d m"),
-    "norm_mlp": ("post_attention_layernorm", "d"),
-}
-QWEN2_BIASES = {part: (name, shape + " +") for part, (name, shape) in LLAMA_PARTS.items() if part in ("q", "k", "v")}
-LLAMA_OUTSIDE = {"embed_tokens": "v d", "norm": "d"}
-NEOX_PARTS = {
-    "qkv": ("attention.query_key_value", "3h d +"),
-    "o": ("attention.dense", "d h +"),
-    "norm": ("input_layernorm", "d +"),
-    "in": ("mlp.dense_h_to_4h", "m d +"),
-    "out": ("mlp.dense_4h_to_h", "d m +"),
-    "norm_mlp": ("post_attention_layernorm", "d +"),
-}
-
-
-def _causal(
-    parts: Mapping[str, tuple[str, str]], lies: Mapping[str, Repair] = MappingProxyType({})
-) -> tuple[Attention]:
-    hooks = {name: hook for name, hook in _norm_first().items() if name not in lies}
-    return (Attention("", "blocks", hooks, "layers.{}.", parts, causal=True, lies=lies),)
-
 
 FAMILIES: Mapping[str, Family] = {
     "gpt2": Family(
@@ -333,7 +124,7 @@ FAMILIES: Mapping[str, Family] = {
         prefix="gpt_neox.",
         positions="rotary",
         parallel=True,
-        attentions=_causal(NEOX_PARTS, {"resid_mid": Repair("", "E + attn_out, which no hook holds")}),
+        attentions=causal_stack(NEOX_PARTS, NEOX_LIES),
         outside={"embed_in": "v d", "final_layer_norm": "d +"},
         embed="embed_in",
         unembed="embed_out",
@@ -347,7 +138,7 @@ FAMILIES: Mapping[str, Family] = {
         norm="RMSNorm",
         positions="rotary",
         single="norm and softmax",
-        attentions=_causal(LLAMA_PARTS),
+        attentions=causal_stack(LLAMA_PARTS),
         outside=LLAMA_OUTSIDE,
         embed="embed_tokens",
         ignored=(".rotary_emb.inv_freq",),
@@ -360,7 +151,7 @@ FAMILIES: Mapping[str, Family] = {
         norm="RMSNorm",
         positions="rotary",
         single="norm and softmax",
-        attentions=_causal(LLAMA_PARTS | QWEN2_BIASES),
+        attentions=causal_stack(LLAMA_PARTS | QWEN2_BIASES),
         outside=LLAMA_OUTSIDE,
         embed="embed_tokens",
         ignored=(".rotary_emb.inv_freq",),

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.families.table import FAMILIES, Attention
+from probe.families.entry import Attention
+from probe.families.table import FAMILIES
 from probe.loading.config import Config
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from probe.families import hooked
-from probe.families.table import FAMILIES, Attention
+from probe.families.entry import Attention
+from probe.families.table import FAMILIES
 from probe.families.tensors import read_stacks
 from probe.loading.config import refuse
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probe.errors import UnsupportedModel
-from probe.families.table import FAMILIES, Family
+from probe.families.entry import Family
+from probe.families.table import FAMILIES
 from probe.loading.config import Config, Positions, epsilon_from, refuse, size_from
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}

@@ -155,11 +155,10 @@ def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 
 def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
-    """A Dask worker dies by SIGKILL in the middle: the run goes on by itself."""
+    """Dask workers die by SIGKILL in the middle, one and later another: the run goes on by itself."""
     process = stage.start(out, "--engine", "dask", "--workers", "2")
-    if wait_for(process, out, 2 + moment(stage) // 2):
-        victims = workers_of(process)
-        if victims:
+    for at in sorted((2 + moment(stage) // 2, 4 + moment(stage) // 2)):
+        if wait_for(process, out, at) and (victims := workers_of(process)):
             with suppress(psutil.NoSuchProcess):
                 stage.rng.choice(victims).kill()
                 outcome.kills += 1
@@ -200,7 +199,7 @@ def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
     process.communicate(timeout=WAIT)
     outcome.codes.append(process.returncode)
     made = sorted(out.glob("set-*/heads/*.parquet"))
-    for victim in stage.rng.sample(made, min(2, len(made))):
+    for victim in stage.rng.sample(made, min(3, len(made))):
         victim.write_bytes(victim.read_bytes()[: stage.rng.randrange(victim.stat().st_size)])
         outcome.kills += 1
 
@@ -304,6 +303,7 @@ def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
     return outcome
 
 
+TIMES = {"driver_killed": 4, "interrupted": 3, "driver_killed_with_dask": 2}
 COLUMNS = ("kind", "runs", "kills", "rows", "rows_lost", "rows_doubled", "files_different", "left_over")
 
 
@@ -314,7 +314,7 @@ def campaign(folder: Path, kills: int, *, seed: int = 0, rows: int = ROWS) -> li
     found: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
     while sum(outcome.kills for all_of in found.values() for outcome in all_of) < kills:
         for kind in kinds:
-            found[kind].append(run_kind(stage, kind, times=3 if kind == "driver_killed" else 1))
+            found[kind].append(run_kind(stage, kind, times=TIMES.get(kind, 1)))
             print(found[kind][-1], file=sys.stderr, flush=True)
     rows_of = [
         dict(

@@ -1,0 +1,467 @@
+"""Hostile input, generated: every door that a file or a text comes through, with what may come out of it.
+
+Each target draws a case and tries it: the outcome is "taken" or "refused", in a sentence of a ProbeError. Anything else, a
+traceback, a lost row, a text that became markup, fails. `tests/test_fuzz.py` tries a few hundred of each, and
+`python tests/fuzzing.py --cases 100000 --out reports` many, and writes down how many.
+"""
+
+import argparse
+import csv
+import io
+import json
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+from checkpoints import make_checkpoint, make_tokenizer
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from probe.errors import ProbeError
+from probe.loading.checkpoints import locate, read_weights
+from probe.loading.kinds import read_config
+from probe.pages import html
+from probe.sentence_files import read_table
+from probe.sentences import check_row, read_sentences
+from probe.sweep import shards
+from probe.sweep.page import read_manifest
+from probe.sweep.streams import Source, stream
+from probe.tokens import positions_of_span, tokenize
+
+TAKEN, REFUSED = "taken", "refused"
+GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
+AWKWARD = (
+    *(
+        "",
+        " ",
+        "\x00",
+        "\ud800",
+        "\udfff tail",
+        "\u202eevil\u202c",
+        "\u2028",
+        "\ufeff",
+        "\r",
+        "\r\n",
+        '"',
+        "'",
+        "\\",
+        "\t",
+    ),
+    *(
+        "é",
+        "e\u0301",
+        "🦔",
+        "البنك",
+        "<script>x</script>",
+        "</script>",
+        "{{ 7 * 7 }}",
+        "a" * 3000,
+        "bank",
+        "NaN",
+        "null",
+    ),
+    *("-1", "1e400", "9" * 40, "<!--", "]]>", "&lt;", "javascript:x", "=1+1", "%s%n", "../../x"),
+)
+texts = st.one_of(st.sampled_from(AWKWARD), st.text(max_size=30), st.text(st.characters(codec=None), max_size=8))
+numbers = st.one_of(st.integers(-3, 40), st.sampled_from((10**18, -(10**18), 10**400, 2**63, 1.5, 1e308, float("nan"))))
+values = st.one_of(texts, numbers, st.none(), st.booleans(), st.lists(st.integers(), max_size=2))
+fields = st.sampled_from((*GOOD, "frame", "pair", "cue_start", "cue_end", "distance", "split", "other"))
+changes = st.one_of(st.just({}), st.just({"frame": "\u202eevil\r\n"}), st.dictionaries(fields, values, max_size=3))
+rows = changes.map(lambda changed: GOOD | changed)
+noise = st.binary(max_size=60)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A door: what is drawn for it, and what is tried with it; `cost` is about how many others one case takes."""
+
+    draw: st.SearchStrategy[Any]
+    attempt: Callable[[Path, Any], str]
+    cost: int = 1
+
+
+def sentence_of(error: ProbeError) -> str:
+    """One sentence, no traceback, whatever was in the file."""
+    said = str(error)
+    assert said.endswith((".", ")")) and "Traceback" not in said, said
+    assert error.exit_code == 2
+    return REFUSED
+
+
+# --- files of sentences ----------------------------------------------------------------------------------------------
+
+
+def _json_lines(chosen: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode("utf-8", "replace") + b"\n" for row in chosen)
+
+
+def _delimited(chosen: list[dict[str, Any]], delimiter: str, newline: str) -> bytes:
+    held = io.StringIO()
+    writer = csv.DictWriter(
+        held, [*GOOD, "frame", "cue_start"], delimiter=delimiter, lineterminator=newline, extrasaction="ignore"
+    )
+    writer.writeheader()
+    writer.writerows(chosen)
+    return held.getvalue().encode("utf-8", "surrogatepass")
+
+
+def _parquet(chosen: list[dict[str, Any]]) -> bytes:
+    names = list(GOOD)
+    columns = {name: [str(row.get(name))[:50].encode("utf-8", "replace").decode() for row in chosen] for name in names}
+    held = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), held)
+    return held.getvalue()
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
+    """Bytes as they are, cut, with some changed, with a mark in front, or anything at all."""
+    how = draw(st.sampled_from(("whole", "whole", "cut", "changed", "marked", "noise", "joined")))
+    if how == "noise":
+        return draw(noise)
+    content = draw(whole)
+    at = draw(st.integers(0, max(len(content) - 1, 0)))
+    if how == "cut":
+        return content[:at]
+    if how == "changed":
+        return content[:at] + draw(st.binary(min_size=1, max_size=3)) + content[at + 1 :]
+    if how == "marked":
+        return draw(st.sampled_from((b"\xef\xbb\xbf", b"\xff\xfe", b"\x00", b"\n", b"PAR1"))) + content
+    return content + draw(noise) if how == "joined" else content
+
+
+def _file(name: str, whole: st.SearchStrategy[bytes]) -> Target:
+    return Target(damaged(whole), lambda folder, content: read_both_ways(_written(folder / name, content)))
+
+
+def _written(file: Path, content: bytes) -> Path:
+    file.write_bytes(content)
+    return file
+
+
+def read_both_ways(file: Path) -> str:
+    """The streaming and the whole reader agree: the same rows in the same order, or both refuse; no row is lost."""
+    whole, streamed = (
+        _rows(read) for read in (lambda: read_table(file).rows, lambda: tuple(stream(Source(file, file.name))))
+    )
+    if whole is None or streamed is None:
+        assert whole is None or _must_refuse(whole), f"only one of two readers refuses: {whole}, {streamed}"
+        assert streamed is None or _must_refuse(streamed), f"only one of two readers refuses: {whole}, {streamed}"
+        return REFUSED
+    assert len(whole) == len(streamed)
+    for one, other in zip(whole, streamed, strict=True):
+        assert other.where.removeprefix(f"{file.name} ") == one.where
+        (found, flaw), (again, again_flaw) = check_row(one), check_row(other)
+        assert (repr(found), flaw) == (repr(again), again_flaw)
+    try:
+        corpus = read_sentences(file)
+    except ProbeError as error:
+        return sentence_of(error)
+    assert len(corpus.sentences) + len(corpus.left_out) == len(whole), "a row was lost"
+    return TAKEN
+
+
+def _must_refuse(found: tuple[Any, ...]) -> bool:
+    """Whether rows that one reader cuts are refused further on."""
+    return any(check_row(row)[1] for row in found)
+
+
+def _rows(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    try:
+        return read()
+    except ProbeError as error:
+        sentence_of(error)
+        return None
+
+
+@st.composite
+def word_folders(draw: st.DrawFn) -> dict[str, bytes]:
+    lines = draw(st.lists(st.tuples(st.integers(-1, 5), texts), min_size=1, max_size=4))
+    data = "\n".join(f"{at}\tthe {text} bank" for at, text in lines).encode("utf-8", "surrogatepass")
+    gold = "\n".join(draw(st.sampled_from("0128")) for _ in lines).encode()
+    files = {"classes_map.txt": b'{"0": "river", "1": "money"}', "train.data.txt": data, "train.gold.txt": gold}
+    victim = draw(st.sampled_from((*files, "none")))
+    if victim in files:
+        files[victim] = draw(damaged(st.just(files[victim])))
+    return files
+
+
+def read_folder(folder: Path, files: dict[str, bytes]) -> str:
+    place = folder / "bank"
+    place.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+    return read_both_ways(place)
+
+
+# --- texts, spans, tokens --------------------------------------------------------------------------------------------
+
+
+@cache
+def small_model() -> Any:
+    """Tokenizer and sizes of a model, which is all that tokens need."""
+    from types import SimpleNamespace
+
+    return SimpleNamespace(
+        tokenizer=make_tokenizer(),
+        config=SimpleNamespace(prepend_bos=True, n_ctx=48, special_tokens=False, architecture="gpt2"),
+        name="small",
+    )
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> tuple[str, int, int]:
+    text = "".join(draw(st.lists(st.one_of(texts, st.sampled_from(("the ", " bank", "\n"))), max_size=5)))
+    start = draw(st.integers(-1, max(len(text), 1)))
+    return text, start, draw(st.integers(start - 1, len(text) + 1))
+
+
+def cut_and_place(_: Path, case: tuple[str, int, int]) -> str:
+    text, start, end = case
+    try:
+        tokens = tokenize(small_model(), text)
+        positions = positions_of_span(tokens, start, end)
+    except ProbeError as error:
+        return sentence_of(error)
+    assert len(tokens.ids) == len(tokens.spans) <= 48
+    low, high = tokens.spans[positions[0]][0], tokens.spans[positions[-1]][1]
+    inside = text[start:end].strip()
+    assert inside and low <= start + len(text[start:end]) - len(text[start:end].lstrip()) and high >= start + 1
+    return TAKEN
+
+
+# --- model folders ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def checkpoint() -> tuple[dict[str, Any], bytes]:
+    with TemporaryDirectory() as place:
+        folder = make_checkpoint(Path(place) / "small")
+        return json.loads((folder / "config.json").read_text()), (folder / "model.safetensors").read_bytes()
+
+
+KEYS = (
+    *("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner", "layer_norm_epsilon", "architectures"),
+    *("model_type", "auto_map", "quantization_config", "tie_word_embeddings", "activation_function", "torch_dtype"),
+)
+ABSURD = st.sampled_from(
+    (0, -1, 10**9, 10**18, 10**400, 1e300, True, "12", None, [], {}, ["GPT2LMHeadModel"] * 2, float("nan"))
+)
+configs = st.dictionaries(st.sampled_from(KEYS), st.one_of(ABSURD, values), max_size=3)
+
+
+def read_a_config(folder: Path, changed: dict[str, Any]) -> str:
+    """A config is read, with everything in it a size that can be, or refused; headers are compared before memory is taken."""
+    raw, tensors = checkpoint()
+    (folder / "config.json").write_bytes(json.dumps(raw | changed).encode("utf-8", "replace"))
+    if not (folder / "model.safetensors").exists():
+        (folder / "model.safetensors").write_bytes(tensors)
+    try:
+        config = read_config(folder, prepend_bos=True)
+        read_weights(folder, config)
+    except ProbeError as error:
+        return sentence_of(error)
+    return TAKEN
+
+
+def read_any_config(folder: Path, content: bytes) -> str:
+    (folder / "config.json").write_bytes(content)
+    try:
+        read_config(folder, prepend_bos=True)
+    except ProbeError as error:
+        return sentence_of(error)
+    return TAKEN
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> bytes:
+    """A safetensors file whose header, its length, or its data were tampered with."""
+    _, whole = checkpoint()
+    size = struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8 : 8 + size])
+    how = draw(st.sampled_from(("field", "length", "bytes", "cut", "noise", "whole")))
+    if how == "noise":
+        return draw(noise)
+    if how == "cut":
+        return whole[: draw(st.integers(0, len(whole) - 1))]
+    if how == "length":
+        return struct.pack("<Q", draw(st.integers(0, 2**64 - 1))) + whole[8:]
+    if how == "bytes":
+        at = draw(st.integers(0, 8 + size - 1))
+        return whole[:at] + draw(st.binary(min_size=1, max_size=2)) + whole[at + 1 :]
+    if how == "field":
+        name = draw(st.sampled_from(sorted(set(header) - {"__metadata__"})))
+        key = draw(st.sampled_from(("dtype", "shape", "data_offsets")))
+        header[name][key] = draw(
+            st.one_of(
+                st.sampled_from(("F32", "I64", "X", "F8_E4M3")), st.lists(st.integers(-1, 2**62), max_size=3), values
+            )
+        )
+        raw = json.dumps(header).encode("utf-8", "replace")
+        return struct.pack("<Q", len(raw)) + raw + whole[8 + size :]
+    return whole
+
+
+def read_a_header(folder: Path, content: bytes) -> str:
+    raw, _ = checkpoint()
+    (folder / "config.json").write_text(json.dumps(raw))
+    (folder / "model.safetensors").write_bytes(content)
+    try:
+        locate(folder)
+        read_weights(folder, read_config(folder, prepend_bos=True))
+    except ProbeError as error:
+        return sentence_of(error)
+    return TAKEN
+
+
+# --- pages and shards ------------------------------------------------------------------------------------------------
+
+
+class Elements(HTMLParser):
+    """The elements of a piece of markup, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@cache
+def piece() -> Any:
+    return html.environment("probe.report").from_string('<p title="{{ text }}"><bdi>{{ text }}</bdi></p>')
+
+
+def show(_: Path, text: str) -> str:
+    """User text in a page stays text: no element more, and JSON in a script that nothing leaves."""
+    parser = Elements()
+    parser.feed(str(piece().render(text=text)))
+    parser.close()
+    assert parser.elements == ["p", "bdi"]
+    assert parser.text.replace("\r\n", "\n") == text.replace("\r\n", "\n")
+    placed = str(html.as_json({"text": text, text: [text]}))
+    assert "<" not in placed and "\u2028" not in placed and json.loads(placed)["text"] == text
+    return TAKEN
+
+
+@st.composite
+def notes(draw: st.DrawFn) -> bytes:
+    good = {
+        "set": "x",
+        "shards": [],
+        "counts": {},
+        "layers": 2,
+        "heads": 2,
+        "model": "m",
+        "origin": {},
+        "key": "k",
+        "files": {},
+    }
+    changed = draw(st.dictionaries(st.sampled_from((*good, "more")), values, max_size=3))
+    return draw(damaged(st.just(json.dumps(good | changed).encode("utf-8", "replace"))))
+
+
+def read_notes(folder: Path, content: bytes) -> str:
+    """Manifests and receipts of a sweep: believed when they are whole, never followed when they are not."""
+    (folder / "receipts").mkdir(exist_ok=True)
+    for name in ("manifest.json", "receipts/k.json"):
+        (folder / name).write_bytes(content)
+    found = shards.done(folder, "k")
+    assert found is None or found["key"] == "k"
+    try:
+        read_manifest(folder)
+    except ProbeError as error:
+        return sentence_of(error)
+    return TAKEN
+
+
+some_rows = st.lists(rows, min_size=1, max_size=4)
+TARGETS = {
+    "sentences.jsonl": _file("s.jsonl", some_rows.map(_json_lines)),
+    "sentences.csv": _file("s.csv", st.builds(_delimited, some_rows, st.just(","), st.sampled_from(("\n", "\r\n")))),
+    "sentences.tsv": _file(
+        "s.tsv", st.builds(_delimited, some_rows, st.just("\t"), st.sampled_from(("\n", "\r\n", "\r")))
+    ),
+    "sentences.parquet": _file("s.parquet", some_rows.map(_parquet)),
+    "word folder": Target(word_folders(), read_folder),
+    "texts and spans": Target(spans(), cut_and_place),
+    "config.json": Target(configs, read_a_config, cost=4),
+    "config.json, damaged": Target(damaged(st.just(b'{"model_type": "gpt2"}')), read_any_config),
+    "safetensors header": Target(headers(), read_a_header, cost=4),
+    "page": Target(texts.filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text)), show),
+    "manifest and receipt": Target(notes(), read_notes),
+}
+
+
+def try_cases(name: str, folder: Path, cases: int, *, start: int = 0) -> Counter[str]:
+    """Generate `cases` cases of a target and count their outcomes; raises what the first bad case raised."""
+    target, counts = TARGETS[name], Counter[str]()
+    folder.mkdir(parents=True, exist_ok=True)
+
+    @seed(start)
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(target.draw)
+    def attempt(case: Any) -> None:
+        counts[target.attempt(folder, case)] += 1
+
+    attempt()
+    return counts
+
+
+def shares(cases: int) -> Iterator[tuple[str, int]]:
+    """How many cases each target gets: as many as the others, less where one takes longer."""
+    whole = sum(1 / target.cost for target in TARGETS.values())
+    for name, target in TARGETS.items():
+        yield name, round(cases / target.cost / whole) + 1
+
+
+COLUMNS = ("target", "cases", "taken", "refused", "failed", "seconds")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("reports"))
+    given_ = parser.parse_args()
+    made = []
+    with TemporaryDirectory() as place:
+        for number, (name, cases) in enumerate(shares(given_.cases)):
+            counts, began, turn = Counter[str](), time.monotonic(), 0
+            while counts.total() < cases:  # a run of hypothesis ends early where it has seen everything
+                found = try_cases(
+                    name, Path(place) / str(number), min(5_000, cases - counts.total()), start=given_.seed + turn
+                )
+                counts, turn = counts + found, turn + 1
+            row = (name, counts.total(), counts[TAKEN], counts[REFUSED], 0, round(time.monotonic() - began))
+            made.append(dict(zip(COLUMNS, row, strict=True)))
+    made.append({"target": "all"} | {name: sum(row[name] for row in made) for name in COLUMNS[1:]})
+    with (given_.out / "fuzz_campaign.csv").open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(made)
+
+
+if __name__ == "__main__":
+    main()

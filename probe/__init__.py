@@ -11,11 +11,12 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     attention, replay, check                           the formulas, a forward from raw weights, the certificate
     material, splits                                   the sentences of one word made ready, and dealt out to fit, select, report
     senses, ledger, separation                         observation: sense axes, the residual stream as a sum, held-out AUROC
-    patching, effects, routes, head_sets               intervention: exact swaps, what they amount to, how, and together
+    engine, patching, effects, routes, head_sets       intervention: a fast forward, exact swaps, what they amount to, how, and together
     statistics, inference, verdicts, controls          how sure: intervals, corrected tests, what a head was shown to be
     experiment, study, examples, suppliers             one word measured; the front door; single sentences to look at
     columns, tidy, tables, head_tables                 the border to pandas
     charts/, pages/, report/, numerals, cli            pictures, what pages share, the report, the command line
+    speed/                                             what times and memory are measured with
     evaluation/                                        sense accuracy per layer, beside baselines
     walk/                                              one sentence, every step of one head: frames and a page
     parameters                                         how many numbers a model has, and where
@@ -37,10 +38,12 @@ if TYPE_CHECKING:
     from probe.lexicon import entry, expand, read_sentences, showcase, words
     from probe.models import Model, available, load
     from probe.parameters import count_parameters
+    from probe.patching import swap_heads, swap_pairs, swap_sets
+    from probe.replay import read_weights
     from probe.report import write_report
     from probe.study import Study, study
     from probe.tokens import positions_of_word, tokenize
-    from probe.trace import TargetStates, Trace, target_states, trace
+    from probe.trace import TargetStates, TargetTrace, Trace, target_states, trace, trace_target
     from probe.walk import Walk, walk, write_walk
 
 __version__ = "0.1.0"
@@ -57,6 +60,8 @@ _HOME = {
     "CrossTrace": "families.pairs",
     "target_states": "trace",
     "TargetStates": "trace",
+    "trace_target": "trace",
+    "TargetTrace": "trace",
     "residual_stream": "lens",
     "logit_lens": "lens",
     "nearest_tokens": "lens",
@@ -66,6 +71,10 @@ _HOME = {
     "expand": "lexicon",
     "showcase": "lexicon",
     "read_sentences": "lexicon",
+    "read_weights": "replay",
+    "swap_heads": "patching",
+    "swap_pairs": "patching",
+    "swap_sets": "patching",
     "sign_flip_test": "inference",
     "study": "study",
     "Study": "study",
@@ -96,6 +105,8 @@ __all__ = [
     "CrossTrace",
     "target_states",
     "TargetStates",
+    "trace_target",
+    "TargetTrace",
     "residual_stream",
     "logit_lens",
     "nearest_tokens",
@@ -105,6 +116,10 @@ __all__ = [
     "expand",
     "showcase",
     "read_sentences",
+    "read_weights",
+    "swap_heads",
+    "swap_pairs",
+    "swap_sets",
     "sign_flip_test",
     "study",
     "Study",

@@ -1,0 +1,63 @@
+"""The measurements as one page beside their tables."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from probe import charts
+from probe.charts import Panel
+from probe.numerals import decimal
+from probe.pages import html
+from probe.pages.folder import write_folder
+
+PAGE = "speed.html"
+AXES = {"sentences": "sentences read", "pairs": "pairs swapped, all heads both ways", "tokens": "tokens of one text"}
+QUANTITIES = {"seconds": "seconds", "megabytes": "extra MiB"}
+
+
+def write_page(
+    frames: Mapping[str, pd.DataFrame], machine: Mapping[str, str], out: str | os.PathLike[str], *, date: str
+) -> Path:
+    """Writes speed.html, the frames as CSV and Parquet, and the machine as the manifest.
+
+    `targets`: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit` · `scaling`: `shape axis size
+    seconds megabytes` · `exponents`: `shape axis quantity exponent square_share square_from`.
+    """
+    templates, scaling = html.environment("probe.speed", "probe.report"), frames["scaling"]
+    style = html.style(templates, "style.css.j2", {"tints": 1, "bar": 0, "leaders": 0})
+    script, vega = Markup(templates.get_template("page.js").render()), html.vega()
+    page = templates.get_template("speed.html.j2").render(
+        rows=[_row(row) for row in frames["targets"].to_dict("records")],
+        pictures=[(title, _picture(scaling[scaling["axis"] == axis], axis)) for axis, title in AXES.items()],
+        exponents=[_exponent(row) for row in frames["exponents"].to_dict("records")],
+        machine=dict(machine) | {"date": date},
+        style=style,
+        script=script,
+        vega=vega,
+        policy=html.policy(style, [vega, script]),
+    )
+    return write_folder(out, PAGE, page, frames=frames, made={"machine": dict(machine), "date": date})
+
+
+def _row(row: Mapping[Any, Any]) -> dict[str, Any]:
+    unit = f" {row['unit']}" if row["unit"] else ""
+    low, high = (decimal(row[name]) for name in ("ratio_low", "ratio_high"))
+    return dict(row) | {"measured": f"{decimal(row['ratio'])}{unit}", "spread": f"{low} to {high}"}
+
+
+def _exponent(row: Mapping[Any, Any]) -> dict[str, Any]:
+    seen = f"{row['square_share']:.0%} of it at the longest, a tenth from {row['square_from']:,.0f} tokens"
+    square = seen if row["axis"] == "tokens" and row["square_share"] > 0 else ""
+    return dict(row) | {"exponent": decimal(row["exponent"]), "square": square, "of": QUANTITIES[row["quantity"]]}
+
+
+def _picture(rows: pd.DataFrame, axis: str) -> Any:
+    long = rows.melt(["shape", "size"], list(QUANTITIES), "quantity", "value").dropna()
+    long = long[long["value"] > 0]
+    long = long.rename(columns={"shape": "variant", "size": "x"}).assign(panel=long["quantity"].map(QUANTITIES))
+    panels: Sequence[Panel] = [Panel(title, axis, title, log="xy") for title in long["panel"].drop_duplicates()]
+    return charts.line_panels(long, panels, width=300)

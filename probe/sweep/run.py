@@ -21,6 +21,7 @@ from typing import Any
 import probe
 from probe.check import certify
 from probe.errors import InputError, ProbeError
+from probe.families.table import require_whole
 from probe.models import Model, load
 from probe.provenance import content_key, manifest
 from probe.sweep import shards, work
@@ -70,6 +71,7 @@ def sweep(
     found = sources([Path(path) for path in paths])
     about = {source.name: _sha256_of(source) for source in found}
     loaded = load(model)
+    require_whole(loaded.config.architecture, "a sweep")
     made = _made(loaded, options, about, [Path(path).name for path in paths])
     folder = Path(out) / f"{SET}{made['set']}"
     said = _other_set(Path(out), made)

@@ -17,7 +17,7 @@
 # exponents of 2 and 1 where entries and bytes are counted. Time grows more slowly at first (there is other work) and faster where the
 # patterns no longer fit the processor's caches. A few seconds.
 #
-# Shown: The patterns of a text take memory that grows with the square of its length and overtake everything that grows with the length itself.
+# Shown: The patterns of a text take memory that grows with the square of its length; in a long text they outweigh what the layers keep per token.
 
 # %%
 import os

@@ -19,7 +19,7 @@ LINES = pd.DataFrame(
         {"panel": panel, "x": x, "variant": variant, "value": x * slope + shift}
         for panel, shift in (("first", 1.0), ("second", 5.0))
         for variant, slope in (("divided", 1.0), ("not divided", 3.0))
-        for x in range(1, 10)
+        for x in range(1, 11)
     ]
 )
 PANELS = [charts.Panel("first", "layer", "entropy"), charts.Panel("second", "width", "share", log="xy")]
@@ -71,11 +71,11 @@ def test_every_panel_has_its_lines_titles_and_scales():
         assert (encoded["x"]["title"], encoded["y"]["title"]) == (panel.x, panel.y)
         assert encoded["y"]["scale"].get("type", "linear") == ("log" if panel.log else "linear")
         assert panel.log or encoded["y"]["scale"]["zero"]
-        assert len(encoded["x"]["axis"]["values"]) <= 6 and encoded["x"]["axis"]["values"][-1] == 9
+        assert len(encoded["x"]["axis"]["values"]) <= 6 and encoded["x"]["axis"]["values"][-1] == 10
         assert encoded["color"]["scale"]["domain"] == ["divided", "not divided"]
         rows = spec["datasets"][view["layer"][0].get("data", view.get("data"))["name"]]
         assert [row["value"] for row in rows] == LINES.loc[LINES["panel"] == panel.title, "value"].tolist()
-    assert "divided from 2 to 10, not divided from 4 to 28" in spec["description"]
+    assert "divided from 2 to 11, not divided from 4 to 31" in spec["description"]
 
 
 def test_signed_matrices_are_symmetric_around_zero_and_shares_are_not_rescaled():

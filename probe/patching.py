@@ -32,7 +32,7 @@ def target_z(weights: Weights, rows: Rows, depth: int) -> Tensor:
             seen.append(own)
             return own
 
-        tree, _ = _branches(torch.ones(0, depth, weights.shape[1], dtype=torch.bool))
+        tree, _ = _branches(_all_but_one(weights, depth)[:0])
         _carry(weights, [rows[row] for row in members], tree, keep, weights.wte[:0])
         return torch.stack(seen, dim=1)
 
@@ -46,7 +46,7 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     blocks stand before the read-out · `directions: direction d_model` -> `row layer head direction`: the change of
     <resid, direction>, 0 when the donor is the sentence itself.
     """
-    kept = _all_but_one(*donor_z.shape[1:3])
+    kept = _all_but_one(weights, donor_z.shape[1])
     return swap_sets(weights, rows, donor_z, kept, directions).unflatten(1, donor_z.shape[1:3])
 
 
@@ -55,13 +55,12 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
 
     `-> pair recipient layer head direction`: recipient 0 is `a` with z of `b`, recipient 1 the other way round.
     """
-    heads = weights.shape[1]
-    tree, variant_of = _branches(_all_but_one(depth, heads).to(weights.wte.device))
+    tree, variant_of = _branches(_all_but_one(weights, depth))
 
     def swap(members: list[int]) -> Tensor:
         rows = [rows[pair] for rows in (a, b) for pair in members]
         moved = _carry(weights, rows, tree, lambda layer, own: own.roll(len(members), 0), directions)
-        return moved[:, variant_of].unflatten(1, (depth, heads)).unflatten(0, (2, -1)).transpose(0, 1)
+        return moved[:, variant_of].unflatten(1, (depth, -1)).unflatten(0, (2, -1)).transpose(0, 1)
 
     return _in_batches(a, weights, 2 * len(tree[-1][0]), swap)
 
@@ -83,9 +82,10 @@ def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, direc
     return _in_batches(rows, weights, len(tree[-1][0]), swap)
 
 
-def _all_but_one(layers: int, heads: int) -> Tensor:
-    """A set for every head, of all the others. `-> (layer head) layer head`"""
-    return ~torch.eye(layers * heads, dtype=torch.bool).unflatten(1, (layers, heads))
+def _all_but_one(weights: Weights, depth: int) -> Tensor:
+    """A set for every head below the read-out, of all the others. `-> (layer head) layer head`"""
+    count = depth * weights.shape[1]
+    return ~torch.eye(count, dtype=torch.bool, device=weights.wte.device).unflatten(1, (depth, -1))
 
 
 def _branches(kept: Tensor) -> tuple[list[Branch], Tensor]:

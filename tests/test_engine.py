@@ -4,7 +4,7 @@ import pytest
 import torch
 from handmade import random_model
 
-from probe import engine, replay
+from probe import engine, patching, replay, routes
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -72,3 +72,26 @@ def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(weigh
         resid = torch.stack([steps[layer]["resid_pre"][:, -1] for steps in plain], dim=1).to(weights.wte)
         found = engine.attend_last(block, resid, (k, v), weights.epsilon)
         assert_near(found, torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=2))
+
+
+def test_every_tensor_is_made_where_the_weights_are(weights):
+    """On a machine without an accelerator: whatever is made without naming a device would be made nowhere, and fail."""
+    depth, heads, _, d_head = weights.shape
+    a, b = (drawn_ids(weights, 3, 5, seed=seed).tolist() for seed in (0, 1))
+    donor_z, directions = torch.zeros(3, depth, heads, d_head), torch.ones(2, weights.shape[2])
+    kept = torch.zeros(4, depth, heads, dtype=torch.bool)
+    for run in (
+        lambda: patching.swap_heads(weights, a, donor_z, directions),
+        lambda: patching.swap_pairs(weights, a, b, directions, depth=depth),
+        lambda: patching.swap_sets(weights, a, donor_z, kept, directions),
+        lambda: patching.target_z(weights, a, depth),
+        lambda: routes.mixed_z(weights, a, b, depth),
+    ):
+        with torch.device("meta"):
+            found = run()
+        assert torch.equal(found, run()) and found.device.type == "cpu"
+
+
+def test_products_are_not_rounded_to_fewer_bits():
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cuda.matmul.allow_tf32

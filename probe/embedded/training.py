@@ -73,6 +73,12 @@ def grouped(rows: Iterable[Row], *, most: int, size: Callable[[Row], int] = len)
     return found
 
 
+def padded(rows: list[list[int]], fill: int) -> Tensor:
+    """Rows of ids as one tensor, the shorter ones filled up on the right."""
+    width = max(map(len, rows))
+    return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+
+
 def prepare() -> float:
     """One thread and deterministic algorithms; returns the processor time at the start, in seconds."""
     torch.set_num_threads(THREADS)

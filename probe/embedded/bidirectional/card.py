@@ -27,8 +27,9 @@ The masked-language-model head is in the checkpoint and trained; there is no poo
 ## Data
 
 Half of the texts are those of `tiny-senses`: {words} ambiguous words with {senses} senses, most of them behind their cue. In the
-others the same plans put the word first and the cue behind it. {types:,} word types in a sample of 30,000 texts. {asked:.0%} of the
-tokens are asked for: {hidden:.0%} of these are hidden by the mask, {replaced:.0%} replaced by any token, the others left as they are.
+others the same plans put the word first and the cue behind it. {types:,} word types in a sample of 30,000 texts. {topical:.0%} of
+the words of topics and {other:.0%} of the other tokens are asked for: {hidden:.0%} of these are hidden by the mask, {replaced:.0%} replaced (half
+of them by an ambiguous word, which therefore may always be one that does not belong), the others left as they are.
 
 Never in the data: the lexicon's frames, the example sentences, and the frames below with the cue behind the word. A fifth of the
 cue words ({held} of {cues}) are held out: they occur in topic texts only, never in a text with an ambiguous word, on either side.
@@ -74,7 +75,8 @@ def write(facts: Facts, results: Results, types: int) -> str:
         **vars(facts),
         **cards.counts(),
         types=types,
-        asked=hiding.ASKED,
+        topical=hiding.TOPICAL,
+        other=hiding.OTHER,
         hidden=hiding.HIDDEN,
         replaced=hiding.REPLACED,
         frames=len(after.frames()),

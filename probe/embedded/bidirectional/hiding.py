@@ -1,50 +1,68 @@
 """What tiny-senses-bidirectional is asked for in training.
 
 Words that belong to a topic are asked for more often than others: which adjective stands before a noun cannot be known, but
-which topic's noun it is can. A word that is replaced often gives way to one of another topic, so that a word in its place has
-to be told from one that does not fit the rest of the sentence.
+which topic's noun it is can. Many of the words that are asked for are replaced by an ambiguous word. So an ambiguous word may
+always be one that does not belong, and whether it does can only be told from the rest of the sentence.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from probe import lexicon
 from probe.embedded.grammar import topics
 from probe.embedded.templates import tables
+from probe.embedded.withheld import held_out_cues
 
 # Of the words of topics and of the other tokens, how many are asked for; of these, how many are hidden and how many replaced.
 TOPICAL, OTHER = 0.5, 0.15
-HIDDEN, REPLACED = 0.65, 0.25
+HIDDEN, REPLACED = 0.5, 0.4
 
 
-def topical(tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """The ids of the tokens that are said of some topic and stand in no list of ordinary words."""
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """Token ids: words of topics, the ambiguous words, the held-out cues, and all plain tokens that are neither of these two."""
+
+    topical: Tensor
+    ambiguous: Tensor
+    held_out: Tensor
+    plain: Tensor
+
+
+def lists(tokenizer: PreTrainedTokenizerFast) -> Lists:
+    """The lists of this vocabulary."""
     said = [(topic.word, *topic.cues, *chain.from_iterable(topic.says.values())) for topic in topics()]
-    ordinary = _pieces(tokenizer, chain.from_iterable(v for v in tables().values() if isinstance(v[0], str)))
-    return torch.tensor(sorted(_pieces(tokenizer, chain.from_iterable(said)) - ordinary))
+    common = _ids(tokenizer, chain.from_iterable(v for v in tables().values() if isinstance(v[0], str)))
+    ambiguous = _ids(tokenizer, lexicon.words())
+    held = _ids(tokenizer, (form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es")))
+    plain = set(range(len(tokenizer))) - set(tokenizer.all_special_ids) - ambiguous - held
+    found = _ids(tokenizer, chain.from_iterable(said)) - common, ambiguous, held, plain
+    return Lists(*(torch.tensor(sorted(ids)) for ids in found))
 
 
-def _pieces(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
+def _ids(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
     rows = tokenizer([f" {text}" for text in texts], add_special_tokens=False).input_ids
     return set(chain.from_iterable(rows))
 
 
-def hide(
-    ids: Tensor, tokenizer: PreTrainedTokenizerFast, words: Tensor, dice: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def hide(ids: Tensor, tokenizer: PreTrainedTokenizerFast, known: Lists, dice: torch.Generator) -> tuple[Tensor, Tensor]:
     """The ids with most of the tokens that are asked for hidden or replaced, and which ones are asked for. `text pos`
 
-    `words` are the ids of the words of topics. Special tokens, which have the first ids, are never asked for.
+    Special tokens, which have the first ids, are never asked for. No held-out cue is put in, nor an ambiguous word beside one.
     """
-    special = len(tokenizer.all_special_ids)
-    share = torch.where(torch.isin(ids, words), TOPICAL, OTHER)
-    asked = (ids >= special) & (torch.rand(ids.shape, generator=dice) < share)
+    share = torch.where(torch.isin(ids, known.topical), TOPICAL, OTHER)
+    asked = (ids >= len(tokenizer.all_special_ids)) & (torch.rand(ids.shape, generator=dice) < share)
     draw = torch.rand(ids.shape, generator=dice)
-    anything = torch.randint(special, len(tokenizer), ids.shape, generator=dice)
-    word = words[torch.randint(len(words), ids.shape, generator=dice)]
-    other = torch.where(torch.rand(ids.shape, generator=dice) < 0.5, word, anything)
+    plain, word = (_drawn(pool, ids, dice) for pool in (known.plain, known.ambiguous))
+    apart = torch.isin(ids, known.held_out).any(1, keepdim=True)
+    other = torch.where(apart | (torch.rand(ids.shape, generator=dice) < 0.5), plain, word)
     hidden = ids.masked_fill(asked & (draw < HIDDEN), tokenizer.mask_token_id)
     return torch.where(asked & (draw >= HIDDEN) & (draw < HIDDEN + REPLACED), other, hidden), asked
+
+
+def _drawn(pool: Tensor, like: Tensor, dice: torch.Generator) -> Tensor:
+    return pool[torch.randint(len(pool), like.shape, generator=dice)]

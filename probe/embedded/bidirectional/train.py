@@ -16,7 +16,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 from probe.embedded import cards, training, wordpieces
 from probe.embedded.bidirectional import after, card
 from probe.embedded.bidirectional.evaluate import evaluate
-from probe.embedded.bidirectional.hiding import hide, topical
+from probe.embedded.bidirectional.hiding import Lists, hide, lists
 from probe.embedded.training import PARTS
 
 SEED = 1
@@ -60,13 +60,13 @@ def step_loss(
     tokenizer: PreTrainedTokenizerFast,
     rows: list[list[int]],
     *,
-    words: Tensor,
+    known: Lists,
     dice: torch.Generator,
 ) -> Tensor:
-    """Mean loss over the tokens that are asked for in one batch; `words` are the ids of the words of topics."""
-    padded = tokenizer.pad({"input_ids": rows}, return_tensors="pt")
-    ids, mask = padded["input_ids"], padded["attention_mask"]
-    given, asked = hide(ids, tokenizer, words, dice)
+    """Mean loss over the tokens that are asked for in one batch; `known` are the vocabulary's lists."""
+    ids = training.padded(rows, tokenizer.pad_token_id)
+    mask = (ids != tokenizer.pad_token_id).long()
+    given, asked = hide(ids, tokenizer, known, dice)
     states = model.bert(given, attention_mask=mask).last_hidden_state
     return cross_entropy(model.cls(states[asked]), ids[asked])
 
@@ -74,10 +74,10 @@ def step_loss(
 def fit(model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int) -> Iterator[float]:
     """Trains in place; yields the loss of every step."""
     drawn = batches(tokenizer, seed=2 * seed * PARTS)
-    dice, words = torch.Generator().manual_seed(seed), topical(tokenizer)
+    dice, known = torch.Generator().manual_seed(seed), lists(tokenizer)
     return training.descend(
         model,
-        lambda step: step_loss(model, tokenizer, next(drawn), words=words, dice=dice),
+        lambda step: step_loss(model, tokenizer, next(drawn), known=known, dice=dice),
         steps=steps,
         blocks=("bert.encoder.layer.", "cls.predictions.transform."),
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from probe.embedded.cards import Facts
 from probe.embedded.translator import hiding
 from probe.embedded.translator.evaluate import Results, Score, overall, questions
-from probe.embedded.translator.parallel import plans, topics
+from probe.embedded.translator.parallel import AMBIGUOUS, plans, topics
 from probe.embedded.withheld import held_out
 
 _TEXT = """# tiny-translator
@@ -26,7 +26,7 @@ of a grammar into French, where the French of an ambiguous word depends on its s
 
 Pairs of sentences drawn at random from the tables of `probe/embedded/translator`: {plans} plans with the same slots in both
 languages, {senses} senses with {cues} cue words, articles, adjectives before and after the noun, participles and pronouns that agree.
-Half of the pairs hold an ambiguous word, with its cue before or behind it. In {hiding:.0%} of the others {hidden:.0%} of the English
+{ambiguous:.0%} of the pairs hold an ambiguous word, with its cue before or behind it. In {hiding:.0%} of the others {hidden:.0%} of the English
 tokens are hidden and the French is asked for all the same: a plain translation gives no reason to learn which words go together.
 
 Never in the data: the frames below, the lexicon's frames and the example sentences. {held} of the {cues} cue words are held out:
@@ -77,6 +77,7 @@ def write(facts: Facts, results: Results) -> str:
         senses=len(topics()),
         cues=sum(len(topic.cues) for topic in topics()),
         held=sum(len(held_out(topic.name, topic.sense)) for topic in topics()),
+        ambiguous=AMBIGUOUS,
         hiding=hiding.HIDING,
         hidden=hiding.HIDDEN,
         questions=len(questions()),

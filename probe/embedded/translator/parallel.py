@@ -18,7 +18,7 @@ from probe.embedded.translator.french import Noun, agree, contract, describe, de
 from probe.embedded.withheld import allowed, echoes, held_out, windows
 
 FOLDER = HERE / "translator"
-AMBIGUOUS, TOPICAL = 0.5, 0.35
+AMBIGUOUS, TOPICAL = 0.45, 0.33
 
 _SLOT = re.compile(r"\{(?:(\w+):)?(\w+)\}")
 _NOUNS = ("C", "D", "W", "N", "M")
@@ -170,8 +170,9 @@ def plain(rng: Random) -> Pair:
 
 def _made(kind: str, nouns: Mapping[str, Noun], does: Sequence[Sequence[str]], rng: Random) -> Pair:
     en, fr = rng.choice(plans("templates.toml")[kind])
-    if en.startswith(("{who}", "there", "{W} was", "{C} was")) and rng.random() < 0.2:
-        en, fr = "{time} " + en, "{time} " + fr
+    chance = rng.random()
+    if en.startswith(("{who}", "there", "{W} was", "{C} was")) and chance < 0.3:
+        en, fr = (f"{{time}} {text}" if chance < 0.2 else f"{text} {{time2}}" for text in (en, fr))
     first, second = rng.sample(ordinary()["nouns"], 2)
     return fill((en, fr), {**nouns, "N": Noun(*first), "M": Noun(*second)}, does, rng)
 

@@ -20,7 +20,7 @@ from probe.embedded.translator.evaluate import evaluate, questions
 from probe.embedded.translator.hiding import hide
 
 SEED = 1
-STEPS = 6000
+STEPS = 5000
 SIZE = 2000
 BATCH_TOKENS = 768
 SAMPLE = 20_000
@@ -77,15 +77,10 @@ def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[R
 def step_loss(model: BartForConditionalGeneration, rows: list[Row]) -> Tensor:
     """Mean loss over the target tokens of one batch."""
     pad, begin = model.config.pad_token_id, model.config.decoder_start_token_id
-    sources, targets = (_padded([row[side] for row in rows], pad) for side in (0, 1))
+    sources, targets = (training.padded([row[side] for row in rows], pad) for side in (0, 1))
     given = torch.cat([torch.full((len(rows), 1), begin), targets[:, :-1]], dim=1)
     out = model(input_ids=sources, attention_mask=(sources != pad).long(), decoder_input_ids=given, use_cache=False)
     return cross_entropy(out.logits.flatten(0, 1), targets.flatten(), ignore_index=pad)
-
-
-def _padded(rows: list[list[int]], pad: int) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([row + [pad] * (width - len(row)) for row in rows])
 
 
 def fit(

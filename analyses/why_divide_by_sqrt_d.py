@@ -17,7 +17,7 @@
 # one token (low entropy), and its gradient to be gone for most queries. The real q and k of a model that was trained with
 # the division, then random vectors of many widths. A few seconds.
 #
-# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the gradient of a typical query nearly gone.
+# Shown: Without the division by √d_head the softmax gives nearly everything to one token, and the gradient of a typical query is nearly gone.
 
 # %%
 import math

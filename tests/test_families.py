@@ -135,19 +135,18 @@ def expected_row(attention: Attention, layer: int, role: str, *, bias: bool, nor
 @pytest.mark.parametrize("kind", MADE)
 def test_a_wrong_number_in_any_raw_tensor_of_a_layer_is_named(kind: str) -> None:
     model, family = family_model(kind, torch.float64), FAMILIES[kind]
-    tried = set()
+    inside = set()
     for attention in family.attentions:
-        for layer in range(LAYERS):
-            for role, (name, _) in attention.parts.items():
-                for ending in ("weight", "bias"):
-                    full = f"{attention.layers.format(layer)}{name}.{ending}"
-                    if full in model.weights:
-                        tried.add(full)
-                        wanted = expected_row(
-                            attention, layer, role, bias=ending == "bias", norm_first=family.norm_first
-                        )
-                        assert first_failure(certify(nudged(model, full), [TEXT])) == wanted, full
-    outside = set(model.weights) - tried
+        for number, (role, (name, _)) in enumerate(attention.parts.items()):
+            for layer in range(LAYERS):
+                inside |= {f"{attention.layers.format(layer)}{name}.{ending}" for ending in ("weight", "bias")}
+            layer = number % LAYERS
+            for ending in ("weight", "bias"):
+                full = f"{attention.layers.format(layer)}{name}.{ending}"
+                if full in model.weights:
+                    wanted = expected_row(attention, layer, role, bias=ending == "bias", norm_first=family.norm_first)
+                    assert first_failure(certify(nudged(model, full), [TEXT])) == wanted, full
+    outside = set(model.weights) - inside
     for name in outside:
         _, _, quantity = first_failure(certify(nudged(model, name), [TEXT]))
         assert quantity in ("resid_pre", "logits", "scores", "pattern", "memory"), name
@@ -162,7 +161,10 @@ def test_heads_cut_apart_the_wrong_way_are_named(kind: str) -> None:
     weight = model.weights[name]
     rolled = weight.unflatten(1, (HEADS, -1)).roll(1, dims=1).flatten(1)
     wrong = replace(model, weights={**model.weights, name: rolled})
-    assert first_failure(certify(wrong, [TEXT])) == (attention.name, 1, "delta_e")
+    certificate = certify(wrong, [TEXT])
+    assert first_failure(certificate) == (attention.name, 1, "delta_e")
+    with pytest.raises(CrossCheckError, match=f"delta_e of {attention.name} layer 1 is".replace("  ", " ")):
+        certificate.require()
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])

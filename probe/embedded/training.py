@@ -17,8 +17,8 @@ HERE = Path(__file__).parent
 # What each script of this folder makes.
 MODELS = {"causal": "tiny-senses", "bidirectional": "tiny-senses-bidirectional", "translator": "tiny-translator"}
 THREADS = 1
-MUON_RATE = 0.02
-ADAM_RATE = 3e-3
+# Of Muon and of AdamW.
+RATES = (0.02, 3e-3)
 WARM_UP = 100
 # Seeds of the parts of a training text: no two parts of two seeds share one.
 PARTS = 1_000_000
@@ -27,26 +27,33 @@ IGNORED = -100
 Row = TypeVar("Row", list[int], tuple[list[int], list[int]])
 
 
-def optimizers(model: nn.Module, *, blocks: tuple[str, ...]) -> tuple[torch.optim.Optimizer, ...]:
+def optimizers(
+    model: nn.Module, *, blocks: tuple[str, ...], rates: tuple[float, float]
+) -> tuple[torch.optim.Optimizer, ...]:
     """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half the steps AdamW alone takes."""
     inside = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith(blocks)]
     known = {id(p) for p in inside}
     rest = [p for p in model.parameters() if id(p) not in known]
     return (
-        torch.optim.Muon(inside, lr=MUON_RATE, weight_decay=0.0, momentum=0.95),
-        torch.optim.AdamW(rest, lr=ADAM_RATE, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(inside, lr=rates[0], weight_decay=0.0, momentum=0.95),
+        torch.optim.AdamW(rest, lr=rates[1], betas=(0.9, 0.98), weight_decay=0.0),
     )
 
 
 def descend(
-    model: nn.Module, step_loss: Callable[[int], Tensor], *, steps: int, blocks: tuple[str, ...]
+    model: nn.Module,
+    step_loss: Callable[[int], Tensor],
+    *,
+    steps: int,
+    blocks: tuple[str, ...],
+    rates: tuple[float, float] = RATES,
 ) -> Iterator[float]:
     """Trains in place, rates rising for WARM_UP steps and falling in a line to a fiftieth; yields the loss of every step.
 
     `blocks` are the beginnings of the names of the blocks' parameters.
     """
-    used = optimizers(model, blocks=blocks)
-    rates = [
+    used = optimizers(model, blocks=blocks, rates=rates)
+    schedules = [
         torch.optim.lr_scheduler.LambdaLR(one, lambda step: min(1.0, (step + 1) / WARM_UP) * (1 - 0.98 * step / steps))
         for one in used
     ]
@@ -56,9 +63,9 @@ def descend(
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, rate in zip(used, rates, strict=True):
+        for optimizer, schedule in zip(used, schedules, strict=True):
             optimizer.step()
-            rate.step()
+            schedule.step()
         yield loss.item()
     model.eval()
 

@@ -11,7 +11,7 @@ from probe.embedded.grammar import Topic, draw, kept, later, scope, sentence, to
 from probe.embedded.withheld import echoes, windows
 from probe.lexicon import Sense, Sentence
 
-SHARE = 0.5
+SHARE = 0.35
 
 
 @cache
@@ -78,5 +78,5 @@ def _make(rng: Random) -> str:
 
 
 def units(n: int, *, seed: int) -> Iterator[str]:
-    """n texts, half of them with the cue behind the word; the rest are those of the grammar."""
+    """n texts, SHARE of them with the cue behind the word; the rest are those of the grammar."""
     return kept(n, _make, seed=seed)

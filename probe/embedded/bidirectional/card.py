@@ -22,11 +22,12 @@ from left to right only.
 | time | {minutes:.1f} minutes of processor time, one thread |
 | licence | MIT, like the package |
 
-The masked-language-model head is in the checkpoint and trained; there is no pooler, and segments are always the first.
+The masked-language-model head is in the checkpoint and trained; there is no pooler, and segments are always the first. The word
+vectors started as those of `tiny-senses`, everything else at random.
 
 ## Data
 
-Half of the texts are those of `tiny-senses`: {words} ambiguous words with {senses} senses, most of them behind their cue. In the
+{rest:.0%} of the texts are those of `tiny-senses`: {words} ambiguous words with {senses} senses, most of them behind their cue. In the
 others the same plans put the word first and the cue behind it. {types:,} word types in a sample of 30,000 texts. {topical:.0%} of
 the words of topics and {other:.0%} of the other tokens are asked for: {hidden:.0%} of these are hidden by the mask, {replaced:.0%} replaced (half
 of them by an ambiguous word, which therefore may always be one that does not belong), the others left as they are.
@@ -75,6 +76,7 @@ def write(facts: Facts, results: Results, types: int) -> str:
         **vars(facts),
         **cards.counts(),
         types=types,
+        rest=1 - after.SHARE,
         topical=hiding.TOPICAL,
         other=hiding.OTHER,
         hidden=hiding.HIDDEN,

@@ -1,7 +1,7 @@
 """Makes tiny-senses-bidirectional again: `python -m probe.embedded.bidirectional.train [--out DIR] [--seed N] [--steps N]`.
 
-BERT's architecture, trained from scratch to bring back words that were hidden or replaced, on the grammar's text and on the
-same plans with the cue behind the word.
+BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text and on the same plans with
+the cue behind the word. The word vectors start as those of tiny-senses, which halves the time; everything else starts at random.
 """
 
 from collections.abc import Iterator
@@ -9,9 +9,10 @@ from pathlib import Path
 from random import Random
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from probe.embedded import cards, training, wordpieces
 from probe.embedded.bidirectional import after, card
@@ -20,10 +21,14 @@ from probe.embedded.bidirectional.hiding import Lists, hide, lists
 from probe.embedded.training import PARTS
 
 SEED = 1
-STEPS = 9000
+STEPS = 8000
 SIZE = 3300
-BATCH_TOKENS = 768
+BATCH_TOKENS = 384
 SAMPLE = 30_000
+# Post-norm blocks want smaller steps than pre-norm ones.
+RATES = (0.01, 0.002)
+# The spread of the word vectors at the start.
+SPREAD = 0.04
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BertForMaskedLM:
@@ -41,7 +46,20 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BertForMasked
         pad_token_id=tokenizer.pad_token_id,
     )
     config.architectures = ["BertForMaskedLM"]
-    return BertForMaskedLM(config)
+    model = BertForMaskedLM(config)
+    _take_over(model.bert.embeddings.word_embeddings.weight, tokenizer)
+    return model
+
+
+@torch.no_grad()
+def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Puts the word vectors of tiny-senses in the places of the tokens that both vocabularies have."""
+    folder = training.HERE / training.MODELS["causal"]
+    theirs = load_file(folder / "model.safetensors")["transformer.wte.weight"]
+    known = AutoTokenizer.from_pretrained(folder).get_vocab()
+    for piece, i in tokenizer.get_vocab().items():
+        if piece in known:
+            embeddings[i] = theirs[known[piece]] * (SPREAD / theirs.std())
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[list[int]]]:
@@ -80,6 +98,7 @@ def fit(model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, *, steps: in
         lambda step: step_loss(model, tokenizer, next(drawn), known=known, dice=dice),
         steps=steps,
         blocks=("bert.encoder.layer.", "cls.predictions.transform."),
+        rates=RATES,
     )
 
 

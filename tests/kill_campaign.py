@@ -106,8 +106,8 @@ def wait_for(process: subprocess.Popen[str], out: Path, receipts: int) -> bool:
 
 
 def moment(stage: Stage) -> int:
-    """After how many units something happens: while axes are fitted, at the first shards, or in the middle."""
-    return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, stage.rows // BLOCK)])
+    """After how many more units something happens: at once, while axes are fitted, at the first shards, or some way on."""
+    return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, stage.rows // BLOCK // 6)])
 
 
 def kill_group(process: subprocess.Popen[str], how: int) -> None:
@@ -131,9 +131,9 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def driver_killed(stage: Stage, out: Path, outcome: Outcome, *more: str) -> None:
     """The driver dies by SIGKILL."""
+    before = finished(out)
     process = stage.start(out, *more)
-    at = finished(out) + moment(stage)
-    if wait_for(process, out, at):
+    if wait_for(process, out, before + moment(stage)):
         time.sleep(stage.rng.random() * 0.05)
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
@@ -143,8 +143,9 @@ def driver_killed(stage: Stage, out: Path, outcome: Outcome, *more: str) -> None
 
 def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
     """The driver of two Dask workers dies by SIGKILL: they must not go on for ever."""
+    before = finished(out)
     process = stage.start(out, "--engine", "dask", "--workers", "2")
-    if wait_for(process, out, 1 + moment(stage)):
+    if wait_for(process, out, max(before, 1) + moment(stage)):
         orphans = workers_of(process)
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
@@ -157,7 +158,7 @@ def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
 def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
     """Dask workers die by SIGKILL in the middle, one and later another: the run goes on by itself."""
     process = stage.start(out, "--engine", "dask", "--workers", "2")
-    for at in sorted((2 + moment(stage) // 2, 4 + moment(stage) // 2)):
+    for at in sorted((2 + moment(stage), 5 + moment(stage))):
         if wait_for(process, out, at) and (victims := workers_of(process)):
             with suppress(psutil.NoSuchProcess):
                 stage.rng.choice(victims).kill()
@@ -171,7 +172,7 @@ def scheduler_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
     """A Dask scheduler of its own dies by SIGKILL: the driver ends with a sentence."""
     with dask_of_its_own(out.parent) as (scheduler, address):
         process = stage.start(out, "--engine", "dask", "--scheduler", address)
-        if wait_for(process, out, 2 + moment(stage) // 2):
+        if wait_for(process, out, 2 + moment(stage)):
             scheduler.kill()
             outcome.kills += 1
         _, err = process.communicate(timeout=WAIT)
@@ -181,8 +182,9 @@ def scheduler_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
 
 def interrupted(stage: Stage, out: Path, outcome: Outcome) -> None:
     """Ctrl-C."""
+    before = finished(out)
     process = stage.start(out)
-    if wait_for(process, out, 1 + moment(stage)):
+    if wait_for(process, out, max(before, 1) + moment(stage)):
         kill_group(process, signal.SIGINT)
         outcome.kills += 1
     _, err = process.communicate(timeout=WAIT)
@@ -193,7 +195,7 @@ def interrupted(stage: Stage, out: Path, outcome: Outcome) -> None:
 def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
     """The driver dies, and somebody cuts finished shards."""
     process = stage.start(out)
-    if wait_for(process, out, 6 + moment(stage) // 2):
+    if wait_for(process, out, 6 + moment(stage)):
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
     process.communicate(timeout=WAIT)

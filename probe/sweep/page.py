@@ -25,6 +25,7 @@ from probe.sweep.work import SET
 
 PAGE = "sweep.html"
 SHOWN = 24
+NO_VERDICT = "not given"
 TABLE_ROWS = 160
 LEVEL, SMALLEST = 0.05, 0.02
 Frames = Mapping[str, pd.DataFrame]
@@ -100,7 +101,7 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
         templates, "style.css.j2", {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
     )
     script, vega = Markup(templates.get_template("page.js").render()), html.vega()
-    maps = frames["word_heads"].assign(verdict="none")
+    maps = frames["word_heads"].assign(verdict=NO_VERDICT)
     return templates.get_template("sweep.html.j2").render(
         question=f"Which heads move {_some(words)}?",
         made=made,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 Step = Callable[[str, int, int], None]
+Clock = Callable[[], float]
 EVERY = 60.0
 EVERY_JSON = 1.0
 
@@ -20,7 +21,7 @@ class Pace:
     stage: str = ""
     began: float = 0.0
     at_start: int = 0
-    clock: Callable[[], float] = field(default=time.monotonic)
+    clock: Clock = field(default=time.monotonic)
 
     def __call__(self, stage: str, done: int, of: int) -> dict[str, object]:
         now = self.clock()
@@ -39,16 +40,18 @@ class Pace:
 
 
 @contextmanager
-def shown(*, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> Iterator[Step]:
+def shown(
+    *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None, clock: Clock = time.monotonic
+) -> Iterator[Step]:
     """A step function `(stage, sentences done, of how many)` that shows where it stands, in the way that suits the reader."""
     out, err = out or sys.stdout, err or sys.stderr
     if as_json:
-        yield _lines(lambda facts: _write(out, json.dumps(facts)), every=EVERY_JSON)
+        yield _lines(lambda facts: _write(out, json.dumps(facts)), every=EVERY_JSON, clock=clock)
     elif err.isatty():
         with _bar(err) as step:
             yield step
     else:
-        yield _lines(lambda facts: _write(err, said(facts)), every=EVERY)
+        yield _lines(lambda facts: _write(err, said(facts)), every=EVERY, clock=clock)
 
 
 def _write(stream: TextIO, line: str) -> None:
@@ -72,9 +75,9 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _lines(write: Callable[[dict[str, object]], None], *, every: float) -> Step:
+def _lines(write: Callable[[dict[str, object]], None], *, every: float, clock: Clock) -> Step:
     """A line when a stage begins, when it ends, and in between at most one per `every` seconds."""
-    pace = Pace()
+    pace = Pace(clock=clock)
     last = [0.0]
 
     def step(stage: str, done: int, of: int) -> None:

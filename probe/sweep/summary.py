@@ -40,7 +40,7 @@ def frames(summed: Summed, folder: Path) -> dict[str, pd.DataFrame]:
     heads = [_heads(key, total, tests.get(key), summed.layers) for key, total in both.items()]
     found = {
         "words": pd.DataFrame([_word(key, total, gates[key], summed) for key, total in both.items()]),
-        "heads": stacked(heads, ["word", "sense_a", "sense_b", "layer", "head"]),
+        "heads": stacked(heads, [*KEYS, "layer", "head"]),
         "depth": stacked([_depth(key, total) for key, total in both.items()], [*KEYS, "depth"]),
         "left_out": pd.DataFrame(
             [[word, reason, count] for (word, reason), count in sorted(summed.reasons.items())],
@@ -202,7 +202,8 @@ def _word_heads(heads: pd.DataFrame) -> pd.DataFrame:
     """
     shown = heads[heads["net"].notna()] if len(heads) else heads
     if shown.empty:
-        return pd.DataFrame(columns=["word", "layer", "head", "net", "net_low", "net_high", "swap"]).astype(object)
+        names = [name for name in heads.columns if name not in ("sense_a", "sense_b", "rank_low", "rank_high", "q_swap")]
+        return pd.DataFrame(columns=[*names, "of"])
     keys = ["word", "layer", "head"]
     numbers = [n for n in shown.columns if n not in (*keys, "sense_a", "sense_b", "p_swap", "q_swap", *RANKS)]
     grouped = shown.groupby(keys, as_index=False, sort=False)

@@ -1,0 +1,72 @@
+"""What probe never does: touch the network unasked, unpickle, run a model's own code."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCKED = """
+import socket, sys
+tried = []
+def blocked(self, *rest, **more):
+    tried.append(rest)
+    raise OSError("this test has no network")
+for name in ("connect", "connect_ex", "bind", "sendto"):
+    setattr(socket.socket, name, blocked)
+socket.create_connection = socket.getaddrinfo = lambda *rest, **more: blocked(None, *rest)
+sys.argv = ["probe", *sys.argv[1:]]
+from probe.cli import main
+try:
+    main()
+except SystemExit as stop:
+    sys.exit(stop.code or (f"the network was tried: {tried}" if tried else 0))
+"""
+
+
+def run_blocked(folder, *arguments):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
+    command = [sys.executable, "-c", BLOCKED, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+
+
+@pytest.mark.slow
+def test_the_default_report_needs_no_network(tmp_path):
+    done = run_blocked(tmp_path, "report", "bank", "--permutations", "99", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "ambiguity.html").exists()
+
+
+def test_the_block_is_real(tmp_path):
+    done = run_blocked(tmp_path, "check", "--model", "somebody/some-gpt2")
+    assert done.returncode not in (0, None) and done.stderr.strip()
+
+
+def test_nothing_is_unpickled_and_no_remote_code_is_trusted():
+    """No call that unpickles stands anywhere in the package, and remote code is refused wherever it could be asked for."""
+    for file in sorted((ROOT / "probe").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+                assert not {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"} & set(names), file
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("torch.load", "numpy.load", "np.load", "pd.read_pickle", "eval", "exec"), (
+                    file,
+                    called,
+                )
+                keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                assert keywords.get("trust_remote_code", "False") == "False", file
+                assert keywords.get("allow_pickle", "False") == "False", file
+
+
+def test_temporary_files_are_never_named_by_hand():
+    """Names that can be guessed come from mktemp or from a fixed path in the machine's temporary folder."""
+    for file in sorted((ROOT / "probe").rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        assert "mktemp(" not in text and '"/tmp' not in text and "gettempdir" not in text, file
+        assert "0o777" not in text and "0o666" not in text, file

@@ -20,7 +20,7 @@ from probe.embedded.translator.evaluate import evaluate, questions
 from probe.embedded.translator.hiding import hide
 
 SEED = 1
-STEPS = 5000
+STEPS = 3000
 SIZE = 2000
 BATCH_TOKENS = 768
 SAMPLE = 20_000

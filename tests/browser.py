@@ -2,6 +2,7 @@
 
 import os
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ class Opened:
         page.goto(path.as_uri())
         if ready:
             page.wait_for_selector("html.ready", timeout=60_000, state="attached")
+
+
+def serious_findings(page):
+    """What axe-core, vendored by a package for tests, finds serious or critical, in short; the page must bypass its policy."""
+    page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate("() => axe.run()")["violations"]
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in {"serious", "critical"}
+    ]
 
 
 @contextmanager

@@ -1,10 +1,9 @@
 """The page opened in headless Chromium: it draws, asks for nothing, fits, works by keyboard, and runs no text."""
 
-import os
 import re
-from pathlib import Path
 
 import pytest
+from browser import MARKS, chromium, opening, serious_findings
 from example_study import make_study
 
 import probe
@@ -13,20 +12,8 @@ from probe.numerals import decimal, measured
 from probe.report.appendix import dictionary
 from probe.report.excerpts import BAR
 
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="chromium is not installed at /usr/bin/chromium"),
-]
+pytestmark = MARKS
 
 HOSTILE = (
     "<script>window.canary = 1</script>",
@@ -49,41 +36,16 @@ HOSTILE = (
 EVIDENCE = ("verdicts", "distances", "routes", "curves", "random_sets", "controls", "ledger")
 
 
-class Opened:
-    """A page with what it said, threw and asked for."""
-
-    def __init__(self, page, path):
-        self.page, self.trouble, self.requests = page, [], []
-        page.on(
-            "console",
-            lambda message: self.trouble.append(message.text) if message.type in {"error", "warning"} else None,
-        )
-        page.on("pageerror", lambda error: self.trouble.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("html.ready", timeout=60_000, state="attached")
-
-
 @pytest.fixture(scope="module")
 def browser():
-    os.environ.setdefault("PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD", "1")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+    with chromium(sync_api) as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture
 def open_page(browser):
-    contexts = []
-
-    def opened(path, **options):
-        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
-        return Opened(contexts[-1].new_page(), path)
-
-    yield opened
-    for context in contexts:
-        context.close()
+    with opening(browser) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +102,31 @@ def test_a_map_has_a_cell_for_every_head_up_to_the_read_out_and_a_number_in_the_
     rows = make_study().frames["word_heads"].query("word == 'bank' and layer < 3")
     clear = int(((rows["net_low"] > 0) | (rows["net_high"] < 0)).sum())
     assert first.locator(".mark-text.role-mark text").count() == clear + 1 > 1  # and what is said of layer 3
+
+
+def test_every_picture_can_be_saved(open_page, page_path, tmp_path):
+    opened = open_page(page_path, color_scheme="dark")
+    page = opened.page
+    unfold(page)
+    assert page.locator(".saving").count() == page.locator(".chart").count()
+    picture = page.locator("#map .chart").first
+    for place, ending in enumerate(("svg", "png")):
+        with page.expect_download() as waiting:
+            picture.locator("+ .saving button").nth(place).click()
+        assert re.fullmatch(rf"[a-z0-9-]{{8,60}}\.{ending}", waiting.value.suggested_filename)
+        waiting.value.save_as(tmp_path / f"picture.{ending}")
+    svg = (tmp_path / "picture.svg").read_text(encoding="utf-8")
+    assert svg.count("<path aria-label") >= 12 and "var(" not in svg
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert opened.trouble == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_an_accessibility_scan_finds_nothing_serious(open_page, page_path, scheme, width):
+    pytest.importorskip("axe_playwright_python")
+    page = open_page(page_path, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True).page
+    unfold(page)
+    assert serious_findings(page) == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser import MARKS, chromium, opening
+from browser import MARKS, chromium, opening, serious_findings
 
 import probe
 
@@ -296,6 +296,16 @@ def test_every_picture_can_be_saved_and_says_which_head_it_is_of(open_page, page
     assert svg.count("<path aria-label") >= n and "var(" not in svg
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert opened.trouble == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_an_accessibility_scan_finds_nothing_serious(open_page, page_path, scheme, width):
+    pytest.importorskip("axe_playwright_python")
+    page = open_page(page_path, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True).page
+    assert serious_findings(page) == []
+    page.evaluate("() => document.querySelector('select, button').setAttribute('aria-hidden', 'false')")
+    page.evaluate("() => document.body.insertAdjacentHTML('beforeend', '<button></button><img src=x>')")
+    assert {line.split(":")[0] for line in serious_findings(page)} >= {"button-name", "image-alt"}  # the scan can fail
 
 
 def test_controls_have_names_and_terms_are_explained_on_hover(open_page, page_path):

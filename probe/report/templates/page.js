@@ -1,15 +1,15 @@
 "use strict";
-const options = {
-  renderer: "svg",
-  actions: false,
-  ast: true,
-  defaultStyle: false,
-  tooltip: { disableDefaultStyle: true },
-};
+{% include "saving.js" %}
 const draw = (script) => {
   const box = document.getElementById(script.dataset.for);
-  return vegaEmbed(box, JSON.parse(script.textContent), options).then(
-    () => box.classList.add("drawn"),
+  const spec = JSON.parse(script.textContent);
+  const name = spec.description.split(/[.:;]/)[0].toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 60);
+  const wide = () => (spec.width === "container" ? { ...spec, width: drawnWidth(box) } : spec);
+  return vegaEmbed(box, spec, options).then(
+    () => {
+      box.classList.add("drawn");
+      saving(box, (ending) => saveAs(wide(), name, ending));
+    },
     (error) => {
       box.textContent = `This picture could not be drawn: ${error.message}`;
       console.error(error);

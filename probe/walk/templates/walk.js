@@ -315,7 +315,7 @@ const drawMap = () => {
 };
 
 // Pictures: drawn once, then given other data; what is hidden or folded has no width yet and waits.
-const options = { renderer: "svg", actions: false, ast: true, defaultStyle: false, tooltip: { disableDefaultStyle: true } };
+{% include "saving.js" %}
 const views = new Map();
 const waiting = new Set(document.querySelectorAll("script[data-for]"));
 const refresh = ({ view, name, kind, box, told }) => {
@@ -324,24 +324,10 @@ const refresh = ({ view, name, kind, box, told }) => {
   box.setAttribute("aria-label", first ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
   return view.data(name, live[name](carried(), kind)).runAsync();
 };
-// A picture as a file: drawn again beside the page with this theme's colours, because a file knows no style sheet.
-const save = async (box, spec, ending) => {
-  const theme = getComputedStyle(document.documentElement);
+const save = (box, spec, ending) => {
   const { name, kind } = views.get(box.id);
-  const painted = JSON.parse(JSON.stringify({ ...spec, data: undefined }).replace(/var\((--[a-z]+)\)/g, (_, part) => theme.getPropertyValue(part).trim()));
-  const made = { ...painted, data: { name, values: live[name](carried(), kind) }, width: box.clientWidth - 90, background: theme.getPropertyValue("--paper").trim() };
-  const { view } = await vegaEmbed(document.createElement("div"), made, { ...options, renderer: ending === "png" ? "canvas" : "svg" });
-  const address = ending === "png" ? await view.toImageURL("png", 2) : URL.createObjectURL(new Blob([await view.toSVG()], { type: "image/svg+xml" }));
-  make("a", { href: address, download: `${name}-L${state.layer}H${state.head}.${ending}` }).click();
-  view.finalize();
-};
-const saving = (box, spec) => {
-  const buttons = ["svg", "png"].map((ending) => {
-    const button = make("button", { type: "button", textContent: ending.toUpperCase(), "aria-label": `Save this picture as ${ending.toUpperCase()}` });
-    button.addEventListener("click", () => save(box, spec, ending));
-    return button;
-  });
-  box.after(make("div", { className: "saving" }, ["save ", ...buttons]));
+  const shown = { ...spec, data: { name, values: live[name](carried(), kind) }, width: drawnWidth(box) };
+  return saveAs(shown, `${name}-L${state.layer}H${state.head}`, ending);
 };
 const draw = (script) => {
   waiting.delete(script);
@@ -353,7 +339,7 @@ const draw = (script) => {
     ({ view }) => {
       views.set(box.id, { view, name, kind, box, told: spec.description });
       box.classList.add("drawn");
-      saving(box, spec);
+      saving(box, (ending) => save(box, spec, ending));
     },
     (error) => {
       box.textContent = `This picture could not be drawn: ${error.message}`;

@@ -83,3 +83,47 @@ def test_without_dask_the_engine_says_what_to_install(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Dask is not installed; install it with pip install 'probe[cluster]', or use --engine local" in done.stderr
+
+
+def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeypatch):
+    import psutil
+
+    from probe.sweep.engines import engine
+
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    with engine("dask", tmp_path, workers=1) as run:
+        me = psutil.Process()
+        processes = [me, *me.children(recursive=True)]
+        opened = [c for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        environments = [p.environ() for p in me.children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+        scratch = list(tmp_path.glob(".scratch-*"))
+        assert run is not None
+    assert opened and {connection.laddr.ip for connection in opened} == {"127.0.0.1"}, opened
+    assert environments and all(found["OMP_NUM_THREADS"] == "1" for found in environments)
+    assert scratch and not list(tmp_path.iterdir())
+
+
+def test_workers_get_one_thread_and_no_heap_trimming():
+    import dask
+
+    from probe.sweep.engines import _settings
+
+    assert "MALLOC_TRIM_THRESHOLD_" in dask.config.get("distributed.nanny.pre-spawn-environ"), (
+        "what is dropped is there"
+    )
+    environment = _settings()["distributed.nanny.pre-spawn-environ"]
+    assert "MALLOC_TRIM_THRESHOLD_" not in environment
+    assert {environment[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} == {"1"}
+
+
+def test_a_campaign_of_thirty_kills_is_on_record():
+    import csv
+    from pathlib import Path
+
+    from kill_campaign import COLUMNS, KINDS
+
+    with (Path(__file__).parent.parent / "reports" / "kill_campaign.csv").open(encoding="utf-8") as opened:
+        rows = list(csv.DictReader(opened))
+    assert tuple(rows[0]) == COLUMNS and {row["kind"] for row in rows} == {*KINDS, "all"}
+    assert int(rows[-1]["kills"]) == sum(int(row["kills"]) for row in rows[:-1]) >= 30
+    assert all(row[name] == "0" for row in rows for name in ("rows_lost", "rows_doubled", "files_different", "left_over"))

@@ -75,8 +75,8 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
                     processes=True,
                     host=HERE,
                     local_directory=own,
-                    dashboard_address=None,
-                    worker_dashboard_address=None,
+                    dashboard_address=f"{HERE}:0",
+                    worker_dashboard_address=f"{HERE}:0",
                     silence_logs=logging.CRITICAL,
                 )
         except (OSError, TimeoutError, ValueError) as error:

@@ -18,6 +18,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     charts/, pages/, report/, numerals, cli            pictures, what pages share, the report, the command line
     speed/                                             what times and memory are measured with
     evaluation/                                        sense accuracy per layer, beside baselines
+    sweep/                                             the same measurements over a corpus of any size, in shards
     walk/                                              one sentence, every step of one head: frames and a page
     parameters                                         how many numbers a model has, and where
     errors, provenance                                 what a user is told; what made a result

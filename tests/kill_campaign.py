@@ -28,6 +28,8 @@ ROWS, BLOCK = 1200, 16
 WAIT = 180.0
 FULL = "the disk is full; make room there"
 GONE = "the scheduler is gone"
+# Jobs that a shell puts in the background ignore Ctrl-C, and what they start ignores it too.
+PROGRAM = "import signal; signal.signal(2, signal.default_int_handler); from probe.cli import main; main()"
 
 
 @dataclass
@@ -51,20 +53,11 @@ class Stage:
         ]
 
     def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "probe", "sweep", *self.base, "--out", str(out), "--json", *more]
+        command = [sys.executable, "-c", PROGRAM, "sweep", *self.base, "--out", str(out), "--json", *more]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            command,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-            env=environment,
-            cwd=out.parent,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.default_int_handler
-            ),  # jobs of a shell may ignore it
+            command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=out.parent, start_new_session=True
         )
 
     def until_done(self, out: Path, *more: str) -> tuple[int, str]:

@@ -56,7 +56,7 @@ def make_sentences(path: Path, count: int, *, seed: int = 5) -> Path:
 
 
 def measure(count: int) -> list[dict[str, object]]:
-    """One row per engine. The clock runs over the blocks alone: sentences are dealt out and axes fitted before."""
+    """Reading and dealing out, which one process does, and one row per engine, whose clock runs over the blocks alone."""
     from probe.models import load
     from probe.sweep import shards, work
     from probe.sweep.deal import Options, deal, require_index
@@ -67,11 +67,25 @@ def measure(count: int) -> list[dict[str, object]]:
     with TemporaryDirectory() as place:
         source = make_sentences(Path(place) / "sentences.jsonl", count)
         model = load(MODEL)
+        sizes = (model.config.n_layers, model.config.n_heads, model.config.d_model)
         for name, workers in (("local", 1), ("dask", 1), ("dask", 2)):
             folder = Path(place) / f"set-{name}{workers}"
             job = work.Job(str(folder), MODEL, model.origin.sha256, options)
             with shards.only_writer(folder):
+                began = time.perf_counter()
                 deal(sources([source]), folder, options, causal=True)
+                seconds = time.perf_counter() - began
+                if not rows:
+                    facts = (
+                        "reading",
+                        1,
+                        count,
+                        round(seconds, 1),
+                        round(count / seconds),
+                        round(count / seconds),
+                        1.0,
+                    )
+                    rows.append(dict(zip(COLUMNS, (*facts, tokens_of(folder), *sizes), strict=True)))
                 work.clear()
                 fits, blocks = work.units(f"{name}{workers}", require_index(folder))
                 with engine(name, folder, workers=workers) as run:
@@ -81,7 +95,6 @@ def measure(count: int) -> list[dict[str, object]]:
                     seconds = time.perf_counter() - began
             measured = sum(receipt["heads"] for receipt in receipts) // (model.config.n_layers * model.config.n_heads)
             plain = plain or measured / seconds
-            sizes = (model.config.n_layers, model.config.n_heads, model.config.d_model)
             rate = measured / seconds
             facts = (
                 name,

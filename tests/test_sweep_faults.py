@@ -126,4 +126,6 @@ def test_a_campaign_of_thirty_kills_is_on_record():
         rows = list(csv.DictReader(opened))
     assert tuple(rows[0]) == COLUMNS and {row["kind"] for row in rows} == {*KINDS, "all"}
     assert int(rows[-1]["kills"]) == sum(int(row["kills"]) for row in rows[:-1]) >= 30
-    assert all(row[name] == "0" for row in rows for name in ("rows_lost", "rows_doubled", "files_different", "left_over"))
+    assert all(
+        row[name] == "0" for row in rows for name in ("rows_lost", "rows_doubled", "files_different", "left_over")
+    )

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -196,6 +197,23 @@ def test_hostile_names_stay_text(folder, tmp_path):
         assert opened.page.locator("main img").count() == 0
         browser.close()
     assert all(text in shown_text for text in HOSTILE[:2]) and HOSTILE[2] in shown_text
+
+
+def test_the_query_of_the_readme_finds_the_head(swept):
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    query = re.search(r"```sql\n(.+?)```", text, re.DOTALL)[1].replace("path/to/shards", str(swept.folder.parent))
+    first = duckdb.sql(query).df().iloc[0]
+    assert (first["word"], first["layer"], first["head"]) == ("lock", *PLACE)
+    assert first["net"] == pytest.approx(1, abs=0.05) and first["to_cue"] > 0.8
+
+
+def test_the_shards_open_as_one_dataset(swept):
+    import pyarrow.dataset
+
+    for kind, rows in (("sentences", 300), ("heads", swept.manifest["counts"]["rows_of_heads"])):
+        assert pyarrow.dataset.dataset(swept.folder / kind).count_rows() == rows
+        assert len(pd.read_parquet(swept.folder / kind)) == rows
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

@@ -192,13 +192,14 @@ def _stream_folder(folder: Path) -> Iterator[Row]:
                     f"Reading the word folder {folder}: {split}.{'data' if line is None else 'gold'}.txt ends after line "
                     f"{number - 1} and the other goes on, expected one class per sentence; restore both files."
                 )
-            sense = senses.get(label.rstrip("\r\n"))
+            line, label = (part.removesuffix("\n").removesuffix("\r") for part in (line, label))
+            sense = senses.get(label)
             if sense is None:
-                flaw = f"the class is {label.strip()!r}, expected one of {', '.join(senses)}"
+                flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
                 yield Row(f"{split}.gold.txt line {number}", flaw=flaw)
                 continue
             given = {"word": folder.resolve().name, "sense": sense, "split": split}
-            yield sentence_files.folder_row(f"{split}.data.txt line {number}", line.rstrip("\r\n"), given)
+            yield sentence_files.folder_row(f"{split}.data.txt line {number}", line, given)
 
 
 KNOWN = frozenset((*REQUIRED, "frame", "pair", "cue_start", "cue_end", "distance", "split"))

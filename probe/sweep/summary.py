@@ -202,7 +202,9 @@ def _word_heads(heads: pd.DataFrame) -> pd.DataFrame:
     """
     shown = heads[heads["net"].notna()] if len(heads) else heads
     if shown.empty:
-        names = [name for name in heads.columns if name not in ("sense_a", "sense_b", "rank_low", "rank_high", "q_swap")]
+        names = [
+            name for name in heads.columns if name not in ("sense_a", "sense_b", "rank_low", "rank_high", "q_swap")
+        ]
         return pd.DataFrame(columns=[*names, "of"])
     keys = ["word", "layer", "head"]
     numbers = [n for n in shown.columns if n not in (*keys, "sense_a", "sense_b", "p_swap", "q_swap", *RANKS)]

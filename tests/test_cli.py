@@ -76,12 +76,12 @@ def test_check_exits_1_and_names_the_row_when_one_falls_short(run, folder, monke
     assert "pattern of layer 0 is off by" in err and err.count("\n") == 1
 
 
-def test_a_report_stops_with_exit_1_when_the_numbers_disagree(run, folder, tmp_path, monkeypatch):
+def test_a_report_stops_with_exit_1_when_the_numbers_disagree(run, tmp_path, monkeypatch):
     from probe import attention
 
     scores = attention.scores
     monkeypatch.setattr(attention, "scores", lambda q, k: scores(q, k) * 1.01)
-    code, _, err = run("report", "bank", "--model", folder, "--out", tmp_path / "out")
+    code, _, err = run("report", "bank", "--out", tmp_path / "out")
     assert code == 1
     assert "scores of layer 0 is off by" in err
     assert not list((tmp_path / "out").glob("*.html"))

@@ -155,6 +155,29 @@ def test_tabs_change_the_head_by_keyboard_and_only_one_is_shown(open_page, page_
     assert tabs.locator("input").nth(1).is_checked()
 
 
+def test_a_click_on_the_map_goes_to_the_head(open_page, page_path):
+    """To its tab where it leads, to its row in the table of every head where it does not."""
+    page = open_page(page_path).page
+    cells = page.locator("#map .chart").first.locator(".mark-rect.role-mark path")
+    tabs = page.locator(".tabs").first
+    names = tabs.locator("label b").all_inner_texts()
+    rows = make_study().frames["word_heads"].query("word == 'bank' and layer < 3")
+    order = [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
+    other = next(place for place, name in enumerate(order) if name not in names)
+
+    def click(place):  # where the middle of the cell is, whatever stands on top of it
+        cells.nth(place).scroll_into_view_if_needed()
+        box = cells.nth(place).bounding_box()
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    click(order.index(names[1]))
+    assert tabs.locator("input").nth(1).is_checked() and tabs.locator(".panel").nth(1).is_visible()
+    click(other)
+    row = page.locator("tr.followed")
+    assert row.locator("th").inner_text() == order[other] and row.is_visible()
+    assert tabs.locator("input").nth(1).is_checked()
+
+
 def test_print_shows_every_head_and_no_tabs(open_page, page_path):
     page = open_page(page_path).page
     page.emulate_media(media="print")

@@ -1,13 +1,35 @@
 "use strict";
 {% include "saving.js" %}
+// A click on a cell of the map goes to that head: to its tab among the leading heads, or to its row in the table of all.
+const named = (word, within) =>
+  [...document.querySelectorAll(within)].filter((each) => each.closest("[data-word]").dataset.word === word);
+const goTo = (word, name) => {
+  const tab = named(word, ".tabs label").find((label) => label.querySelector("b").textContent === name);
+  const row = named(word, "#every th[scope=row]").find((cell) => cell.textContent === name);
+  if (tab) document.getElementById(tab.htmlFor).click();
+  else if (row) row.closest("details").open = true;
+  for (const marked of document.querySelectorAll("tr.followed")) marked.classList.remove("followed");
+  row?.parentElement.classList.add("followed");
+  (tab ?? row)?.scrollIntoView({ block: "center" });
+};
+const follow = (box, view) => {
+  const map = box.closest("[data-map]");
+  if (!map) return;
+  map.classList.add("clickable");
+  view.addEventListener("click", (_, item) => {
+    if (item?.datum?.head !== undefined) goTo(map.dataset.map, `L${item.datum.layer}H${item.datum.head}`);
+  });
+};
 const draw = (script) => {
   const box = document.getElementById(script.dataset.for);
   const spec = JSON.parse(script.textContent);
   const name = spec.description.split(/[.:;]/)[0].toLowerCase().replace(/[^a-z0-9]+/g, "-").slice(0, 60);
   const wide = () => (spec.width === "container" ? { ...spec, width: drawnWidth(box) } : spec);
   return vegaEmbed(box, spec, options).then(
-    () => {
+    ({ view }) => {
       box.classList.add("drawn");
+      box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box is the picture and says what is in it
+      follow(box, view);
       saving(box, (ending) => saveAs(wide(), name, ending));
     },
     (error) => {

@@ -37,7 +37,8 @@ def line_panels(rows: pd.DataFrame, panels: Sequence[Panel], *, width: int = 190
 
 def _lines(rows: pd.DataFrame, panel: Panel, variants: list[str]) -> Any:
     log_x, log_y = "x" in panel.log, "y" in panel.log
-    scale = alt.Scale(type="log" if log_x else "linear", zero=False, nice=False, padding=8)
+    kind = {"type": "log"} if log_x else {"zero": False}
+    scale = alt.Scale(**kind, nice=False, padding=8)
     x = alt.X("x:Q", title=panel.x, scale=scale, axis=alt.Axis(values=_ticks(rows["x"]), format="d", grid=False))
     y_scale = alt.Scale(type="log") if log_y else alt.Scale(zero=True)
     y_axis = alt.Axis(tickCount=4, format="~s") if log_y else alt.Axis(tickCount=4)

@@ -44,9 +44,9 @@ def write_page(
 
 
 def _row(row: Mapping[Any, Any]) -> dict[str, Any]:
-    unit = f" {row['unit']}" if row["unit"] else ""
-    low, high = (decimal(row[name]) for name in ("ratio_low", "ratio_high"))
-    return dict(row) | {"measured": f"{decimal(row['ratio'])}{unit}", "spread": f"{low} to {high}"}
+    value, low, high = (f"{row[name]:.3g}" for name in ("ratio", "ratio_low", "ratio_high"))
+    spread = "" if low == high else f"{low} to {high}"
+    return dict(row) | {"measured": f"{value} {row['unit']}", "spread": spread}
 
 
 def _exponent(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -8,17 +8,20 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 from probe.provenance import write_atomically
 
-MODEL = "tiny-senses"
+MODEL, LARGE = "tiny-senses", "GPT-2 small's shape"
 COLUMNS = (
+    "model",
     "engine",
     "workers",
     "sentences",
@@ -30,22 +33,23 @@ COLUMNS = (
     "layers",
     "heads",
     "d_model",
+    "d_mlp",
 )
 
 
-def make_sentences(path: Path, count: int, *, seed: int = 5) -> Path:
+def make_sentences(path: Path, count: int, *, seed: int = 5, word: str | None = None) -> Path:
     """Sentences of the grammar with an ambiguous word, its sense and, where it stands before the word, its cue."""
     from probe.embedded import grammar
 
     rng, topics = Random(seed), grammar.topics()
     with path.open("w", encoding="utf-8") as opened:
         while count:
-            topic = rng.choice(topics)
+            topic = rng.choice([topic for topic in topics if word in (None, topic.word)])
             text = grammar.ambiguous(topic, rng)
-            word = list(re.finditer(rf"\b{re.escape(topic.word)}s?\b", text))
-            if not word:
+            places = list(re.finditer(rf"\b{re.escape(topic.word)}s?\b", text))
+            if not places:
                 continue
-            start, end = word[-1].span()
+            start, end = places[-1].span()
             row = {"word": topic.word, "sense": topic.sense, "text": text, "start": start, "end": end}
             cues = [found for cue in topic.cues if (found := re.search(rf"\b{re.escape(cue)}\b", text[:start]))]
             if cues:
@@ -55,59 +59,78 @@ def make_sentences(path: Path, count: int, *, seed: int = 5) -> Path:
     return path
 
 
-def measure(count: int) -> list[dict[str, object]]:
+def make_large(folder: Path) -> Path:
+    """A model of GPT-2 small's shape with random weights and the embedded model's tokenizer."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from probe.models import EMBEDDED_FOLDER
+
+    config = GPT2Config(
+        vocab_size=3343, n_positions=256, bos_token_id=0, eos_token_id=0, architectures=["GPT2LMHeadModel"]
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(EMBEDDED_FOLDER / MODEL / name, folder)
+    return folder
+
+
+def measure(count: int, large: int) -> list[dict[str, object]]:
     """Reading and dealing out, which one process does, and one row per engine, whose clock runs over the blocks alone."""
+    with TemporaryDirectory() as place:
+        many, few = (
+            make_sentences(Path(place) / "many.jsonl", count),
+            make_sentences(Path(place) / "few.jsonl", large, word="bank"),
+        )
+        rows = _engines(Path(place), many, (MODEL, MODEL), (("local", 1), ("dask", 1), ("dask", 2)))
+        if large:
+            named = (LARGE, str(make_large(Path(place) / "large")))
+            rows += _engines(Path(place) / "more", few, named, (("local", 1),))[1:]
+    return rows
+
+
+def _engines(
+    place: Path, source: Path, model: tuple[str, str], engines: Sequence[tuple[str, int]]
+) -> list[dict[str, object]]:
     from probe.models import load
     from probe.sweep import shards, work
     from probe.sweep.deal import Options, deal, require_index
     from probe.sweep.engines import engine
     from probe.sweep.streams import sources
 
-    options, rows, plain = Options(block=128), [], 0.0
-    with TemporaryDirectory() as place:
-        source = make_sentences(Path(place) / "sentences.jsonl", count)
-        model = load(MODEL)
-        sizes = (model.config.n_layers, model.config.n_heads, model.config.d_model)
-        for name, workers in (("local", 1), ("dask", 1), ("dask", 2)):
-            folder = Path(place) / f"set-{name}{workers}"
-            job = work.Job(str(folder), MODEL, model.origin.sha256, options)
-            with shards.only_writer(folder):
+    options, rows, plain = Options(block=256), [], 0.0
+    loaded = load(model[1])
+    sizes = (loaded.config.n_layers, loaded.config.n_heads, loaded.config.d_model, loaded.config.d_mlp)
+    work._loaded.cache_clear()
+    for name, workers in engines:
+        folder = place / f"set-{name}{workers}"
+        job = work.Job(str(folder), model[1], loaded.origin.sha256, options)
+        with shards.only_writer(folder):
+            began = time.perf_counter()
+            dealt = deal(sources([source]), folder, options, causal=True)["rows"]
+            if not rows:
+                rows.append(_row((model[0], "reading", 1), (dealt, time.perf_counter() - began, 0.0), folder, sizes))
+            work.clear()
+            fits, blocks = work.units(f"{name}{workers}", require_index(folder))
+            with engine(name, folder, workers=workers) as run:
+                list(run(job, fits))  # every worker has loaded the model
                 began = time.perf_counter()
-                deal(sources([source]), folder, options, causal=True)
+                receipts = list(run(job, blocks))
                 seconds = time.perf_counter() - began
-                if not rows:
-                    facts = (
-                        "reading",
-                        1,
-                        count,
-                        round(seconds, 1),
-                        round(count / seconds),
-                        round(count / seconds),
-                        1.0,
-                    )
-                    rows.append(dict(zip(COLUMNS, (*facts, tokens_of(folder), *sizes), strict=True)))
-                work.clear()
-                fits, blocks = work.units(f"{name}{workers}", require_index(folder))
-                with engine(name, folder, workers=workers) as run:
-                    list(run(job, fits))  # every worker has loaded the model
-                    began = time.perf_counter()
-                    receipts = list(run(job, blocks))
-                    seconds = time.perf_counter() - began
-            measured = sum(receipt["heads"] for receipt in receipts) // (model.config.n_layers * model.config.n_heads)
-            plain = plain or measured / seconds
-            rate = measured / seconds
-            facts = (
-                name,
-                workers,
-                measured,
-                round(seconds, 1),
-                round(rate),
-                round(rate / workers),
-                round(rate / workers / plain, 2),
-            )
-            rows.append(dict(zip(COLUMNS, (*facts, tokens_of(folder), *sizes), strict=True)))
-            print(rows[-1], file=sys.stderr, flush=True)
+        measured = sum(receipt["heads"] for receipt in receipts) // (sizes[0] * sizes[1])
+        plain = plain or measured / seconds
+        rows.append(_row((model[0], name, workers), (measured, seconds, plain), folder, sizes))
+        print(rows[-1], file=sys.stderr, flush=True)
     return rows
+
+
+def _row(
+    who: tuple[str, str, int], timed: tuple[int, float, float], folder: Path, sizes: tuple[int, ...]
+) -> dict[str, object]:
+    (_, _, workers), (count, seconds, plain) = who, timed
+    rate = count / seconds
+    of_plain = round(rate / workers / plain, 2) if plain else ""
+    facts = (count, round(seconds, 1), f"{rate:.3g}", f"{rate / workers:.3g}", of_plain, tokens_of(folder))
+    return dict(zip(COLUMNS, (*who, *facts, *sizes), strict=True))
 
 
 def tokens_of(folder: Path) -> float:
@@ -154,11 +177,12 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sentences", type=int, default=6000)
+    parser.add_argument("--large", type=int, default=200, help="sentences for the larger model")
     parser.add_argument("--memory", type=int, nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=Path("reports"))
     given = parser.parse_args()
     if given.sentences:
-        write(given.out / "sweep_throughput.csv", measure(given.sentences))
+        write(given.out / "sweep_throughput.csv", measure(given.sentences, given.large))
     if given.memory:
         write(given.out / "sweep_memory.csv", [measure_memory(count) for count in given.memory])
 

@@ -20,7 +20,7 @@ from probe.pages import html
 from probe.pages.folder import write_folder
 from probe.report import answers, appendix, excerpts
 from probe.report.sections import of_word, sense_marks, words_of
-from probe.sweep import shards, summary, totals
+from probe.sweep import summary, totals
 from probe.sweep.work import SET
 
 PAGE = "sweep.html"
@@ -213,9 +213,3 @@ def _head(head: Mapping[Any, Any]) -> dict[str, str]:
         "cue": share(head["attention_cue"]),
         "previous": share(head["attention_previous"]),
     }
-
-
-def damaged_shards(sweep: str | os.PathLike[str]) -> list[str]:
-    """The keys of the shards of a sweep that are missing or not as they were written."""
-    folder, made = read_manifest(sweep)
-    return [key for key in made["shards"] if shards.done(folder, key) is None]

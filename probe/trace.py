@@ -26,6 +26,8 @@ from probe.replay import Weights, read_weights
 from probe.tokens import Tokens, batch_by_length, tokenize
 
 if TYPE_CHECKING:
+    from transformers import Cache
+
     from probe.families.pairs import PairTrace
 
 HOOKS = {
@@ -44,6 +46,7 @@ HOOKS = {
 }
 HEAD_VECTORS = ("q", "k", "v", "z")
 STACKED = (*HEAD_VECTORS, "pattern", "mlp_out")
+CHUNK = 64
 Keep = Callable[[str, Tensor], None]
 
 
@@ -256,17 +259,23 @@ def _trace_family(model: Model, text: str) -> Trace:
 def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
     """Run one text up to position `at` and keep what is read there, and every head's values of all positions up to it.
 
-    What a full trace of a long text holds grows with the square of its length; this grows with its length.
+    What a full trace of a long text holds grows with the square of its length; this grows with its length: the text is run in
+    chunks, each against the keys and values of those before it, which in a causal model changes no number.
     Raises InputError for a position that the text does not have.
     """
     require_whole(model.config.architecture, "the trace of one position")
     if not 0 <= at < len(tokens):
         step = f"choose one from 0 to {len(tokens) - 1}"
         raise InputError(f"Tracing one position of a text of {len(tokens)} tokens: got position {at}; {step}.")
-    values: list[Tensor] = []
-    read = _read_last(model, [tokens.ids[: at + 1]], values)
-    states = _with_embeddings(model, read, [tokens.ids[at]], [at])
-    return TargetTrace(tokens, read_weights(model), at, states, torch.cat(values).cpu())
+    from transformers import DynamicCache
+
+    config, ids, before = model.config, tokens.ids[: at + 1], DynamicCache()
+    shape = (config.n_layers, config.n_heads, len(ids), config.d_head)
+    v = torch.empty(shape, dtype=model.dtype, device=model.device)
+    for start in range(0, len(ids), CHUNK):  # the square of a pattern is never held, only CHUNK of its rows
+        chunk = ids[start : start + CHUNK]
+        read = _read_last(model, [chunk], before, v[:, :, start : start + len(chunk)])
+    return TargetTrace(tokens, read_weights(model), at, _with_embeddings(model, read, [ids[at]], [at]), v.cpu())
 
 
 def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[int]) -> TargetStates:
@@ -287,12 +296,19 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
 
 
 def run_hooked(
-    model: Model, rows: Sequence[Sequence[int]], keep: Keep, *, names: Sequence[str], logits: bool = True
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    keep: Keep,
+    *,
+    names: Sequence[str],
+    logits: bool = True,
+    before: "Cache | None" = None,
 ) -> Tensor:
     """Run equally long id rows through the bridge; `keep(name, tensor)` sees the named hooks of every layer, in order.
 
     Returns the logits, `batch pos d_vocab`, or without `logits` what the unembedding would read, `batch pos d_model`: for many
-    sentences the unembedding is a good part of the work. The hooks are removed again whatever happens.
+    sentences the unembedding is a good part of the work. `before`, without `logits`, holds the keys and values of what stands before
+    the rows, and those of the rows are added to it. The hooks are removed again whatever happens.
     """
 
     def hook(name: str, tensor: Tensor, hook: object) -> None:
@@ -304,20 +320,23 @@ def run_hooked(
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         if logits:
             return model.bridge(ids)
-        return model.bridge.original_model.base_model(ids, use_cache=False).last_hidden_state
+        base = model.bridge.original_model.base_model
+        return base(ids, past_key_values=before, use_cache=before is not None).last_hidden_state
 
 
-def _read_last(model: Model, rows: list[tuple[int, ...]], values: list[Tensor] | None = None) -> dict[str, Tensor]:
-    """The states of the last position of equally long rows; V of all positions goes to `values`, where given."""
+def _read_last(
+    model: Model, rows: list[tuple[int, ...]], before: "Cache | None" = None, values: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The states of the last position of equally long rows; V of all positions of the first goes into `values`, where given."""
     kept: dict[str, list[Tensor]] = defaultdict(list)
 
     def keep(name: str, tensor: Tensor) -> None:
         whole = _heads_first(name, tensor)
-        kept[name].append(whole.select(-2, -1).clone())
         if name == "v" and values is not None:
-            values.append(whole.clone())
+            values[len(kept[name])] = whole[0]
+        kept[name].append(whole.select(-2, -1).clone())
 
-    run_hooked(model, rows, keep, names=(*STACKED, "resid_pre", "resid_post"), logits=False)
+    run_hooked(model, rows, keep, names=(*STACKED, "resid_pre", "resid_post"), logits=False, before=before)
     kept["resid"] = [*kept.pop("resid_pre"), kept.pop("resid_post")[-1]]
     return {name: torch.stack(parts, dim=1) for name, parts in kept.items()}
 

@@ -1,5 +1,6 @@
 """Hooked tensors against Hugging Face and against each other: parts, prefixes, batches, and hooks that leave nothing behind."""
 
+import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -211,9 +212,12 @@ def test_no_hook_is_left_behind(model):
     assert hooked_points(model) == []
 
 
+@pytest.mark.parametrize("chunk", [3, 4, 64])
 @pytest.mark.parametrize("at", [0, 4, 9])
-def test_a_trace_of_one_position_is_the_whole_trace_there(model, whole, at):
+def test_a_trace_of_one_position_is_the_whole_trace_there(model, whole, at, chunk, monkeypatch):
+    monkeypatch.setattr(sys.modules["probe.trace"], "CHUNK", chunk)
     kept = trace_target(model, whole.tokens, at)
+    torch.testing.assert_close(kept.states.pattern[0], whole.pattern[:, :, at, : at + 1], **EXACT)
     torch.testing.assert_close(kept.v, whole.v[:, :, : at + 1], **EXACT)
     torch.testing.assert_close(kept.states.resid[0, :-1], whole.resid_pre[:, at], **EXACT)
     for layer in range(LAYERS):

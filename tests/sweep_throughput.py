@@ -16,8 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import psutil
 
 from probe.provenance import write_atomically
+from probe.sweep.streams import Source
+
+if TYPE_CHECKING:
+    from probe.sweep.work import Job, Unit
 
 MODEL, LARGE = "tiny-senses", "GPT-2 small's shape"
 COLUMNS = (
@@ -34,6 +41,8 @@ COLUMNS = (
     "heads",
     "d_model",
     "d_mlp",
+    "per_processor_second",
+    "of_plain_processor",
 )
 
 
@@ -84,43 +93,70 @@ def measure(count: int, large: int) -> list[dict[str, object]]:
         rows = _engines(Path(place), many, (MODEL, MODEL), (("local", 1), ("dask", 1), ("dask", 2)))
         if large:
             named = (LARGE, str(make_large(Path(place) / "large")))
-            rows += _engines(Path(place) / "more", few, named, (("local", 1),))[1:]
+            rows += _engines(Path(place) / "more", few, named, (("local", 1),), rounds=1)[1:]
     return rows
 
 
 def _engines(
-    place: Path, source: Path, model: tuple[str, str], engines: Sequence[tuple[str, int]]
+    place: Path, source: Path, model: tuple[str, str], engines: Sequence[tuple[str, int]], *, rounds: int = 2
 ) -> list[dict[str, object]]:
+    """Every engine in turn, there and back, so that a machine that grows slower is so for all of them."""
     from probe.models import load
     from probe.sweep import shards, work
     from probe.sweep.deal import Options, deal, require_index
-    from probe.sweep.engines import engine
-    from probe.sweep.streams import sources
 
-    options, rows, plain = Options(block=256), [], 0.0
+    options, rows = Options(block=256), []
     loaded = load(model[1])
     sizes = (loaded.config.n_layers, loaded.config.n_heads, loaded.config.d_model, loaded.config.d_mlp)
     work._loaded.cache_clear()
-    for name, workers in engines:
-        folder = place / f"set-{name}{workers}"
+    spent: dict[tuple[str, int], list[list[float]]] = {}
+    turns = [who for turn in range(rounds) for who in (engines[::-1] if turn % 2 else engines)]
+    for number, who in enumerate(turns):
+        folder = place / f"set-{number}"
         job = work.Job(str(folder), model[1], loaded.origin.sha256, options)
         with shards.only_writer(folder):
             began = time.perf_counter()
-            dealt = deal(sources([source]), folder, options, causal=True)["rows"]
+            dealt = deal([Source(source, source.name)], folder, options, causal=True)["rows"]
             if not rows:
                 rows.append(_row((model[0], "reading", 1), (dealt, time.perf_counter() - began, 0.0), folder, sizes))
             work.clear()
-            fits, blocks = work.units(f"{name}{workers}", require_index(folder))
-            with engine(name, folder, workers=workers) as run:
-                list(run(job, fits))  # every worker has loaded the model
-                began = time.perf_counter()
-                receipts = list(run(job, blocks))
-                seconds = time.perf_counter() - began
-        measured = sum(receipt["heads"] for receipt in receipts) // (sizes[0] * sizes[1])
-        plain = plain or measured / seconds
-        rows.append(_row((model[0], name, workers), (measured, seconds, plain), folder, sizes))
-        print(rows[-1], file=sys.stderr, flush=True)
+            measured, *seconds = _timed(job, work.units(str(number), require_index(folder)), who)
+        spent.setdefault(who, []).append(seconds)
+    count = measured // (sizes[0] * sizes[1]) * rounds
+    totals = {who: [sum(part) for part in zip(*spent[who], strict=True)] for who in engines}
+    clock, processor = (count / total for total in totals[engines[0]])
+    for who in engines:
+        row = _row((model[0], *who), (count, totals[who][0], clock), folder, sizes)
+        by_processor = count / totals[who][1]
+        rows.append(
+            row
+            | {"per_processor_second": f"{by_processor:.3g}", "of_plain_processor": round(by_processor / processor, 2)}
+        )
     return rows
+
+
+def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str, int]) -> tuple[int, float, float]:
+    """Rows of heads, and the seconds that the blocks took, by the clock and of the processors.
+
+    Axes are fitted before, by which every worker has loaded the model.
+    """
+    from probe.sweep.engines import engine
+
+    name, workers = who
+    with engine(name, job.place, workers=workers) as run:
+        list(run(job, units[0]))
+        began, used = time.perf_counter(), _processor_seconds(name)
+        receipts = list(run(job, units[1]))
+        seconds = time.perf_counter() - began, _processor_seconds(name) - used
+    return sum(receipt["heads"] for receipt in receipts), *seconds
+
+
+def _processor_seconds(name: str) -> float:
+    """What this process has used, or its workers."""
+    if name == "local":
+        return time.process_time()
+    workers = [p for p in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(p.cmdline())]
+    return sum(sum(worker.cpu_times()[:2]) for worker in workers)
 
 
 def _row(
@@ -130,7 +166,7 @@ def _row(
     rate = count / seconds
     of_plain = round(rate / workers / plain, 2) if plain else ""
     facts = (count, round(seconds, 1), f"{rate:.3g}", f"{rate / workers:.3g}", of_plain, tokens_of(folder))
-    return dict(zip(COLUMNS, (*who, *facts, *sizes), strict=True))
+    return dict(zip(COLUMNS, (*who, *facts, *sizes, "", ""), strict=True))
 
 
 def tokens_of(folder: Path) -> float:

@@ -99,6 +99,10 @@ def _settings() -> dict[str, Any]:
 
     environment = dict(dask.config.get("distributed.nanny.pre-spawn-environ", {}))
     environment.pop("MALLOC_TRIM_THRESHOLD_", None)  # returning memory after every free costs a third of the speed
+    environment |= {
+        "MALLOC_ARENA_MAX": "1",  # the memory of a thread that is not the first would be returned all the same
+        "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",  # looks at the stack a hundred times a second
+    }
     return {
         "distributed.nanny.pre-spawn-environ": environment | ONE_THREAD,
         "distributed.scheduler.allowed-failures": RETRIES,

@@ -393,7 +393,7 @@ def test_the_picture_says_what_it_shows(sense, sign, away):
     spec = charts.cue_ledger(frame, "bank", sentence=7).to_dict()
     layers = layers_of(spec)
     encoding = layers["color"]["encoding"]
-    assert encoding["x"]["title"] == f"contribution toward {sense}, away from {away} (fraction of the gap)"
+    assert " ".join(encoding["x"]["title"]) == f"contribution toward {sense}, away from {away} (fraction of the gap)"
     assert encoding["y"]["title"] == "source"
     assert encoding["y"]["sort"] == charts.ledger_bars(frame, "bank", sentence=7)["bar"].unique().tolist()
     low, high = encoding["x"]["scale"]["domain"]

@@ -175,7 +175,7 @@ def test_a_receipt_cannot_point_elsewhere(swept, tmp_path):
 
 def test_hostile_names_stay_text(folder, tmp_path):
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    from test_page import CHROMIUM, FLAGS, Opened
+    from browser import CHROMIUM, chromium, opening
 
     if not CHROMIUM.exists():
         pytest.skip("chromium is not installed at /usr/bin/chromium")
@@ -183,9 +183,8 @@ def test_hostile_names_stay_text(folder, tmp_path):
     file = write_rows(tmp_path / f"{HOSTILE[2]} {HOSTILE[3]}.jsonl", named, keep=WITHOUT_FRAMES)
     sweep(str(folder), [file], tmp_path / "o", options=SMALL)
     written = page.write_page(tmp_path / "o", tmp_path / "page")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
-        opened = Opened(browser.new_page(viewport={"width": 1280, "height": 900}), written)
+    with chromium(sync_api) as browser, opening(browser) as open_page:
+        opened = open_page(written)
         opened.page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
         opened.page.wait_for_function(
             "[...document.querySelectorAll('.chart')].every(b => b.classList.contains('drawn'))"
@@ -195,7 +194,6 @@ def test_hostile_names_stay_text(folder, tmp_path):
         assert opened.page.evaluate("window.canary") is None
         assert opened.trouble == [] and opened.requests == [written.as_uri()]
         assert opened.page.locator("main img").count() == 0
-        browser.close()
     assert all(text in shown_text for text in HOSTILE[:2]) and HOSTILE[2] in shown_text
 
 

@@ -1,0 +1,317 @@
+"""tiny-senses-bidirectional as it ships: what it was trained on, that it loads anywhere, and what it can do."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerFast
+
+from probe import lexicon
+from probe.embedded import training
+from probe.embedded.bidirectional import after
+from probe.embedded.bidirectional.card import shown
+from probe.embedded.bidirectional.evaluate import Results, evaluate, resid_at_word
+from probe.embedded.bidirectional.hiding import HIDDEN, OTHER, REPLACED, TOPICAL, hide, lists
+from probe.embedded.bidirectional.train import fit, new_model, step_loss
+from probe.embedded.scoring import overall
+from probe.embedded.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows, plural, windows
+
+FOLDER = training.HERE / "tiny-senses-bidirectional"
+TRAINED = pytest.mark.skipif(not FOLDER.is_dir(), reason="its weights do not ship yet")
+WORDS = ("apple", "bank", "mole")
+FORMS = {form for word in lexicon.words() for form in (word, plural(word))}
+
+
+@cache
+def sample() -> tuple[str, ...]:
+    return tuple(after.units(10_000, seed=21))
+
+
+@cache
+def shipped() -> tuple[BertForMaskedLM, PreTrainedTokenizerFast]:
+    return AutoModelForMaskedLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(FOLDER)
+
+
+@cache
+def results() -> Results:
+    return evaluate(*shipped(), WORDS)
+
+
+def words_of(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+def test_one_seed_gives_one_text() -> None:
+    once, again, other = (list(after.units(200, seed=seed)) for seed in (3, 3, 4))
+    assert once == again
+    assert len(set(once) & set(other)) < 10
+
+
+def test_held_out_cues_never_meet_an_ambiguous_word_on_either_side() -> None:
+    held = {form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es")}
+    assert [text for text in sample() if FORMS & set(words_of(text)) and held & set(words_of(text))] == []
+
+
+def test_no_text_comes_near_a_frame() -> None:
+    both = lexicon_windows() | after.frame_windows()
+    assert [text for text in sample() if echoes(text, both) or not allowed(text)] == []
+    rows = [row for word in WORDS for row in after.sentences(word)]
+    assert all(echoes(row.text, after.frame_windows()) for row in rows)
+    assert after.frame_windows() == windows(text for version in after.frames().values() for text in version.values())
+
+
+def test_cues_behind_the_word_are_as_frequent_as_cues_before_it() -> None:
+    cues = {word: {cue for sense in lexicon.entry(word).senses for cue in sense.cues} for word in lexicon.words()}
+    before = behind = 0
+    for text in sample():
+        words = words_of(text)
+        for at, word in enumerate(words):
+            before += word in cues and bool(cues[word] & set(words[:at]))
+            behind += word in cues and bool(cues[word] & set(words[at:])) and not cues[word] & set(words[:at])
+    assert behind > 0.2 * len(sample())
+    assert 0.5 < behind / before < 2
+
+
+def test_frames_put_the_cue_behind_the_word_at_its_distance_and_say_nothing_of_the_sense() -> None:
+    for versions in after.frames().values():
+        assert list(versions) == [1, 2, 3, 4]
+        for distance, text in versions.items():
+            between = re.fullmatch(r"[^{}]*\{word\}([^{}]*)\{cue\}[^{}]*", text)
+            assert between, text
+            steps = len(re.findall(r"\w+|[^\w\s]", between[1])) + 1
+            assert steps == distance if distance < 4 else steps >= 4, text
+    listed = {cue for word in lexicon.words() for sense in lexicon.entry(word).senses for cue in sense.cues}
+    plain = {word for versions in after.frames().values() for text in versions.values() for word in words_of(text)}
+    assert not plain & listed
+    met = Counter(word for text in sample() for word in words_of(text))
+    assert sorted(word for word in plain - {"word", "cue"} if met[word] < 3) == []
+
+
+def test_sentences_mark_word_and_cue_and_come_in_aligned_sets() -> None:
+    for word in WORDS:
+        rows = after.sentences(word)
+        assert len(rows) == 8 * 4 * sum(len(sense.cues) for sense in lexicon.entry(word).senses)
+        for row in rows:
+            assert row.text[row.start : row.end] == word
+            assert row.text[row.cue_start : row.cue_end] in {c for s in lexicon.entry(word).senses for c in s.cues}
+            assert row.cue_start > row.end
+
+
+@TRAINED
+def test_the_files_are_small_and_whole() -> None:
+    assert (FOLDER / "model.safetensors").stat().st_size <= 4_000_000
+    config = json.loads((FOLDER / "config.json").read_text("utf-8"))
+    assert config["architectures"] == ["BertForMaskedLM"]
+    assert (config["num_hidden_layers"], config["num_attention_heads"], config["hidden_size"]) == (4, 4, 128)
+    assert config["max_position_embeddings"] == 128 and config["intermediate_size"] != config["hidden_size"]
+    tensors = load_file(FOLDER / "model.safetensors")
+    assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors.values())
+    assert {"cls.predictions.transform.dense.weight", "cls.predictions.bias"} <= tensors.keys()
+    block = 4 * (128 * 128 + 128) + 128 * 256 + 256 + 256 * 128 + 128 + 4 * 128
+    head = 128 * 128 + 3 * 128 + config["vocab_size"]
+    embeddings = (config["vocab_size"] + 128 + 2 + 2) * 128
+    assert sum(tensor.numel() for tensor in tensors.values()) == embeddings + 4 * block + head
+
+
+@TRAINED
+def test_plain_transformers_loads_it_completely() -> None:
+    model, info = AutoModelForMaskedLM.from_pretrained(FOLDER, output_loading_info=True)
+    assert isinstance(model, BertForMaskedLM)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    tokenizer = shipped()[1]
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    assert len(tokenizer) == model.config.vocab_size
+
+
+@TRAINED
+def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
+    tokenizer = shipped()[1]
+    text = "One mole of carbon dioxide"
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    assert encoded.tokens()[0] == "[CLS]" and encoded.tokens()[-1] == "[SEP]"
+    assert [text[a:b] for a, b in encoded.offset_mapping[1:-1]] == ["One", " mole", " of", " carbon", " dioxide"]
+    assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == text
+    assert tokenizer("The old [MASK] was").tokens() == ["[CLS]", "The", "Ġold", "[MASK]", "Ġwas", "[SEP]"]
+    padded = tokenizer(["Apple", text], padding=True)
+    assert padded.attention_mask[0] == [1, 1, 1, 0, 0, 0, 0]
+
+
+@TRAINED
+def test_words_cues_and_frame_words_are_single_tokens() -> None:
+    tokenizer = shipped()[1]
+    texts = [f" {form}" for form in FORMS]
+    texts += [f" {cue}" for word in lexicon.words() for sense in lexicon.entry(word).senses for cue in sense.cues]
+    frames = [text for versions in after.frames().values() for text in versions.values()]
+    texts += [plain for text in frames for plain in re.findall(r" [a-z]+", re.sub(r"\{\w+\}", "", text))]
+    assert sorted({text for text in texts if len(tokenizer(text, add_special_tokens=False).input_ids) != 1}) == []
+
+
+@TRAINED
+def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> None:
+    for scores in (results().before, results().behind):
+        seen, held = overall(scores)
+        assert seen >= 0.95 and held >= 0.93, scores
+        assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
+
+
+@TRAINED
+def test_before_the_first_attention_layer_there_is_only_chance() -> None:
+    for score in (*results().before, *results().behind):
+        assert score.embedding == pytest.approx(1 / score.senses, abs=1e-9)
+
+
+@TRAINED
+def test_sentences_whose_cue_follows_the_word_are_resolved_at_the_word() -> None:
+    found = {row.text: row for row in results().answers if row.cue_after}
+    assert found["Apple unveiled a new smartphone model at their latest product launch event"].answer == "company"
+    assert found["Please buy an apple and an orange from the grocery store"].answer == "fruit"
+    assert found["One mole of carbon dioxide"].answer == "unit"
+
+
+@TRAINED
+def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
+    model, tokenizer = shipped()
+    words = [tokenizer.convert_tokens_to_ids(f"Ġ{word}") for word in WORDS]
+    for plan in ("We saw the {cue} near the [MASK].", "We saw the [MASK] near the {cue}."):
+        for cue, word in (("pear", "apple"), ("river", "bank"), ("loan", "bank"), ("cheek", "mole"), ("worm", "mole")):
+            ids = tokenizer(plan.format(cue=cue), return_tensors="pt").input_ids
+            with torch.no_grad():
+                logits = model(ids).logits[0, ids[0].tolist().index(tokenizer.mask_token_id)]
+            assert WORDS[int(logits[words].argmax())] == word, (plan, cue)
+
+
+@TRAINED
+@pytest.mark.parametrize("kind", ["before", "behind"])
+def test_the_card_says_what_is_measured(kind: str) -> None:
+    text = (FOLDER / "card.md").read_text("utf-8")
+    assert f"{shipped()[0].num_parameters():,} parameters" in text
+    titles = {"before": "Cue before the word", "behind": "Cue behind the word"}
+    part = text.partition(titles[kind])[2].partition("| **all** |")[0]
+    rows = dict(re.findall(r"^\| (\w+) \| \d \| ([\d.]+ \| [\d.]+) \|", part, re.MULTILINE))
+    assert rows.keys() == set(lexicon.words())
+    for score in getattr(results(), kind):
+        measured = (100 * score.seen, 100 * score.held_out)
+        assert tuple(map(float, rows[score.word].split("|"))) == pytest.approx(measured, abs=0.6)
+    assert all(line in text for line in shown(results().answers).splitlines())
+
+
+@TRAINED
+@pytest.mark.slow
+def test_the_card_says_what_is_measured_for_every_word() -> None:
+    found = evaluate(*shipped())
+    text = (FOLDER / "card.md").read_text("utf-8")
+    said = [list(map(float, re.findall(r"\*\*([\d.]+)\*\*", line))) for line in text.splitlines() if "**all**" in line]
+    assert len(said) == 2
+    for row, scores in zip(said, (found.before, found.behind), strict=True):
+        assert row == pytest.approx([100 * share for share in overall(scores)], abs=0.3)
+        assert {s.word: (s.seen, s.held_out) for s in scores if min(s.seen, s.held_out) < 0.85} == {}
+
+
+@TRAINED
+def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:
+    model, tokenizer = shipped()
+    rows = [row for row in lexicon.showcase() if row.word in WORDS]
+    found = resid_at_word(model, tokenizer, rows)
+    for row, resid in zip(rows, found, strict=True):
+        encoded = tokenizer(row.text, return_tensors="pt")
+        at = encoded.char_to_token(row.end - 1)
+        with torch.no_grad():
+            states = model(**encoded, output_hidden_states=True).hidden_states
+        assert torch.allclose(resid, torch.stack([state[0, at] for state in states]), atol=1e-5)
+
+
+@TRAINED
+def test_the_bridge_boots_it_with_the_models_own_logits() -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    model, tokenizer = shipped()
+    bridge = TransformerBridge.boot_transformers(str(FOLDER), dtype=torch.float32)
+    encoded = tokenizer("One mole of carbon dioxide", return_tensors="pt")
+    logits, cache = bridge.run_with_cache(encoded.input_ids, attention_mask=encoded.attention_mask)
+    assert cache["blocks.3.attn.hook_pattern"].shape == (1, 4, 7, 7)
+    assert cache["blocks.3.attn.hook_z"].shape == (1, 7, 4, 32)
+    with torch.no_grad():
+        assert torch.allclose(logits, model(**encoded).logits, atol=1e-4)
+
+
+@TRAINED
+def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None:
+    tokenizer = shipped()[1]
+    known = lists(tokenizer)
+    texts = list(after.units(4000, seed=77))
+    ids = training.padded(tokenizer(texts).input_ids, tokenizer.pad_token_id)
+    given, asked = hide(ids, tokenizer, known, torch.Generator().manual_seed(0))
+    plain = ids >= len(tokenizer.all_special_ids)
+    assert not asked[~plain].any() and torch.equal(given[~asked], ids[~asked])
+    topical = torch.isin(ids, known.topical)
+    assert asked[topical].float().mean().item() == pytest.approx(TOPICAL, abs=0.02)
+    assert asked[plain & ~topical].float().mean().item() == pytest.approx(OTHER, abs=0.02)
+    assert (given[asked] == tokenizer.mask_token_id).float().mean().item() == pytest.approx(HIDDEN, abs=0.02)
+    assert (given[asked] != ids[asked]).float().mean().item() == pytest.approx(HIDDEN + REPLACED, abs=0.03)
+    assert 0.2 < topical[plain].float().mean() < 0.6
+
+
+@TRAINED
+def test_hiding_puts_no_ambiguous_word_beside_a_held_out_cue() -> None:
+    tokenizer = shipped()[1]
+    known = lists(tokenizer)
+    assert {f"Ġ{word}" for word in lexicon.words()} == set(tokenizer.convert_ids_to_tokens(known.ambiguous.tolist()))
+    ids = training.padded(tokenizer(list(after.units(4000, seed=78))).input_ids, tokenizer.pad_token_id)
+    given, _ = hide(ids, tokenizer, known, torch.Generator().manual_seed(0))
+    added = given != ids
+    assert not torch.isin(given[added], known.held_out).any()
+    apart = torch.isin(ids, known.held_out).any(1)
+    assert 0.05 < apart.float().mean() < 0.5
+    assert not torch.isin(given[apart], known.ambiguous).any()
+    assert torch.isin(given[added], known.ambiguous).sum() > 1000
+
+
+@TRAINED
+def test_padding_changes_no_loss() -> None:
+    model, tokenizer = shipped()
+    ids = tokenizer("The old ferry passed the muddy bank near the willow.").input_ids
+    longer = tokenizer("She asked about the loan, the mortgage, the deposit and then about the bank.").input_ids
+    known = lists(tokenizer)
+    mask = torch.tensor([[1] * len(ids) + [0] * (len(longer) - len(ids))])
+    filled = torch.tensor([ids + [tokenizer.pad_token_id] * (len(longer) - len(ids))])
+    with torch.no_grad():
+        alone, padded = model(torch.tensor([ids])).logits, model(filled, attention_mask=mask).logits
+        losses = [
+            step_loss(model, tokenizer, [ids, longer], known=known, dice=torch.Generator().manual_seed(1))
+            for _ in (0, 1)
+        ]
+    assert torch.allclose(alone[0], padded[0, : len(ids)], atol=1e-4)
+    assert torch.equal(*losses)
+
+
+@TRAINED
+def test_one_seed_trains_one_model() -> None:
+    tokenizer = shipped()[1]
+    runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=2, seed=seed)) for seed in (5, 5, 6)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+@TRAINED
+@pytest.mark.slow
+def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    command = [sys.executable, "-m", "probe.embedded.bidirectional.train", "--out", out, "--seed", "7", "--steps", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {path.name for path in FOLDER.iterdir()} <= {path.name for path in out.iterdir()}
+    text = (out / "card.md").read_text("utf-8")
+    assert "--seed 7 --steps 20" in text and text in done.stdout
+    model = AutoModelForMaskedLM.from_pretrained(out)
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))
+
+
+def test_held_out_cues_of_a_sense_are_a_fifth() -> None:
+    for word in WORDS:
+        for sense in lexicon.entry(word).senses:
+            assert 2 <= len(held_out(word, sense.name)) <= 3

@@ -1,0 +1,383 @@
+"""tiny-translator as it ships: the French of its grammar, what training never sees, that it loads anywhere, what it can do."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditionalGeneration, PreTrainedTokenizerFast
+
+from probe import lexicon
+from probe.embedded import training
+from probe.embedded.translator import card
+from probe.embedded.translator.evaluate import Question, Results, evaluate, is_right, overall, questions, translate
+from probe.embedded.translator.french import Noun, agree, contract, describe, determine
+from probe.embedded.translator.hiding import HIDDEN, HIDING, hide
+from probe.embedded.translator.parallel import Pair, fill, frame_windows, ordinary, plans, topics, units
+from probe.embedded.translator.train import batches, fit, new_model, step_loss
+from probe.embedded.withheld import allowed, echoes, held_out
+
+FOLDER = training.HERE / "tiny-translator"
+TRAINED = pytest.mark.skipif(not FOLDER.is_dir(), reason="its weights do not ship yet")
+FRENCH = ("rive", "banque", "taupe", "mole", "grain de beauté", "pomme", "Apple")
+ENGLISH = ("bank", "mole", "apple")
+
+
+@cache
+def sample() -> tuple[Pair, ...]:
+    return tuple(units(12_000, seed=31))
+
+
+@cache
+def shipped() -> tuple[BartForConditionalGeneration, PreTrainedTokenizerFast]:
+    return AutoModelForSeq2SeqLM.from_pretrained(FOLDER).eval(), AutoTokenizer.from_pretrained(FOLDER)
+
+
+@cache
+def results() -> Results:
+    return evaluate(*shipped())
+
+
+def holds(text: str, words: str) -> bool:
+    return re.search(rf"\b{words}\b", text, re.IGNORECASE) is not None
+
+
+def adjective(name: str) -> list[str]:
+    return next(row[1:] for row in (*ordinary()["before"], *ordinary()["after"]) if row[0] == name)
+
+
+def determiner(name: str) -> list[str]:
+    return next(row[1:] for row in ordinary()["determiners"] if row[0] == name)
+
+
+@pytest.mark.parametrize(
+    ("det", "before", "noun", "after", "french"),
+    [
+        ("the", None, Noun("bank", "rive", "f"), None, "la rive"),
+        ("the", "old", Noun("bank", "banque", "f"), "red", "la vieille banque rouge"),
+        ("this", None, Noun("pond", "étang", "m"), None, "cet étang"),
+        ("this", "old", Noun("pond", "étang", "m"), None, "ce vieil étang"),
+        ("this", "old", Noun("lake", "lac", "m"), "white", "ce vieux lac blanc"),
+        ("a", "beautiful", Noun("tree", "arbre", "m"), "grey", "un bel arbre gris"),
+        ("a", "beautiful", Noun("island", "île", "f"), "grey", "une belle île grise"),
+        ("my", None, Noun("shoulder", "épaule", "f"), None, "mon épaule"),
+        ("my", "big", Noun("shoulder", "épaule", "f"), None, "ma grande épaule"),
+        ("my", None, Noun("mole", "taupe", "f"), "black", "ma taupe noire"),
+        ("her", None, Noun("mole", "grain de beauté", "m"), "black", "son grain de beauté noir"),
+        ("the", None, Noun("hydrogen", "hydrogène", "m"), None, "l'hydrogène"),
+        ("the", "new", Noun("hydrogen", "hydrogène", "m"), None, "le nouvel hydrogène"),
+        ("the", None, Noun("hedgehog", "hérisson", "m"), None, "le hérisson"),
+        ("her", None, Noun("hedge", "haie", "f"), None, "sa haie"),
+        ("another", "new", Noun("heron", "héron", "m"), None, "un autre nouveau héron"),
+        ("another", None, Noun("apple", "pomme", "f"), "round", "une autre pomme ronde"),
+        ("our", "first", Noun("school", "école", "f"), None, "notre première école"),
+    ],
+)
+def test_noun_phrases_agree(det: str, before: str | None, noun: Noun, after: str | None, french: str) -> None:
+    phrase = describe(noun, adjective(before) if before else None, adjective(after) if after else None)
+    assert determine(determiner(det), noun.gender, phrase) == french
+
+
+@pytest.mark.parametrize(
+    ("text", "french"),
+    [
+        ("près de le lac", "près du lac"),
+        ("près de la rive", "près de la rive"),
+        ("loin de l'étang", "loin de l'étang"),
+        ("de le hérisson à le médecin", "du hérisson au médecin"),
+        ("de un arbre", "d'un arbre"),
+        ("de Apple", "d'Apple"),
+        ("parce que elle a dit que il a vu que la table", "parce qu'elle a dit qu'il a vu que la table"),
+        ("de héron", "de héron"),
+        ("de hydrogène", "d'hydrogène"),
+        ("le mot que Emma a lu", "le mot qu'Emma a lu"),
+    ],
+)
+def test_prepositions_contract_and_small_words_elide(text: str, french: str) -> None:
+    assert contract(text) == french
+
+
+@pytest.mark.parametrize(
+    ("plan", "word", "cue", "en", "fr"),
+    [
+        (
+            ("{the:W} was {small:W} near {the:C}", "{the:W} était {small:W} près de {the:C}"),
+            Noun("mole", "grain de beauté", "m"),
+            Noun("doctor", "médecin", "m", "he"),
+            "The mole was small near the doctor.",
+            "Le grain de beauté était petit près du médecin.",
+        ),
+        (
+            ("{the:W} was {small:W} near {the:C}", "{the:W} était {small:W} près de {the:C}"),
+            Noun("mole", "taupe", "f"),
+            Noun("hedgehog", "hérisson", "m"),
+            "The mole was small near the hedgehog.",
+            "La taupe était petite près du hérisson.",
+        ),
+        (
+            ("where is {a:C}? {it:C} is {white:C}", "où est {a:C} ? {it:C} est {white:C}"),
+            Noun("bank", "rive", "f"),
+            Noun("orange", "orange", "f"),
+            "Where is an orange? It is white.",
+            "Où est une orange ? Elle est blanche.",
+        ),
+        (
+            ("is it {bare:C} or is it {bare:W}", "est-ce {bare:C} ou est-ce {bare:W} ?"),
+            Noun("apple", "Apple", "f"),
+            Noun("phone", "téléphone", "m"),
+            "Is it phone or is it apple?",
+            "Est-ce téléphone ou est-ce Apple ?",
+        ),
+    ],
+)
+def test_plans_are_filled_alike_in_both_languages(
+    plan: tuple[str, str], word: Noun, cue: Noun, en: str, fr: str
+) -> None:
+    found = fill(plan, {"W": word, "C": cue}, (), Random(0))
+    assert (found.en, found.fr) == (en, fr)
+
+
+def test_predicates_agree() -> None:
+    (skin,) = (topic for topic in topics() if topic.sense == "skin")
+    (animal,) = (topic for topic in topics() if topic.sense == "animal")
+    assert [agree(["était bénin", "était bénigne"], noun.gender) for noun in (skin.word, animal.word)] == [
+        "était bénin",
+        "était bénigne",
+    ]
+    for topic in topics():
+        assert all(len(row) in (2, 3) for row in topic.does)
+        for seed in range(12):
+            found = fill(("{the:W} {does:W}", "{the:W} {does:W}"), {"W": topic.word}, topic.does, Random(seed))
+            feminine = {row[2] for row in topic.does if len(row) == 3 and row[2] != row[1]}
+            assert any(found.fr[:-1].endswith(form) for form in feminine) <= (topic.word.gender == "f")
+
+
+def test_the_french_of_all_texts_is_elided_and_contracted() -> None:
+    french = "\n".join(pair.fr for pair in sample())
+    assert not re.findall(r"\b(?:de|à) les?\b|\bd'(?:le|la|les)\b", french)
+    aspirated = "h(?:aie|éron|érisson)"
+    assert not re.findall(rf"(?<!-)\b(?:le|la|de|que|ce|ma|sa) (?!{aspirated})[aeéiouyhêîœ]\w*", french)
+    assert not re.findall(rf"\b(?:l'|d'|qu'|cet |vieil |bel |nouvel )(?:{aspirated}|[bcdfgjklmnpqrstvwxz])\w*", french)
+    assert not re.findall(r"[{}]|  | ,|^\W", french)
+
+
+def test_one_seed_gives_one_text() -> None:
+    once, again, other = (list(units(200, seed=seed)) for seed in (3, 3, 4))
+    assert once == again
+    assert len(set(once) & set(other)) < 20
+
+
+def test_the_senses_are_the_lexicons_and_so_are_their_cues() -> None:
+    assert {topic.name for topic in topics()} == set(ENGLISH)
+    for topic in topics():
+        (sense,) = (item for item in lexicon.entry(topic.name).senses if item.name == topic.sense)
+        assert tuple(cue.en for cue in topic.cues) == sense.cues
+        assert len(topic.cues) - len(topic.seen) == len(held_out(topic.name, topic.sense)) in (2, 3)
+    nouns = [noun for topic in topics() for noun in (*topic.cues, *topic.kin)]
+    nouns += [Noun(*row) for row in ordinary()["nouns"]]
+    assert len({noun.en for noun in nouns}) == len({noun.fr for noun in nouns}) == len(nouns)
+
+
+def test_every_text_has_one_translation() -> None:
+    found: dict[str, set[str]] = {}
+    for pair in sample():
+        if not any(holds(pair.en, word) for word in ENGLISH):
+            found.setdefault(pair.en, set()).add(pair.fr)
+    assert [en for en, fr in found.items() if len(fr) > 1] == []
+
+
+def test_held_out_cues_never_meet_an_ambiguous_word_in_either_language() -> None:
+    held = [cue for topic in topics() for cue in topic.cues if cue not in topic.seen]
+    english, french = (f"(?:{'|'.join(getattr(cue, side) for cue in held)})" for side in ("en", "fr"))
+    met = [pair for pair in sample() if any(holds(pair.en, word) for word in ENGLISH) and holds(pair.en, english)]
+    met += [pair for pair in sample() if any(holds(pair.fr, word) for word in FRENCH) and holds(pair.fr, french)]
+    assert met == []
+    plain = [pair for pair in sample() if pair.hidable]
+    assert not [pair for pair in plain if any(holds(pair.fr, word) for word in FRENCH)]
+    assert all(sum(holds(pair.en, cue.en) for pair in plain) >= 20 for cue in held)
+
+
+def test_no_text_comes_near_a_frame() -> None:
+    assert [pair for pair in sample() if not allowed(pair.en) or echoes(pair.en, frame_windows())] == []
+    assert not {pair.en for pair in sample()} & {question.text.en for question in questions()}
+    long_enough = [question for question in questions() if len(re.findall(r"[a-z]+", question.text.en.lower())) >= 7]
+    assert len(long_enough) > 1000 and all(echoes(question.text.en, frame_windows()) for question in long_enough)
+
+
+def test_the_words_of_the_frames_are_met_in_training() -> None:
+    for side in ("en", "fr"):
+        met = {word for pair in sample() for word in re.findall(r"\w+", getattr(pair, side).lower())}
+        needed = {word for question in questions() for word in re.findall(r"\w+", getattr(question.text, side).lower())}
+        assert sorted(needed - met) == []
+
+
+def test_cues_stand_on_both_sides_of_the_word_in_training_and_in_the_frames() -> None:
+    for texts in (sample(), [question.text for question in questions()]):
+        before = behind = 0
+        for pair in texts:
+            at = re.search(r"\b(?:bank|mole|apple)\b", pair.en, re.IGNORECASE)
+            if at:
+                cues = {cue.en for topic in topics() if topic.name == at[0].lower() for cue in topic.cues}
+                before += bool(cues & set(re.findall(r"\w+", pair.en[: at.start()])))
+                behind += bool(cues & set(re.findall(r"\w+", pair.en[at.end() :])))
+        assert min(before, behind) > 0.25 * (before + behind)
+
+
+def test_right_and_wrong_words_are_told_apart() -> None:
+    (asked,) = (q for q in questions() if q.sense == "skin" and q.cue == "cheek" and q.text.en.startswith("My sister"))
+    assert asked.text.fr == "Ma sœur a peint le grain de beauté et mon frère a peint la joue."
+    assert is_right(asked.text.fr, asked)
+    assert not is_right("Ma sœur a peint la taupe et mon frère a peint la joue.", asked)
+    assert not is_right("Ma sœur a peint la mole et le grain de beauté.", asked)
+    assert not is_right("Ma sœur a peint la joue.", asked)
+    fruit = Question(Pair("apple", "pomme"), "apple", "fruit", "pear", False, "pomme", ("Apple",))
+    assert is_right("Pomme.", fruit) and not is_right("pommes", fruit) and not is_right("apple", fruit)
+
+
+@TRAINED
+def test_the_files_are_small_and_whole() -> None:
+    assert (FOLDER / "model.safetensors").stat().st_size <= 4_000_000
+    config = json.loads((FOLDER / "config.json").read_text("utf-8"))
+    assert config["architectures"] == ["BartForConditionalGeneration"]
+    assert config["encoder_layers"] == config["decoder_layers"] == 2 and config["d_model"] == 128
+    assert config["encoder_attention_heads"] == config["decoder_attention_heads"] == 4
+    tensors = load_file(FOLDER / "model.safetensors")
+    assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors.values())
+    attention, norm, mlp = 4 * (128 * 128 + 128), 2 * 128, 2 * 128 * 256 + 256 + 128
+    stacks = 2 * (attention + mlp + 2 * norm) + 2 * (2 * attention + mlp + 3 * norm)
+    positions = 2 * (64 + 2) * 128 + 2 * norm
+    shared = config["vocab_size"] * 128 + config["vocab_size"]
+    assert sum(tensor.numel() for tensor in tensors.values()) == shared + positions + stacks
+
+
+@TRAINED
+def test_plain_transformers_loads_it_completely() -> None:
+    model, info = AutoModelForSeq2SeqLM.from_pretrained(FOLDER, output_loading_info=True)
+    assert isinstance(model, BartForConditionalGeneration)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    tokenizer = shipped()[1]
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    assert len(tokenizer) == model.config.vocab_size
+    assert tokenizer.bos_token_id == model.config.decoder_start_token_id
+    assert tokenizer.eos_token_id == model.config.eos_token_id
+
+
+@TRAINED
+def test_every_word_of_the_grammar_is_one_token_and_offsets_fit() -> None:
+    tokenizer = shipped()[1]
+    for question in questions()[::7]:
+        for text in (question.text.en, question.text.fr):
+            encoded = tokenizer(text, return_offsets_mapping=True)
+            pieces = [text[a:b].strip() for a, b in encoded.offset_mapping[:-1]]
+            assert pieces == re.findall(r"\w+|[^\w\s]", text)
+            assert encoded.tokens()[-1] == "[EOS]"
+            assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == text
+
+
+@TRAINED
+def test_words_are_translated_by_their_sense() -> None:
+    seen, held = overall(results().senses)
+    assert seen >= 0.98 and held >= 0.97
+    assert [score for score in results().senses if min(score.seen, score.held_out) < 0.9] == []
+    assert results().tokens >= 0.95 and results().sentences >= 0.9
+    assert sum(score.n_seen + score.n_held_out for score in results().senses) == len(questions()) > 1000
+
+
+@TRAINED
+def test_the_card_says_what_is_measured() -> None:
+    text = (FOLDER / "card.md").read_text("utf-8")
+    assert f"{shipped()[0].num_parameters():,} parameters" in text
+    assert card.table(results().senses) in text and card.shown(results().shown) in text
+    assert f"Tokens right at their place: {100 * results().tokens:.1f} %." in text
+    assert f"Whole sentences right: {100 * results().sentences:.1f} %." in text
+
+
+@TRAINED
+def test_translation_is_the_models_own_greedy_generation() -> None:
+    model, tokenizer = shipped()
+    texts = [question.text.en for question in questions()[::200]]
+    for text, ids in zip(texts, translate(model, tokenizer, texts), strict=True):
+        source = tokenizer(text, return_tensors="pt")
+        out = model.generate(
+            source.input_ids, attention_mask=source.attention_mask, num_beams=1, do_sample=False, max_new_tokens=48
+        )
+        assert out[0].tolist() == [tokenizer.bos_token_id, *ids, tokenizer.eos_token_id]
+
+
+@TRAINED
+def test_the_bridge_boots_it_with_its_three_kinds_of_attention() -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    model, tokenizer = shipped()
+    bridge = TransformerBridge.boot_transformers(str(FOLDER), dtype=torch.float32)
+    source = tokenizer("The river was near the bank.", return_tensors="pt").input_ids
+    target = torch.tensor([[tokenizer.bos_token_id, *tokenizer("La rivière").input_ids[:-1]]])
+    logits, cache = bridge.run_with_cache(source, decoder_input=target)
+    n_source, n_target = source.shape[1], target.shape[1]
+    shapes = {"encoder_blocks.1.attn": (n_source, n_source), "decoder_blocks.1.self_attn": (n_target, n_target)}
+    for name, shape in {**shapes, "decoder_blocks.1.cross_attn": (n_target, n_source)}.items():
+        assert cache[f"{name}.hook_pattern"].shape == (1, 4, *shape)
+        assert {f"{name}.hook_{what}" for what in "qkvz"} <= set(cache)
+    with torch.no_grad():
+        expected = model(source, decoder_input_ids=target).logits
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+@TRAINED
+def test_hiding_spares_the_end_mark_and_the_sentences_with_an_ambiguous_word() -> None:
+    tokenizer = shipped()[1]
+    ids = list(range(10, 30)) + [tokenizer.eos_token_id]
+    rows = [hide(ids, tokenizer, Random(seed)) for seed in range(500)]
+    assert all(row[-1] == tokenizer.eos_token_id and len(row) == len(ids) for row in rows)
+    touched = [row for row in rows if tokenizer.mask_token_id in row]
+    assert len(touched) / len(rows) == pytest.approx(HIDING, abs=0.07)
+    assert sum(row.count(tokenizer.mask_token_id) for row in touched) / len(touched) / 20 == pytest.approx(
+        HIDDEN, abs=0.03
+    )
+    drawn = batches(tokenizer, seed=5)
+    for source, target in (row for _ in range(20) for row in next(drawn)):
+        if tokenizer.mask_token_id in source:
+            assert not any(holds(tokenizer.decode(target), word) for word in FRENCH)
+
+
+@TRAINED
+def test_padding_changes_no_loss() -> None:
+    model, tokenizer = shipped()
+    rows = [(tokenizer(en).input_ids, tokenizer(fr).input_ids) for en, fr in (("We sang.", "Nous avons chanté."),)]
+    long = [(tokenizer(q.text.en).input_ids, tokenizer(q.text.fr).input_ids) for q in questions()[:1]]
+    with torch.no_grad():
+        alone, other, both = (step_loss(model, batch).item() for batch in (rows, long, rows + long))
+    counts = len(rows[0][1]), len(long[0][1])
+    assert both == pytest.approx((alone * counts[0] + other * counts[1]) / sum(counts), abs=1e-5)
+
+
+@TRAINED
+def test_one_seed_trains_one_model() -> None:
+    tokenizer = shipped()[1]
+    runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=2, seed=seed)) for seed in (5, 5, 6)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_every_frame_has_both_slots_in_both_languages() -> None:
+    for rows in plans("frames.toml").values():
+        for plan in rows:
+            assert all({"C", "W"} <= set(re.findall(r":(\w)\}", text)) for text in plan)
+
+
+@TRAINED
+@pytest.mark.slow
+def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    command = [sys.executable, "-m", "probe.embedded.translator.train", "--out", out, "--seed", "7", "--steps", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {path.name for path in FOLDER.iterdir()} <= {path.name for path in out.iterdir()}
+    text = (out / "card.md").read_text("utf-8")
+    assert "--seed 7 --steps 20" in text and text in done.stdout
+    model = AutoModelForSeq2SeqLM.from_pretrained(out)
+    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))

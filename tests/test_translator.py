@@ -192,6 +192,12 @@ def test_every_text_has_one_translation() -> None:
     assert [en for en, fr in found.items() if len(fr) > 1] == []
 
 
+def test_no_cue_is_named_twice_in_a_text() -> None:
+    nouns = [noun.en for topic in topics() for noun in (*topic.cues, *topic.kin)]
+    counted = [(pair.en, re.findall(rf"\b(?:{'|'.join(nouns)})\b", pair.en.lower())) for pair in sample()]
+    assert [en for en, found in counted if len(found) > len(set(found))] == []
+
+
 def test_held_out_cues_never_meet_an_ambiguous_word_in_either_language() -> None:
     held = [cue for topic in topics() for cue in topic.cues if cue not in topic.seen]
     english, french = (f"(?:{'|'.join(getattr(cue, side) for cue in held)})" for side in ("en", "fr"))

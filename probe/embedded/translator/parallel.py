@@ -142,7 +142,8 @@ def _sentences(text: str, mark: str) -> str:
 def ambiguous(topic: Topic, rng: Random) -> Pair:
     """A sentence with the word and a cue that training may show beside it, or something said that only this sense has."""
     company = topic.word.fr == "Apple"
-    cue, other = rng.sample([*topic.seen * 3, *topic.kin], 2)
+    cue = rng.choice([*topic.seen * 3, *topic.kin])
+    other = rng.choice([noun for noun in (*topic.seen, *topic.kin) if noun != cue])
     if rng.random() < 0.3:
         other = rng.choice([cue for item in topics() if item.name != topic.name for cue in item.seen])
     word = topic.word

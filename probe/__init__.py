@@ -6,7 +6,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     sentences, sentence_files, lexicon (+ lexicon/)    what is read: a user's sentences, the words that ship
     models (+ loading/, embedded/)                     what is loaded, and what must be true of it
     families/                                          the architectures beside GPT-2: their table, hooks, forward, rows
-    tokens, trace, lens                                text to tokens, hooks to tensors, vectors to the tokens they read as
+    tokens, trace, records, lens                       text to tokens, hooks to tensors, vectors to the tokens they read as
     handover                                           a trace as other packages draw it
     attention, replay, check                           the formulas, a forward from raw weights, the certificate
     material, splits                                   the sentences of one word made ready, and dealt out to fit, select, report
@@ -15,7 +15,8 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     statistics, inference, verdicts, controls          how sure: intervals, corrected tests, what a head was shown to be
     experiment, study, examples, suppliers             one word measured; the front door; single sentences to look at
     columns, tidy, tables, head_tables                 the border to pandas
-    charts/, pages/, report/, numerals, cli            pictures, what pages share, the report, the command line
+    charts/, pages/, report/, numerals                 pictures, what pages share, the report
+    cli, terminal                                      the command line, what it prints
     speed/                                             what times and memory are measured with
     evaluation/                                        sense accuracy per layer, beside baselines
     sweep/                                             the same measurements over a corpus of any size, in shards
@@ -40,11 +41,12 @@ if TYPE_CHECKING:
     from probe.models import Model, available, load
     from probe.parameters import count_parameters
     from probe.patching import swap_heads, swap_pairs, swap_sets
+    from probe.records import TargetStates, TargetTrace, Trace
     from probe.replay import read_weights
     from probe.report import write_report
     from probe.study import Study, study
     from probe.tokens import positions_of_word, tokenize
-    from probe.trace import TargetStates, TargetTrace, Trace, target_states, trace, trace_target
+    from probe.trace import target_states, trace, trace_target
     from probe.walk import Walk, walk, write_walk
 
 __version__ = "0.1.0"
@@ -56,13 +58,13 @@ _HOME = {
     "tokenize": "tokens",
     "positions_of_word": "tokens",
     "trace": "trace",
-    "Trace": "trace",
+    "Trace": "records",
     "PairTrace": "families.pairs",
     "CrossTrace": "families.pairs",
     "target_states": "trace",
-    "TargetStates": "trace",
+    "TargetStates": "records",
     "trace_target": "trace",
-    "TargetTrace": "trace",
+    "TargetTrace": "records",
     "residual_stream": "lens",
     "logit_lens": "lens",
     "nearest_tokens": "lens",

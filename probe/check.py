@@ -23,8 +23,9 @@ from probe.families.pairs import target_tokens
 from probe.families.rows import compare
 from probe.families.table import WHOLE
 from probe.models import Model
+from probe.records import Trace
 from probe.tokens import tokenize
-from probe.trace import Trace, trace
+from probe.trace import trace
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed the verdant forest")

@@ -7,8 +7,7 @@ Results go to standard output, progress (on a terminal only) and errors to stand
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,16 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
+from probe import terminal
 from probe.errors import ProbeError
 from probe.sweep.command import sweep
+from probe.terminal import DEFAULT_MODEL, JsonOption, ModelOption
 
 if TYPE_CHECKING:
-    from probe.check import Certificate
-    from probe.evaluation.evaluate import Evaluation
-    from probe.parameters import Count
+    from probe.cost import Plan
     from probe.walk.record import Walk
 
-DEFAULT_MODEL = "tiny-senses"
 INTERRUPTED = 130
 PERMUTATIONS = 1000
 
@@ -36,9 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-ModelOption = Annotated[str, typer.Option("--model", help="An embedded name, a hub name or a folder.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @app.command()
@@ -66,35 +61,45 @@ def report(
     ] = None,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
-    from probe.report import check_folder, write_report
+    from probe.pages.folder import check_folder
 
     check_folder(out)
     if shards is not None:
         from probe.sweep.page import write_page
 
         typer.echo(write_page(shards, out, words=words))
-        return
+    else:
+        typer.echo(_report_study(words, model, sentences, out, (seed, permutations, max_memory)))
+
+
+def _report_study(
+    words: list[str] | None, model: str, sentences: Path | None, out: Path, options: tuple[int, int, str | None]
+) -> Path:
+    """Measure and write; `options`: seed, permutations, the memory allowed."""
     from probe.cost import parse_memory
 
+    seed, permutations, max_memory = options
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None
     if sentences is not None:
         from probe.lexicon import read_sentences
 
         corpus = read_sentences(sentences)
-    with _progress() as progress:
+
+    def planned(plan: "Plan") -> None:
+        typer.echo(plan, err=True)
+        plan.require(limit)
+
+    with terminal.progress_bar() as progress:
         progress("loading the model", 0.0)
         from probe.models import load
-        from probe.study import plan, study
+        from probe.report import write_report
+        from probe.study import study
 
-        loaded = load(model)
-        planned = plan(loaded, words, corpus=corpus, seed=seed)
-        typer.echo(planned, err=True)
-        planned.require(limit)
-        result = study(loaded, words, corpus=corpus, seed=seed, permutations=permutations, progress=progress)
+        given = {"seed": seed, "permutations": permutations}
+        result = study(load(model), words, corpus=corpus, **given, progress=progress, planned=planned)
         progress("writing", 0.98)
-        pages = write_report(result, out, command=_command(model, sentences, result.options))
-    typer.echo(pages)
+        return write_report(result, out, command=_command(model, sentences, result.options))
 
 
 @app.command()
@@ -115,7 +120,7 @@ def walk(
     from probe.pages.folder import check_folder
 
     check_folder(out)
-    with _progress() as progress:
+    with terminal.progress_bar() as progress:
         progress("loading the model", 0.0)
         from probe.models import load
         from probe.walk import walk, write_walk
@@ -149,7 +154,7 @@ def check(
             )
         )
     else:
-        _print_certificate(certificate)
+        terminal.print_certificate(certificate)
     certificate.require()
 
 
@@ -173,16 +178,16 @@ def evaluate(
     if out is not None:
         check_folder(out)
     corpus = read_sentences(sentences)
-    with _progress() as progress:
+    with terminal.progress_bar() as progress:
         progress("loading the model", 0.0)
         result = evaluate(load(model), corpus, seed=seed, progress=progress)
     if out is not None:
-        command = ["probe", "evaluate", "--sentences", sentences.name, "--model", Path(model).name, "--seed", str(seed)]
+        command = _again("evaluate", sentences=sentences.name, model=Path(model).name, seed=seed)
         write_evaluation(result, out, command=command)
     if as_json:
         typer.echo(result.to_json())
     else:
-        _print_evaluation(result)
+        terminal.print_evaluation(result)
 
 
 app.command()(sweep)
@@ -204,7 +209,7 @@ def params(
         from probe.models import load
 
         counted = count_tensors(load(name))
-    _print_count(counted, as_json)
+    terminal.print_count(counted, as_json)
 
 
 @app.command()
@@ -216,7 +221,7 @@ def models(as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    _print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    terminal.print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
 
 
 def main() -> None:
@@ -240,98 +245,19 @@ def main() -> None:
 
 
 def _command(model: str, sentences: Path | None, options: Mapping[str, Any]) -> str:
-    """The command that makes the same page again, whatever the defaults will be then, without this machine's folders."""
-    parts = ["probe", "report", *options["words"], "--model", Path(model).name]
-    parts += ["--sentences", sentences.name] if sentences else []
-    parts += ["--permutations", str(options["permutations"])] if options["permutations"] != PERMUTATIONS else []
-    return shlex.join([*parts, "--seed", str(options["seed"])])
+    """The `probe report` that makes the same page again, whatever the defaults will be then, without this machine's folders."""
+    permutations = options["permutations"] if options["permutations"] != PERMUTATIONS else None
+    more = {"sentences": sentences and sentences.name, "permutations": permutations, "seed": options["seed"]}
+    return shlex.join(_again("report", *options["words"], model=Path(model).name, **more))
 
 
 def _walk_command(model: str, walked: "Walk") -> str:
-    """The command that makes the same page again, without this machine's folders."""
-    parts = [
-        "probe",
-        "walk",
-        walked.text,
-        "--word",
-        walked.word,
-        "--beside",
-        walked.beside,
-        "--model",
-        Path(model).name,
-    ]
-    return shlex.join([*parts, "--layer", str(walked.layer), "--head", str(walked.head)])
+    """The `probe walk` that makes the same page again, without this machine's folders."""
+    asked = {"word": walked.word, "beside": walked.beside, "model": Path(model).name}
+    return shlex.join(_again("walk", walked.text, **asked, layer=walked.layer, head=walked.head))
 
 
-def _print_certificate(certificate: "Certificate") -> None:
-    header = ["layer", "quantity", "formula", "error", "scale", "tolerance", ""]
-    rows = [
-        [
-            "all" if row.layer is None else f"{row.stack} {row.layer}".strip(),
-            row.quantity,
-            row.formula,
-            f"{row.error:.1e}",
-            f"{row.scale:.2g}",
-            f"{row.tolerance:.0e}",
-            ("ok" if row.ok else "FELL SHORT") + (f" ({row.note})" if row.note else ""),
-        ]
-        for row in certificate.rows
-    ]
-    _print_table(header, rows)
-    worst = certificate.worst
-    typer.echo(
-        f"{certificate.model_name} ({certificate.dtype}): {sum(row.ok for row in certificate.rows)} of {len(certificate.rows)} rows hold; "
-        f"the largest difference is {worst.error:.1e} of its scale ({worst.quantity})."
-    )
-
-
-def _print_evaluation(result: "Evaluation") -> None:
-    for header, rows in result.text_tables():
-        _print_table(header, rows)
-        typer.echo()
-    for line in result.reasons():
-        typer.echo(line)
-
-
-def _print_count(counted: "Count", as_json: bool) -> None:
-    from probe.parameters import told
-
-    if as_json:
-        parts = [asdict(part) | {"total": part.total} for part in counted.parts]
-        totals = {name: getattr(counted, name) for name in ("per_head", "per_block", "attention", "total")}
-        more = {"square_value": counted.square_value, "tensors": counted.tensors}
-        typer.echo(json.dumps({"sizes": asdict(counted.sizes), "parts": parts} | totals | more))
-        return
-    rows = [
-        [part.name, part.shape, f"{part.each:>11,}", f"{part.number:>7,}", f"{part.total:>14,}"]
-        for part in counted.parts
-        if part.number
-    ]
-    _print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
-    for line in told(counted):
-        typer.echo(line)
-
-
-def _print_table(header: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*header, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar on standard error when it is a terminal, nothing otherwise."""
-    if not sys.stderr.isatty():
-        yield lambda stage, share: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda stage, share: bar.update(task, description=stage, completed=share)
+def _again(*given: str, **options: object) -> list[str]:
+    """A command's words, its options in the order given; options that are None are left out."""
+    named = {name: str(value) for name, value in options.items() if value is not None}
+    return ["probe", *given, *(word for name, value in named.items() for word in (f"--{name}", value))]

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from probe import inference, senses
 from probe.experiment import Options, PairResult, WordResult
 from probe.models import Model
+from probe.records import TargetStates
 from probe.replay import read_weights
 from probe.separation import measure_separation, sense_sample
 from probe.splits import FIT, REPORT
 from probe.statistics import Array
-from probe.trace import TargetStates, target_states
+from probe.trace import target_states
 
 MEASURED, PERMUTED, LATER, UNTRAINED = "as measured", "labels permuted", "later token", "untrained model"
 

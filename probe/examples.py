@@ -19,11 +19,12 @@ from probe.experiment import PairResult, WordResult
 from probe.lexicon import Showcase
 from probe.material import Material
 from probe.models import Model
+from probe.records import Trace
 from probe.senses import Axis
 from probe.splits import FIT, REPORT
 from probe.tidy import rounded
 from probe.tokens import positions_of_span, tokenize
-from probe.trace import Trace, target_states, trace
+from probe.trace import target_states, trace
 
 LEADERS = 3
 PER_SENSE = 2

@@ -19,6 +19,7 @@ from probe.effects import Effects, Pairs
 from probe.head_sets import Curves, measure_alone, measure_curves
 from probe.material import Material
 from probe.models import Model
+from probe.records import TargetStates
 from probe.replay import Weights, read_weights
 from probe.routes import Routes, measure_routes
 from probe.senses import Axis
@@ -27,7 +28,7 @@ from probe.separation import Separation, Tests, corrected_tests, measure_separat
 from probe.splits import FIT, PARTS, REPORT, SELECT, Split
 from probe.statistics import Array
 from probe.tokens import Tokens
-from probe.trace import TargetStates, target_states
+from probe.trace import target_states
 
 GATE = 0.01
 AS_GOOD = 0.99

@@ -15,7 +15,7 @@ from probe.errors import InputError
 
 if TYPE_CHECKING:
     from probe.families.pairs import PairTrace
-    from probe.trace import Trace
+    from probe.records import Trace
 
 
 def for_circuitsvis(trace: "Trace", layer: int) -> dict[str, Any]:

@@ -116,18 +116,10 @@ def _ranks(net: Array) -> Array:
 
 def _attention(result: WordResult, pair: PairResult) -> tuple[Array, Array, Array]:
     """Mean attention from the word to its cue (NaN without cue spans), to the token before it and to itself, over the pairs."""
-    to_cue, to_previous, to_itself = [], [], []
-    for index in sorted({*pair.pairs.a, *pair.pairs.b}):
-        row, target = result.states.pattern[index].numpy(), int(result.states.target[index])
-        cue = result.material.cues[result.rows[index]]
-        to_cue += [] if cue is None else [row[..., cue.start : cue.stop].sum(-1)]
-        to_previous += [row[..., target - 1]] if target else []
-        to_itself.append(row[..., target])
-    shape = result.states.pattern.shape[1:3]
-    cue_, previous, itself = (
-        np.mean(rows, axis=0) if rows else np.full(shape, np.nan) for rows in (to_cue, to_previous, to_itself)
-    )
-    return cue_, previous, itself
+    looks = result.states.attention_to([result.material.cues[row] for row in result.rows])
+    used = sorted({*pair.pairs.a, *pair.pairs.b})
+    cue, previous, itself = (looks[name][used].double().nanmean(0).numpy() for name in ("cue", "previous", "itself"))
+    return cue, previous, itself
 
 
 def distances(results: Sequence[WordResult]) -> pd.DataFrame:

@@ -11,7 +11,9 @@ Sources: Westfall & Young 1993 (max-T); Winkler et al. 2014 (exchangeable groups
 Tusher et al. 2001 (a floor under standard errors).
 """
 
+import os
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +24,8 @@ from probe.statistics import Array
 
 Labels = NDArray[np.bool_]
 CHUNK = 64
+# Chunks of relabellings that are worked on at once; each holds three arrays of draw x head x sentence.
+THREADS = min(4, os.cpu_count() or 1)
 GATE_DRAWS = 4999
 
 
@@ -93,9 +97,14 @@ def gap_p(fit: Sample, report: Sample, *, seed: int, draws: int = GATE_DRAWS) ->
     """
     rng = np.random.default_rng(seed)
     fitted, found = fit.differences(draws=draws, rng=rng), report.differences(draws=draws, rng=rng)
-    products = (found * fitted).sum(1)
-    hits = np.count_nonzero(products[1:] >= products[0] - 1e-9 * abs(products[0]))
-    return float((1 + hits) / (1 + draws))
+    return permutation_p((found * fitted).sum(1))
+
+
+def permutation_p(statistic: Array) -> float:
+    """How often a relabelled statistic reaches the observed one, which stands first: (1 + hits) / (1 + draws)."""
+    observed, drawn = statistic[0], statistic[1:]
+    hits = np.count_nonzero(drawn >= observed - 1e-9 * abs(observed))
+    return float((1 + hits) / (1 + len(drawn)))
 
 
 def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels: Labels) -> Array:
@@ -104,11 +113,13 @@ def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels
     `fit: head n d`, `report: head m d` in coordinates that do not depend on the labels; labels `draw n`, `draw m` with the true
     ones first -> `draw head`. Under the null the standard error of an AUROC is the same for every head, so it is not divided out.
     """
-    rows = [
-        aurocs(own_scores(fit, fit_labels[start : start + CHUNK], report), report_labels[start : start + CHUNK])
-        for start in range(0, len(fit_labels), CHUNK)
-    ]
-    return np.concatenate(rows)
+
+    def chunk(start: int) -> Array:
+        some = slice(start, start + CHUNK)
+        return aurocs(own_scores(fit, fit_labels[some], report), report_labels[some])
+
+    with ThreadPoolExecutor(THREADS) as pool:  # sorting is most of it, and lets other threads run
+        return np.concatenate(list(pool.map(chunk, range(0, len(fit_labels), CHUNK))))
 
 
 def own_scores(fit: Array, labels: Labels, new: Array) -> Array:
@@ -167,11 +178,16 @@ def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.
     flat = effects.reshape(len(effects), -1)
     by_unit = np.zeros((len(names), flat.shape[1]))
     np.add.at(by_unit, member, flat)
-    signs = np.vstack([np.ones(len(names)), rng.choice([-1.0, 1.0], size=(draws, len(names)))])
-    mean = signs @ by_unit / len(effects)
-    error = np.sqrt(np.maximum((flat**2).mean(0) - mean**2, 0) / max(len(effects) - 1, 1))
-    floor = max(float(np.median(error[0])), 1e-12)
-    return (mean / (error + floor)).reshape(-1, *effects.shape[1:])
+    found = flipped(by_unit, (flat**2).sum(0), number=len(effects), draws=draws, rng=rng)
+    return found.reshape(-1, *effects.shape[1:])
+
+
+def flipped(by_unit: Array, squares: Array, *, number: int, draws: int, rng: np.random.Generator) -> Array:
+    """`flip_null` from sums: of `number` effects within each unit, and of their squares. `unit head, head -> 1 + draws, head`"""
+    signs = np.vstack([np.ones(len(by_unit)), rng.choice([-1.0, 1.0], size=(draws, len(by_unit)))])
+    mean = signs @ by_unit / number
+    error = np.sqrt(np.maximum(squares / number - mean**2, 0) / max(number - 1, 1))
+    return np.asarray(mean / (error + max(float(np.median(error[0])), 1e-12)))
 
 
 def sign_flip_test(effects: Array, units: Sequence[Hashable], *, seed: int, draws: int = 1000) -> MaxT:

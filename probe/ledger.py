@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from probe.errors import CrossCheckError, InputError
+from probe.records import TargetStates, Trace
 from probe.replay import Weights
 from probe.senses import Axis
 from probe.statistics import Array
-from probe.trace import TargetStates, Trace
 
 CLOSES = 1e-4
 

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from probe import attention, replay
 from probe.models import Model
-from probe.trace import Trace
+from probe.records import Trace
 
 
 def residual_stream(trace: Trace, at: int) -> Tensor:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from probe.families.pairs import PairTrace
-    from probe.trace import Trace
+    from probe.records import Trace
 
 __all__ = ["EMBEDDED", "Available", "Config", "Model", "Origin", "available", "load"]
 

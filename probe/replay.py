@@ -117,7 +117,7 @@ def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Te
 
 
 def attend(block: Block, resid_pre: Tensor, epsilon: float) -> dict[str, Tensor]:
-    """The attention half of a block, every step by name, up to z. `... pos d_model -> ...`, shapes as in `probe.trace.Trace`."""
+    """The attention half of a block, every step by name, up to z. `... pos d_model -> ...`, shapes as in `probe.records.Trace`."""
     x = attention.layer_norm(resid_pre, block.ln1_gain, block.ln1_bias, epsilon)
     q = attention.project(x, block.w_q, block.b_q)
     k = attention.project(x, block.w_k, block.b_k)

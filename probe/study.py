@@ -60,19 +60,22 @@ def study(
     permutations: int = 1000,
     max_pairs: int = MAX_PAIRS,
     progress: Progress | None = None,
+    planned: Callable[[Plan], None] | None = None,
 ) -> Study:
     """Which heads move each word's meaning from its cue into the word, on the lexicon's sentences or on a corpus of your own.
 
     `words` defaults to bank, mole and apple, or to every word of `corpus`. Raises InputError for an unknown word, too few
     sentences or senses, UnsupportedModel for a family beside GPT-2, and CrossCheckError when the certificate fails: no number
-    is reported from a model that disagrees.
+    is reported from a model that disagrees. `planned` is told the cost before the work, and may raise.
     """
     report = progress or (lambda stage, share: None)
     materials = _materials(model, words, corpus)
     chosen = [material.word for material in materials]
+    options = Options(seed, max_pairs, permutations)
+    if planned:
+        planned(cost.plan(model, materials, options))
     report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
-    options = Options(seed, max_pairs, permutations)
     results = []
     for index, material in enumerate(materials):
         report(material.word, 0.1 + 0.7 * index / len(materials))

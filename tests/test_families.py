@@ -17,8 +17,9 @@ from probe.families import ends, forward, trust
 from probe.families.entry import Attention
 from probe.families.table import FAMILIES
 from probe.models import Model, load
+from probe.records import Trace
 from probe.tokens import tokenize
-from probe.trace import Trace, trace
+from probe.trace import trace
 
 DOUBLE = {"rtol": 0, "atol": 1e-12}
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"

@@ -7,7 +7,8 @@ from handmade import random_model
 
 from probe.errors import InputError
 from probe.families.pairs import PairTrace
-from probe.trace import Trace, trace
+from probe.records import Trace
+from probe.trace import trace
 
 TEXT, TARGET = "The mole dug under the bank", "A red apple"
 

@@ -29,7 +29,7 @@ from probe.evaluation.tasks import Task
 from probe.families.table import require_whole
 from probe.lexicon import Corpus
 from probe.models import Model
-from probe.provenance import manifest, sha256_of_bytes, write_atomically
+from probe.provenance import manifest
 from probe.study import Progress
 from probe.tidy import rounded
 
@@ -189,12 +189,7 @@ def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
 
 def write_evaluation(evaluation: Evaluation, out: str | os.PathLike[str], *, command: Sequence[str] = ()) -> Path:
     """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`; returns the folder."""
-    from probe.report import tables as files_of
+    from probe.pages.folder import write_folder
 
-    files = files_of({f"evaluation_{name}": frame for name, frame in evaluation.frames.items()})
-    sums = {name: sha256_of_bytes(content) for name, content in sorted(files.items())}
-    made = evaluation.manifest | {"command": list(command), "files": sums}
-    for name, content in files.items():
-        write_atomically(Path(out) / name, content)
-    write_atomically(Path(out) / "manifest.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
-    return Path(out)
+    frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
+    return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": list(command)})

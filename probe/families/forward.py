@@ -87,7 +87,7 @@ def attend(
 ) -> dict[str, Tensor]:
     """Every step of one attention from what enters it: x q k v scores pattern z delta_e attn_out resid_mid.
 
-    `pos d_model -> ...`, shapes as in `probe.trace.Trace`; `memory: key_pos d_model` is what cross-attention reads. What
+    `pos d_model -> ...`, shapes as in `probe.records.Trace`; `memory: key_pos d_model` is what cross-attention reads. What
     comes after the pattern is computed from `pattern` where one is given: one that was rounded, so that its rounding ends there.
     """
     first = FAMILIES[config.architecture].norm_first

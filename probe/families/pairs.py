@@ -5,21 +5,20 @@ from typing import Any
 
 from torch import Tensor
 
-from probe import attention
 from probe.errors import InputError
 from probe.families import hooked
 from probe.families.tensors import Stack
 from probe.handover import pair_for_bertviz
 from probe.models import Model
+from probe.records import HeadWrites, Trace
 from probe.tokens import Tokens, tokenize
-from probe.trace import Trace
 
 HEAD_VECTORS = {"q": "target", "z": "target", "k": "source", "v": "source"}
 STREAMS = ("x", "resid_pre", "attn_out", "resid_mid")
 
 
 @dataclass(frozen=True, eq=False)
-class CrossTrace:
+class CrossTrace(HeadWrites):
     """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder's output, no mask.
 
     `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos key_pos` ·
@@ -56,17 +55,6 @@ class CrossTrace:
             if tuple(getattr(self, name).shape) != wanted:
                 got = tuple(getattr(self, name).shape)
                 raise ValueError(f"cross-attention trace: {name} has shape {got}, expected {wanted}")
-
-    def delta_e(self, layer: int, head: int, at: int) -> Tensor:
-        """ΔE of one cross head at target position `at`, without b_O: z W_O. `-> d_model` Raises InputError for a place that is not there."""
-        self._require_place(layer=layer, head=head, at=at)
-        return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
-
-    def delta_e_by_source(self, layer: int, head: int, at: int) -> Tensor:
-        """The same ΔE taken apart by source token: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
-        self._require_place(layer=layer, head=head, at=at)
-        w_o = self.stack.blocks[layer].w_o[head].cpu()
-        return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
 
     def _require_place(self, **place: int) -> None:
         layers, heads, *_ = self.stack.shape

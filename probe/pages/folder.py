@@ -1,4 +1,4 @@
-"""A result as a folder: its page, every frame as CSV and Parquet, and the manifest of what made them.
+"""A result as a folder: its page, if it has one, every frame as CSV and Parquet, and the manifest of what made them.
 
 Everything is made in memory first and written file by file under temporary names, so a reader never sees half a file, and what
 cannot be made leaves nothing behind. Times of day live only in the manifest.
@@ -23,15 +23,15 @@ PAGES = (REPORT, WALK)
 
 
 def write_folder(
-    out: str | os.PathLike[str], page: str, html: str, *, frames: Mapping[str, pd.DataFrame], made: dict[str, Any]
+    out: str | os.PathLike[str], pages: Mapping[str, str], *, frames: Mapping[str, pd.DataFrame], made: dict[str, Any]
 ) -> Path:
-    """Write the page, its tables and the manifest `made` (the files' hashes are added) into `out`; returns the page's path."""
-    files = {page: html.encode()} | tables(frames)
+    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added); returns the folder."""
+    files = {name: html.encode() for name, html in pages.items()} | tables(frames)
     listed = made | {"files": {name: sha256_of_bytes(content) for name, content in sorted(files.items())}}
     for name, content in files.items():
         write_atomically(Path(out) / name, content)
     write_atomically(Path(out) / "manifest.json", json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
-    return Path(out) / page
+    return Path(out)
 
 
 def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:

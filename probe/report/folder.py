@@ -34,4 +34,4 @@ def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = 
         options=study.options,
     )
     frames = study.frames | {"columns": dictionary(study.frames)}
-    return write_folder(out, REPORT, render(study, made), frames=frames, made=made)
+    return write_folder(out, {REPORT: render(study, made)}, frames=frames, made=made) / REPORT

@@ -40,7 +40,7 @@ def write_page(
         vega=vega,
         policy=html.policy(style, [vega, script]),
     )
-    return write_folder(out, PAGE, page, frames=frames, made={"machine": dict(machine), "date": date})
+    return write_folder(out, {PAGE: page}, frames=frames, made={"machine": dict(machine), "date": date}) / PAGE
 
 
 def _row(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from probe.head_sets import mask_of, matched_sets
 from probe.loading.bridges import quiet
 from probe.models import Model, load
 from probe.patching import swap_pairs
+from probe.records import TargetTrace
 from probe.replay import read_weights
 from probe.speed.clock import Work, extra_memory, interleave
 from probe.tokens import Tokens
-from probe.trace import TargetTrace, target_states, trace_target
+from probe.trace import target_states, trace_target
 
 SHAPES = {
     "tiny": {"n_layer": 4, "n_head": 4, "n_embd": 128},

@@ -1,11 +1,15 @@
 """`probe sweep` on the command line; heavy imports wait inside, so that the help of `probe` is instant."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-DEFAULT_MODEL = "tiny-senses"
+from probe.terminal import DEFAULT_MODEL, ModelOption
+
+if TYPE_CHECKING:
+    from probe.sweep.run import Sweep
 
 
 def sweep(
@@ -17,7 +21,7 @@ def sweep(
     more: Annotated[
         list[Path] | None, typer.Argument(metavar="[PATH]...", help="More of them, after the first.")
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="An embedded name, a hub name or a folder.")] = DEFAULT_MODEL,
+    model: ModelOption = DEFAULT_MODEL,
     engine: Annotated[str, typer.Option(help="local: in this process; dask: on workers (probe[cluster]).")] = "local",
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler, such as tcp://127.0.0.1:8786.")
@@ -33,8 +37,6 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
 ) -> None:
     """The measurements of a study over a large corpus, as Parquet shards that survive whatever stops it."""
-    import json
-
     from probe.sweep import progress
     from probe.sweep.deal import Options
     from probe.sweep.run import Workers, sweep
@@ -48,6 +50,11 @@ def sweep(
             workers=Workers(engine, scheduler, workers),
             step=step,
         )
+    _tell(result, as_json)
+
+
+def _tell(result: "Sweep", as_json: bool) -> None:
+    """What became of the sentences."""
     if result.said:
         typer.echo(f"probe: {result.said}", err=True)
     counts = result.manifest["counts"]

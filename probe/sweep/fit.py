@@ -19,13 +19,14 @@ from probe.errors import InputError
 from probe.experiment import AS_GOOD
 from probe.material import place
 from probe.models import Model
+from probe.records import TargetStates
 from probe.replay import Weights, read_weights
 from probe.senses import Axis
 from probe.sentences import Sentence
 from probe.splits import FIT, MIN_PER_SENSE
 from probe.sweep.deal import DONOR, Record, sentence_of
 from probe.tokens import tokenize
-from probe.trace import TargetStates, target_states
+from probe.trace import target_states
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,24 +134,14 @@ def _observed(weights: Weights, placed: Placed, axes: WordAxes, how: tuple[Tenso
     reading = torch.einsum("lhed,pd->plhe", w_o, axes.directions)  # pair layer head d_head
     turned = sign[:, None, None]
     norm = senses.write_coordinates(states.z, weights).norm(dim=-1).permute(2, 0, 1)
-    previous = [
-        row[..., target - 1] if target else torch.full(row.shape[:2], torch.nan) for row, target in _patterns(states)
-    ]
-    cue = [
-        torch.full(row.shape[:2], torch.nan) if at is None else row[..., at.start : at.stop].sum(-1)
-        for (row, _), at in zip(_patterns(states), placed.cues, strict=True)
-    ]
+    looks = states.attention_to(placed.cues)
     return {
-        "attention_cue": torch.stack(cue),
-        "attention_previous": torch.stack(previous),
+        "attention_cue": looks["cue"],
+        "attention_previous": looks["previous"],
         "norm": norm,
         "axis": turned * (z * reading[pair]).sum(-1),
         "own": turned * ((z * axes.own[pair]).sum(-1) - axes.own_centre[pair]),
     }
-
-
-def _patterns(states: Any) -> list[tuple[Tensor, int]]:
-    return list(zip(states.pattern, states.target.tolist(), strict=True))
 
 
 def _sentence_table(

@@ -77,7 +77,7 @@ def write_page(
         )
     frames["columns"] = appendix.dictionary(frames)
     page = render(frames, made, _chosen(frames, words))
-    return write_folder(out, PAGE, page, frames=frames, made={**made, "shards": len(made["shards"])})
+    return write_folder(out, {PAGE: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / PAGE
 
 
 def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:

@@ -71,8 +71,7 @@ def _gap_p(total: Totals) -> float:
     rng = np.random.default_rng(SEED)
     labels = np.vstack([is_a, rng.permuted(np.tile(is_a, (inference.GATE_DRAWS, 1)), axis=1)]).astype(float)
     gaps = labels @ value / (labels @ count) - (1 - labels) @ value / ((1 - labels) @ count)
-    hits = np.count_nonzero(gaps[1:] >= gaps[0] - 1e-9 * abs(gaps[0]))
-    return float((1 + hits) / (1 + inference.GATE_DRAWS))
+    return inference.permutation_p(gaps)
 
 
 def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
@@ -90,12 +89,8 @@ def _flips(total: Totals) -> Array:
     """Studentised mean net effect as it is (first) and with the sign of whole units flipped, as `inference.flip_null` from sums."""
     by_unit = (total.effects[SWAP] - total.effects[SAME]).reshape(-1, total.effects.shape[-1])
     by_unit = by_unit[total.count.ravel() > 0]
-    number = total.count.sum()
     rng = np.random.default_rng(SEED)
-    signs = np.vstack([np.ones(len(by_unit)), rng.choice([-1.0, 1.0], size=(DRAWS, len(by_unit)))])
-    means = signs @ by_unit / number
-    error = np.sqrt(np.maximum(total.squares / number - means**2, 0) / max(number - 1, 1))
-    return np.asarray(means / (error + max(float(np.median(error[0])), 1e-12)))
+    return inference.flipped(by_unit, total.squares, number=int(total.count.sum()), draws=DRAWS, rng=rng)
 
 
 def _ratios(total: Totals, weights: Array) -> dict[str, Array]:

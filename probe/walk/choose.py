@@ -18,8 +18,8 @@ from probe.errors import InputError
 from probe.lexicon import showcase
 from probe.models import Model
 from probe.numerals import percent
+from probe.records import Trace
 from probe.tokens import Tokens, find_word, positions_of_span, tokenize
-from probe.trace import Trace
 
 DRAWN = 32  # a text of up to this many tokens is drawn whole
 OF_LONG = 24  # and of a longer one so many

@@ -31,4 +31,4 @@ def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") 
         dtype=walk.certificate.dtype,
         options=options,
     )
-    return write_folder(out, WALK, render(walk, made), frames=walk.frames, made=made)
+    return write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK

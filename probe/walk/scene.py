@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from probe.trace import Trace
+from probe.records import Trace
 from probe.walk.choose import Place
 
 HEAD_NUMBERS = 6  # first coordinates shown of vectors of a head (d_head)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probe import attention, replay
-from probe.trace import Trace
+from probe.records import Trace
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probe.lens import logit_lens, residual_stream
-from probe.trace import Trace
+from probe.records import Trace
 from probe.walk.scene import Scene
 
 NEAREST = 5

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from probe.check import certify
     from probe.errors import CrossCheckError, InputError, ModelError, ProbeError, UnsupportedModel
     from probe.evaluation.evaluate import Evaluation, evaluate, write_evaluation
+    from probe.families.crossing import CrossSwaps, WordChoice, swap_cross_heads, swap_source_words
+    from probe.families.directly import cross_logits
     from probe.families.pairs import CrossTrace, PairTrace
     from probe.inference import sign_flip_test
     from probe.lens import logit_lens, nearest_tokens, residual_stream
@@ -78,6 +80,11 @@ _HOME = {
     "swap_heads": "patching",
     "swap_pairs": "patching",
     "swap_sets": "patching",
+    "WordChoice": "families.crossing",
+    "swap_cross_heads": "families.crossing",
+    "swap_source_words": "families.crossing",
+    "CrossSwaps": "families.crossing",
+    "cross_logits": "families.directly",
     "sign_flip_test": "inference",
     "study": "study",
     "Study": "study",
@@ -123,6 +130,11 @@ __all__ = [
     "swap_heads",
     "swap_pairs",
     "swap_sets",
+    "WordChoice",
+    "swap_cross_heads",
+    "swap_source_words",
+    "CrossSwaps",
+    "cross_logits",
     "sign_flip_test",
     "study",
     "Study",

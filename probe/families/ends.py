@@ -56,14 +56,17 @@ def finish(weights: Weights, resid_post: Tensor, config: Config, *, side: str = 
 
 def logits(weights: Weights, final: Tensor, config: Config) -> Tensor:
     """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
-    family = FAMILIES[config.architecture]
     bias = weights.get("final_logits_bias", final.new_zeros(1))
     if config.architecture in TRANSFORM:
         final, bias = _transformed(weights, final, config), weights[HEAD_BIAS[config.architecture]]
-    if config.architecture == "t5" and config.tied:
-        final = final * config.d_model**-0.5
-    unembed = weights[(family.embed if config.tied else family.unembed) + ".weight"]
-    return final @ unembed.to(final).T + bias.to(final)
+    return final @ unembedding(weights, config, final.dtype).T + bias.to(final)
+
+
+def unembedding(weights: Weights, config: Config, dtype: torch.dtype) -> Tensor:
+    """What the last vectors are multiplied with, T5's scale in it: `d_vocab d_model`."""
+    family = FAMILIES[config.architecture]
+    table = weights[(family.embed if config.tied else family.unembed) + ".weight"].to(dtype)
+    return table * config.d_model**-0.5 if config.architecture == "t5" and config.tied else table
 
 
 def _transformed(weights: Weights, final: Tensor, config: Config) -> Tensor:

@@ -90,22 +90,29 @@ def attend(
     `pos d_model -> ...`, shapes as in `probe.records.Trace`; `memory: key_pos d_model` is what cross-attention reads. What
     comes after the pattern is computed from `pattern` where one is given: one that was rounded, so that its rounding ends there.
     """
-    first = FAMILIES[config.architecture].norm_first
-    x = norm(resid_pre, block.norm, block.norm_bias, config) if first else resid_pre
-    source = x if memory is None else memory
-    q = project(x, block.w_q, block.b_q)
-    k = share_heads(project(source, block.w_k, block.b_k), config.n_heads)
-    v = share_heads(project(source, block.w_v, block.b_v), config.n_heads)
+    x = norm(resid_pre, block.norm, block.norm_bias, config) if FAMILIES[config.architecture].norm_first else resid_pre
+    q, k, v = ask(block, x, x if memory is None else memory, config)
     scores = score(q, k, config, attention, bias)
     own = softmax(scores, config)
     z = formulas.mix(own if pattern is None else pattern.to(own), v)
+    steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": own, "z": z}
+    return steps | leave(block, resid_pre, z, config)
+
+
+def ask(block: Block, x: Tensor, source: Tensor, config: Config) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries of `x`, keys and values of `source`, repeated for the heads that share them: `... head pos d_head`."""
+    k, v = project(source, block.w_k, block.b_k), project(source, block.w_v, block.b_v)
+    return project(x, block.w_q, block.b_q), share_heads(k, config.n_heads), share_heads(v, config.n_heads)
+
+
+def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[str, Tensor]:
+    """What the heads write and the stream behind it: delta_e attn_out resid_mid. `... pos d_model, ... head pos d_head`"""
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
     resid_mid = resid_pre + attn_out
-    if not first:
+    if not FAMILIES[config.architecture].norm_first:
         resid_mid = norm(resid_mid, block.norm, block.norm_bias, config)
-    steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": own, "z": z}
-    return steps | {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": resid_mid}
+    return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": resid_mid}
 
 
 def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     speed/                                             what times and memory are measured with
     evaluation/                                        sense accuracy per layer, beside baselines
     sweep/                                             the same measurements over a corpus of any size, in shards
-    walk/                                              one sentence, every step of one head: frames and a page
+    walk/                                              one sentence, every step of one head; two texts, what one reads of the other: frames and a page
     parameters                                         how many numbers a model has, and where
     errors, provenance                                 what a user is told; what made a result
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from probe.study import Study, study
     from probe.tokens import positions_of_word, tokenize
     from probe.trace import target_states, trace, trace_target
-    from probe.walk import Walk, walk, write_walk
+    from probe.walk import CrossWalk, Walk, walk, write_walk
 
 __version__ = "0.1.0"
 
@@ -94,6 +94,7 @@ _HOME = {
     "write_evaluation": "evaluation.evaluate",
     "walk": "walk",
     "Walk": "walk",
+    "CrossWalk": "walk",
     "write_walk": "walk",
     "count_parameters": "parameters",
     "ProbeError": "errors",
@@ -144,6 +145,7 @@ __all__ = [
     "write_evaluation",
     "walk",
     "Walk",
+    "CrossWalk",
     "write_walk",
     "count_parameters",
     "ProbeError",

@@ -117,14 +117,19 @@ def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
     return _certificate(model, texts, [_compare(model, trace(model, text), weights, plain) for text in texts])
 
 
+def certify_pair(model: Model, source: str, target: str) -> Certificate:
+    """The same of an encoder-decoder that reads these two texts. Raises InputError for a text or model that cannot be used so."""
+    return _certificate(model, (source, target), [_compare_family(model, source, target)])
+
+
 def _certificate(model: Model, texts: Sequence[str], runs: Sequence[Sequence[Row]]) -> Certificate:
     rows = tuple(max(same, key=_badness) for same in zip(*runs, strict=True))
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
 
 
-def _compare_family(model: Model, text: str) -> list[Row]:
-    ids = tokenize(model, text).ids
-    target = target_tokens(model, text).ids if model.config.start_token is not None else None
+def _compare_family(model: Model, text: str, answer: str | None = None) -> list[Row]:
+    ids, answer = tokenize(model, text).ids, text if answer is None else answer
+    target = target_tokens(model, answer).ids if model.config.start_token is not None else None
     rows = []
     with torch.inference_mode():
         for found in compare(model, read(model, ids, target), ids, target):

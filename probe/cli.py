@@ -22,7 +22,7 @@ from probe.terminal import DEFAULT_MODEL, JsonOption, ModelOption
 
 if TYPE_CHECKING:
     from probe.cost import Plan
-    from probe.walk.record import Walk
+    from probe.walk import CrossWalk, Walk
 
 INTERRUPTED = 130
 PERMUTATIONS = 1000
@@ -105,6 +105,9 @@ def _report_study(
 @app.command()
 def walk(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The sentence to follow.")],
+    target: Annotated[
+        str | None, typer.Option(help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown.")
+    ] = None,
     word: Annotated[str | None, typer.Option(help="The word to follow; the last one by default.")] = None,
     beside: Annotated[
         str | None, typer.Option(help="Another text with the same word; one that ships by default.")
@@ -127,7 +130,7 @@ def walk(
 
         loaded = load(model)
         progress("walking", 0.4)
-        walked = walk(loaded, text, word=word, head=(layer, head), beside=beside)
+        walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside)
         progress("writing", 0.9)
         page = write_walk(walked, out, command=_walk_command(model, walked))
     typer.echo(page)
@@ -251,10 +254,12 @@ def _command(model: str, sentences: Path | None, options: Mapping[str, Any]) -> 
     return shlex.join(_again("report", *options["words"], model=Path(model).name, **more))
 
 
-def _walk_command(model: str, walked: "Walk") -> str:
+def _walk_command(model: str, walked: "Walk | CrossWalk") -> str:
     """The `probe walk` that makes the same page again, without this machine's folders."""
-    asked = {"word": walked.word, "beside": walked.beside, "model": Path(model).name}
-    return shlex.join(_again("walk", walked.text, **asked, layer=walked.layer, head=walked.head))
+    asked = walked.options
+    text = str(asked.pop("source" if "source" in asked else "text"))
+    first = {name: asked.pop(name) for name in ("target", "word", "beside") if name in asked}
+    return shlex.join(_again("walk", text, **first, model=Path(model).name, **asked))
 
 
 def _again(*given: str, **options: object) -> list[str]:

@@ -18,6 +18,7 @@ from probe.charts.parameters import parameter_bars
 from probe.charts.routes import distance_lines, route_bars
 from probe.charts.separation import separation_and_effect
 from probe.charts.sets import set_curves
+from probe.charts.shares import grouped_bars
 from probe.charts.strips import added_vectors, spectra
 from probe.charts.writes import contributions, share_bars, share_groups
 
@@ -36,6 +37,7 @@ __all__ = [
     "distance_lines",
     "effect_limit",
     "gap_at",
+    "grouped_bars",
     "head_map",
     "head_maps",
     "ledger_bars",

@@ -1,4 +1,4 @@
-"""Square tables of numbers side by side, as coloured cells with the number inside: scores, weights, differences."""
+"""Tables of numbers side by side, as coloured cells with the number inside: scores, weights, differences."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ MOST_NUMBERS = 12
 
 
 def matrix_panels(cells: pd.DataFrame, kinds: Mapping[str, Kind]) -> Any:
-    """One matrix per panel, in the order of `kinds`; queries are rows. `cells`: `panel`, `query`, `key`, `value`.
+    """One matrix per panel, in the order of `kinds`; queries are rows. Keys may be other tokens, of another text. `cells`: `panel`, `query`, `key`, `value`.
 
     `shares` run from white at 0 to violet at 1; `signed` numbers diverge around a blank zero, to the largest of the panel. Values
     that are missing (masked) stay empty.
@@ -26,11 +26,12 @@ def matrix_panels(cells: pd.DataFrame, kinds: Mapping[str, Kind]) -> Any:
 
 
 def _matrix(rows: pd.DataFrame, name: str, kind: Kind) -> Any:
-    labels = rows["query"].drop_duplicates().tolist()
-    cell = 30 if len(labels) <= MOST_NUMBERS else 14
+    down, across = (rows[name].drop_duplicates().tolist() for name in ("query", "key"))
+    small = max(len(down), len(across)) <= MOST_NUMBERS
+    cell = 30 if small else 14
     axis = {"ticks": False, "domain": False, "grid": False, "labelLimit": 90, "labelOverlap": False}
-    y = alt.Y("query:N", title="query", sort=labels, axis=alt.Axis(**axis))
-    x = alt.X("key:N", title="key", sort=labels, axis=alt.Axis(labelAngle=-45, **axis))
+    y = alt.Y("query:N", title="query", sort=down, axis=alt.Axis(**axis))
+    x = alt.X("key:N", title="key", sort=across, axis=alt.Axis(labelAngle=-45, **axis))
     limit = float(rows["value"].abs().max())
     scale = (
         effect_scale(limit)
@@ -48,9 +49,9 @@ def _matrix(rows: pd.DataFrame, name: str, kind: Kind) -> Any:
         .encode(color=hue, tooltip=tip)
     )
     ink = alt.condition(strong, alt.value("#ffffff"), alt.value(INK))
-    numbers = [base.mark_text(fontSize=9).encode(text="text:N", color=ink)] if len(labels) <= MOST_NUMBERS else []
+    numbers = [base.mark_text(fontSize=9).encode(text="text:N", color=ink)] if small else []
     title = alt.TitleParams(name, fontSize=12, fontWeight="normal", color=INK)
-    return alt.layer(fill, *numbers).properties(width=cell * len(labels), height=cell * len(labels), title=title)
+    return alt.layer(fill, *numbers).properties(width=cell * len(across), height=cell * len(down), title=title)
 
 
 def _number(value: float, limit: float) -> str:

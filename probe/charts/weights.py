@@ -7,7 +7,7 @@ import pandas as pd
 
 from probe.charts.live import live
 from probe.charts.palette import AGAINST, INK, MUTED, WITH, finish, reference_line
-from probe.numerals import percent
+from probe.numerals import decimal, percent
 
 DIVIDED, UNDIVIDED = "divided by √d_head", "not divided"
 
@@ -63,5 +63,23 @@ def source_bars(values: pd.DataFrame) -> Any:
     description = (
         f"Shares of ΔE by source token: {largest['label']} supplies {percent(float(largest['share']))} of it with a weight of "
         f"{percent(float(largest['weight']))}."
+    )
+    return finish(picture.properties(width="container", height=step * len(labels)), description)
+
+
+def logit_bars(values: pd.DataFrame, word: str) -> Any:
+    """What a head adds to one word's logit from each source token; `values` has `label` and `logit`, sources in the order of the text."""
+    labels = values["label"].tolist()
+    axis = alt.Axis(ticks=False, domain=False, labelLimit=110, labelOverlap=False)
+    y = alt.Y("label:N", title="source token", sort=labels, axis=axis)
+    x = alt.X("logit:Q", title=f"added to the logit of “{word}”", axis=alt.Axis(tickCount=5))
+    tip = [alt.Tooltip("label:N", title="source"), alt.Tooltip("logit:Q", title="added", format="+.6g")]
+    hue = alt.condition("datum.logit >= 0", alt.value(WITH), alt.value(AGAINST))
+    bars = alt.Chart().mark_bar(height={"band": 0.6}).encode(y=y, x=x, color=hue, tooltip=tip)
+    picture = alt.layer(bars, data=live(values, "logits")) + reference_line("x", 0.0)
+    step = 22 if len(labels) <= 20 else 15
+    largest = max(values.to_dict("records"), key=lambda row: abs(row["logit"]))
+    description = (
+        f"What each source token adds to the logit of {word}: {largest['label']} {decimal(float(largest['logit']))}."
     )
     return finish(picture.properties(width="container", height=step * len(labels)), description)

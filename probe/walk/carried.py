@@ -38,9 +38,9 @@ def carried(model: Model, scene: Scene) -> Block:
         "bos": tokens.bos,
         "beyond": len(tokens) - len(scene.shown),
         "steps": [row.step for row in steps.agreement(scene.trace, 0, at=scene.at)],
-        "arrays": {name: _packed(array) for name, array in arrays.items()}
-        | {name: _packed(found.values) for name, found in named.items()},
-        "words": {name: _decoded(found.ids, model.tokenizer.decode) for name, found in named.items()},
+        "arrays": {name: packed(array) for name, array in arrays.items()}
+        | {name: packed(found.values) for name, found in named.items()},
+        "words": {name: decoded(found.ids, model.tokenizer.decode) for name, found in named.items()},
     }
 
 
@@ -167,13 +167,14 @@ def _of_depths(scene: Scene) -> dict[str, Tensor]:
     }
 
 
-def _packed(array: Tensor) -> Block:
+def packed(array: Tensor) -> Block:
+    """An array as float32 in base64 with its shape."""
     raw = array.detach().to(torch.float32).contiguous().numpy().astype("<f4").tobytes()
     return {"shape": list(array.shape), "data": base64.b64encode(raw).decode()}
 
 
-def _decoded(ids: Tensor, decode: Callable[[list[int]], str]) -> Any:
+def decoded(ids: Tensor, decode: Callable[[list[int]], str]) -> Any:
     """Token texts in the shape of the ids."""
     if ids.dim() == 0:
         return decode([int(ids)])
-    return [_decoded(part, decode) for part in ids]
+    return [decoded(part, decode) for part in ids]

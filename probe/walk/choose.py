@@ -95,8 +95,8 @@ def moved(trace: Trace, layer: int, *, at: int, sources: Sequence[int]) -> Tenso
 
 
 def check_head(model: Model, layer: int | None, head: int | None) -> None:
-    """Raises InputError for a layer or head that the model does not have, and for a head without its layer."""
-    layers, heads = model.config.n_layers, model.config.n_heads
+    """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and for a head without its layer."""
+    layers, heads = model.config.n_decoder_layers or model.config.n_layers, model.config.n_heads
     for name, got, number in (("layer", layer, layers), ("head", head, heads)):
         if got is not None and not 0 <= got < number:
             raise InputError(

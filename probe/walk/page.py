@@ -44,6 +44,19 @@ TABLES = {
     "parameters": "the parameters of the model by part",
     "certificate": "the hooked model against the from-scratch math, row by row",
 }
+FORMULAS: tuple[Callable[..., Any], ...] = (
+    replay.embed,
+    attention.layer_norm,
+    attention.project,
+    attention.scores,
+    attention.mask,
+    attention.softmax,
+    attention.mix,
+    attention.write,
+    attention.write_by_source,
+    replay.merge_heads,
+    replay.unembed,
+)
 
 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
@@ -59,11 +72,11 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
         sizes=walk.block["sizes"],
         root=decimal(sqrt(d_head), 0 if sqrt(d_head).is_integer() else 2),
         numbers={"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
-        tokens=_tokens(walk.frames["tokens"]),
+        tokens=chips(walk.frames["tokens"]),
         embedding=walk.frames["embedding"].to_dict("records"),
         apart=walk.frames["layers"][["depth", "apart", "beside_cosine"]].to_dict("records"),
         pictures={name: emptied(chart) for name, chart in pictures(walk.frames).items()},
-        formulas=_formulas(),
+        formulas=formulas(*FORMULAS),
         parameters=walk.parameters,
         told=told(walk.parameters),
         gpt3=published("gpt3"),
@@ -138,25 +151,13 @@ def formula(function: Callable[..., Any]) -> tuple[str, str]:
     return f"{name}({arguments})", "\n".join(lines)
 
 
-def _formulas() -> dict[str, tuple[str, str]]:
-    functions: tuple[Callable[..., Any], ...] = (
-        replay.embed,
-        attention.layer_norm,
-        attention.project,
-        attention.scores,
-        attention.mask,
-        attention.softmax,
-        attention.mix,
-        attention.write,
-        attention.write_by_source,
-        replay.merge_heads,
-        replay.unembed,
-    )
+def formulas(*functions: Callable[..., Any]) -> dict[str, tuple[str, str]]:
+    """`formula` of each, by the function's name."""
     return {function.__name__: formula(function) for function in functions}
 
 
-def _tokens(frame: pd.DataFrame) -> list[dict[Any, Any]]:
-    """The tokens as chips: a leading space apart from the text, white space made visible, a hue."""
+def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
+    """The tokens as a page shows them: a leading space apart from the text, white space made visible, a hue."""
     rows = []
     for place, row in enumerate(frame.to_dict("records")):
         piece = str(row["piece"])

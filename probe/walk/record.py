@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from html import escape
+from typing import overload
 
 import pandas as pd
 
 from probe.check import Certificate, certify
+from probe.errors import InputError
 from probe.families.table import require_whole
 from probe.models import Model, Origin
 from probe.parameters import Count, count_tensors
@@ -15,6 +17,7 @@ from probe.tidy import rounded
 from probe.trace import trace
 from probe.walk import choose
 from probe.walk.carried import Block, carried
+from probe.walk.cross import CrossWalk, walk_cross
 from probe.walk.frames import frames
 from probe.walk.scene import Scene
 
@@ -47,6 +50,12 @@ class Walk:
     def data_sha256(self) -> str:
         return content_key(self.text, self.beside)
 
+    @property
+    def options(self) -> dict[str, object]:
+        """What was asked for, as the manifest keeps it."""
+        asked: dict[str, object] = {"text": self.text, "word": self.word, "beside": self.beside}
+        return asked | {"layer": self.layer, "head": self.head}
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{escape(name)}</td><td>{len(frame)} rows</td></tr>" for name, frame in self.frames.items()
@@ -57,23 +66,51 @@ class Walk:
         )
 
 
+Head = tuple[int | None, int | None]
+
+
+@overload
+def walk(
+    model: Model, text: str, *, word: str | None = None, head: Head = (None, None), beside: str | None = None
+) -> Walk: ...
+@overload
+def walk(
+    model: Model, text: str, target: str, *, word: str | None = None, head: Head = (None, None), beside: None = None
+) -> CrossWalk: ...
+@overload
 def walk(
     model: Model,
     text: str,
+    target: str | None,
     *,
     word: str | None = None,
-    head: tuple[int | None, int | None] = (None, None),
+    head: Head = (None, None),
     beside: str | None = None,
-) -> Walk:
+) -> Walk | CrossWalk: ...
+def walk(
+    model: Model,
+    text: str,
+    target: str | None = None,
+    *,
+    word: str | None = None,
+    head: Head = (None, None),
+    beside: str | None = None,
+) -> Walk | CrossWalk:
     """Follow `word` (by default the last one) of `text` through every step of attention in one head, with the real numbers.
 
     `head` is (layer, head); without them the head is chosen that moves the word most by what it takes from the other words, with
     a layer alone among the heads of that layer. `beside` is another text with the same word, by default one that ships.
 
-    Raises UnsupportedModel for a family beside GPT-2; InputError for an empty or over-long text, a word that does not stand in
-    a text, a layer or head that the model does not have, a head without its layer; CrossCheckError when hooks and formulas
-    disagree.
+    An encoder-decoder is followed through its cross-attention: `text` is the source, `target` its translation so far, and `word`, if
+    any, one that stands in the target or could follow it (`probe.walk.cross`).
+
+    Raises UnsupportedModel for the other families; InputError for an empty or over-long text, a word that does not stand in
+    a text, a layer or head that the model does not have, a head without its layer, a target that is missing or cannot be used;
+    CrossCheckError when hooks and formulas disagree.
     """
+    check_target(model, target, beside)
+    if target is not None:
+        return walk_cross(model, text, target, word=word, head=head)
     require_whole(model.config.architecture, "a walk")
     here = choose.place(model, text, word)
     there = choose.beside(model, here, beside)
@@ -102,6 +139,20 @@ def walk(
         frames=made,
         block=carried(model, scene),
     )
+
+
+def check_target(model: Model, target: str | None, beside: str | None) -> None:
+    """Raises InputError for a target without a decoder, a decoder without a target, and another text beside a target."""
+    two = model.config.start_token is not None
+    if two and target is None:
+        found = "it is an encoder-decoder; give the translation so far with --target"
+    elif target is not None and not two:
+        found = "it has no decoder for a target; leave --target away, or take an encoder-decoder as tiny-translator"
+    elif target is not None and beside is not None:
+        found = "a walk through two texts compares no word with another sentence; leave --beside away"
+    else:
+        return
+    raise InputError(f"Walking a text through {model.name}: {found}.")
 
 
 def _later(model: Model, scene: Scene) -> float | None:

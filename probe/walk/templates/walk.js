@@ -1,18 +1,4 @@
-"use strict";
-const data = JSON.parse(document.getElementById("walk-data").textContent);
-const unpack = ({ shape, data: text }) => {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const whole = new DataView(bytes.buffer);
-  return { shape, flat: Float32Array.from({ length: bytes.length / 4 }, (_, place) => whole.getFloat32(4 * place, true)) };
-};
-const arrays = Object.fromEntries(Object.entries(data.arrays).map(([name, packed]) => [name, unpack(packed)]));
-// The number at a full index; the row of numbers at one that leaves out the last axis.
-const get = (name, ...index) => {
-  const { shape, flat } = arrays[name];
-  let place = 0;
-  shape.forEach((size, axis) => (place = place * size + (index[axis] ?? 0)));
-  return index.length === shape.length ? flat[place] : [...flat.subarray(place, place + shape.at(-1))];
-};
+{% include "carried.js" %}
 const { sizes, tokens } = data;
 const label = (place) => tokens[place].label;
 const piece = (place) => tokens[place].piece.trim() || JSON.stringify(tokens[place].piece);
@@ -22,46 +8,10 @@ const pair = (query, key) => (query * (query + 1)) / 2 + key;
 const state = { ...data.first, queries: "rows" };
 const carried = () => data.heads.findIndex(([layer, head]) => layer === state.layer && head === state.head);
 
-// Numbers: rounded for reading, all digits on hover.
-const full = (value) => String(Number(value.toPrecision(9))).replace("-", "−");
-const decimal = (value, digits = 2) => (Math.round(value * 10 ** digits) / 10 ** digits + 0).toFixed(digits).replace("-", "−");
-const percent = (value) => `${value > 0 && value < 0.005 ? "< 1" : decimal(100 * value, 0)}\u202f%`;
-const length = (value) => decimal(value, value < 100 ? 2 : 0);
-const small = (value) => {
-  if (!value) return "0";
-  const [digit, power] = value.toExponential(0).split("e");
-  return `${digit} × 10${[...String(Number(power))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
-};
-const number = (value, shown = decimal(value)) => ({ text: shown, title: full(value), kind: "n" });
-const numbers = (values, digits = 2) => values.map((value) => number(value, decimal(value, digits)));
-
-const make = (name, properties = {}, children = []) => {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(properties)) key in made ? (made[key] = value) : made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-};
-const row = ([first, ...cells], kind = "") =>
-  make("tr", { className: kind }, [
-    make("th", { scope: "row", textContent: first }),
-    ...cells.map((cell) => make("td", { className: cell.kind ?? "", title: cell.title ?? "" }, cell.nodes ?? [cell.text ?? cell])),
-  ]);
-const fill = (name, rows, header) => {
-  const body = document.querySelector(`[data-rows="${name}"]`);
-  body.replaceChildren(...rows);
-  if (header) {
-    const cells = header.map((text, place) => (text ? make("th", { scope: "col", className: place ? "n" : "", textContent: text }) : make("td")));
-    body.parentElement.tHead.rows[0].replaceChildren(...cells);
-  }
-};
-const say = (name, text) => {
-  for (const slot of document.querySelectorAll(`[data-slot="${name}"]`)) slot.textContent = text;
-};
 const mark = (place) => (place === state.at ? "followed" : "");
 const named = (letter, count) => Array.from({ length: count }, (_, place) => `${letter}${place}`);
 
 // What the pictures draw, by the name of their data.
-const largest = (values) => values.indexOf(Math.max(...values));
 const live = {
   cells(c, kind) {
     return places.flatMap((query) =>
@@ -146,11 +96,6 @@ const drawTables = (c) => {
   drawValues(c);
   drawSums(c);
   drawLens();
-};
-// Decimals that leave three digits of the largest number of a table, and never fewer than two.
-const digitsFor = (values) => {
-  const most = Math.max(...values.map(Math.abs), 1e-12);
-  return Math.min(6, Math.max(2, 2 - Math.floor(Math.log10(most))));
 };
 const drawValues = (c) => {
   const count = arrays.out.shape.at(-1);
@@ -250,8 +195,7 @@ const drawSlots = (c) => {
   for (const [name, text] of Object.entries(said)) say(name, text);
 };
 
-// Heads: the layer's as small grids, all as a map; both follow a choice.
-const follow = (layer, head) => show({ layer, head });
+// The heads of the layer as small grids; one that is clicked is followed.
 const svg = (name, attributes, children = []) => {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -284,106 +228,10 @@ const drawHeads = () => {
   });
   document.querySelector("[data-heads]").replaceChildren(...made);
 };
-const mapLimit = () => Math.max(1e-9, ...Array.from({ length: sizes.layers * sizes.heads }, (_, place) => get("moved", Math.floor(place / sizes.heads), place % sizes.heads, state.at)));
-const cells = new Map();
-const makeMap = () => {
-  const box = document.querySelector("[data-map]");
-  for (let layer = 0; layer < sizes.layers; layer++) {
-    const made = Array.from({ length: sizes.heads }, (_, head) => {
-      const input = make("input", { type: "radio", name: "map", value: `${layer}.${head}` });
-      input.disabled = !data.heads.some((known) => known[0] === layer && known[1] === head);
-      input.addEventListener("change", () => follow(layer, head));
-      const cell = make("label", { className: "cell" }, [input, make("span")]);
-      cells.set(`${layer}.${head}`, cell);
-      return cell;
-    });
-    box.append(make("div", { className: "map-row" }, [make("span", { textContent: `L${layer}` }), make("div", { className: "map-cells" }, made)]));
-  }
-};
-const drawMap = () => {
-  const limit = mapLimit();
-  for (const [name, cell] of cells) {
-    const [layer, head] = name.split(".").map(Number);
-    const moved = get("moved", layer, head, state.at);
-    const [input, text] = cell.children;
-    cell.className = `cell t${Math.round((15 * moved) / limit)}`;
-    cell.title = `L${layer}H${head}: ${full(100 * moved)} %`;
-    input.checked = layer === state.layer && head === state.head;
-    input.setAttribute("aria-label", `L${layer}H${head}: ${percent(moved)}`);
-    text.textContent = moved >= 0.005 ? decimal(100 * moved, 0) : "";
-  }
-};
-
-// Pictures: drawn once, then given other data; what is hidden or folded has no width yet and waits.
-{% include "saving.js" %}
-const views = new Map();
-const waiting = new Set(document.querySelectorAll("script[data-for]"));
-const refresh = ({ view, name, kind, box, told }) => {
-  const first = ["at", "layer", "head"].every((part) => state[part] === data.first[part]);
-  const where = `L${state.layer}H${state.head} at ${label(state.at)}`;
-  box.setAttribute("aria-label", first ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
-  return view.data(name, live[name](carried(), kind)).runAsync();
-};
-const save = (box, spec, ending) => {
-  const { name, kind } = views.get(box.id);
-  const shown = { ...spec, data: { name, values: live[name](carried(), kind) }, width: drawnWidth(box) };
-  return saveAs(shown, `${name}-L${state.layer}H${state.head}`, ending);
-};
-const draw = (script) => {
-  waiting.delete(script);
-  const box = document.getElementById(script.dataset.for);
-  const spec = JSON.parse(script.textContent);
-  const [name, kind] = [spec.data.name, box.closest("[data-kind]").dataset.kind];
-  spec.data.values = live[name](carried(), kind);
-  return vegaEmbed(box, spec, options).then(
-    ({ view }) => {
-      views.set(box.id, { view, name, kind, box, told: spec.description });
-      box.classList.add("drawn");
-      saving(box, (ending) => save(box, spec, ending));
-    },
-    (error) => {
-      box.textContent = `This picture could not be drawn: ${error.message}`;
-      console.error(error);
-    },
-  );
-};
-const drawWaiting = () => Promise.all([...waiting].filter((script) => !script.closest("[hidden]")).map(draw));
-
-const form = document.querySelector(".strip");
-const drawForm = () => {
-  form.elements.layer.value = state.layer;
-  form.elements.head.value = state.head;
-  const chip = form.querySelector(`[name="at"][value="${state.at}"]`);
-  chip.checked = true;
-  const strip = form.querySelector(".chips");
-  strip.scrollLeft = chip.parentElement.offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
-};
-const show = (change) => {
-  Object.assign(state, change);
-  const c = carried();
-  drawForm();
+const drawAll = (c) => {
   drawSlots(c);
   drawTables(c);
   drawHeads();
-  drawMap();
-  return Promise.all([...views.values()].map(refresh));
-};
-const turn = (queries) => {
-  state.queries = queries;
-  for (const part of document.querySelectorAll("[data-queries]")) part.hidden = part.dataset.queries !== queries;
-  drawSlots(carried());
-  window.dispatchEvent(new Event("resize"));
-  return drawWaiting();
 };
 
-for (const layer of new Set(data.heads.map(([layer]) => layer))) form.elements.layer.append(new Option(layer, layer));
-for (let head = 0; head < sizes.heads; head++) form.elements.head.append(new Option(head, head));
-form.addEventListener("change", () => {
-  const { at, layer, head } = form.elements;
-  show({ at: Number(at.value), layer: Number(layer.value), head: Number(head.value) });
-});
-for (const input of document.querySelectorAll('[name="queries"]')) input.addEventListener("change", () => turn(input.value));
-makeMap();
-show({})
-  .then(drawWaiting)
-  .then(() => document.documentElement.classList.add("ready"));
+{% include "follow.js" %}

@@ -1,0 +1,56 @@
+"use strict";
+const data = JSON.parse(document.getElementById("walk-data").textContent);
+const unpack = ({ shape, data: text }) => {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const whole = new DataView(bytes.buffer);
+  return { shape, flat: Float32Array.from({ length: bytes.length / 4 }, (_, place) => whole.getFloat32(4 * place, true)) };
+};
+const arrays = Object.fromEntries(Object.entries(data.arrays).map(([name, packed]) => [name, unpack(packed)]));
+// The number at a full index; the row of numbers at one that leaves out the last axis.
+const get = (name, ...index) => {
+  const { shape, flat } = arrays[name];
+  let place = 0;
+  shape.forEach((size, axis) => (place = place * size + (index[axis] ?? 0)));
+  return index.length === shape.length ? flat[place] : [...flat.subarray(place, place + shape.at(-1))];
+};
+// Numbers: rounded for reading, all digits on hover.
+const full = (value) => String(Number(value.toPrecision(9))).replace("-", "−");
+const decimal = (value, digits = 2) => (Math.round(value * 10 ** digits) / 10 ** digits + 0).toFixed(digits).replace("-", "−");
+const percent = (value) => `${value > 0 && value < 0.005 ? "< 1" : decimal(100 * value, 0)}\u202f%`;
+const length = (value) => decimal(value, value < 100 ? 2 : 0);
+const small = (value) => {
+  if (!value) return "0";
+  const [digit, power] = value.toExponential(0).split("e");
+  return `${digit} × 10${[...String(Number(power))].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
+};
+const number = (value, shown = decimal(value)) => ({ text: shown, title: full(value), kind: "n" });
+const numbers = (values, digits = 2) => values.map((value) => number(value, decimal(value, digits)));
+
+const make = (name, properties = {}, children = []) => {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) key in made ? (made[key] = value) : made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+const row = ([first, ...cells], kind = "") =>
+  make("tr", { className: kind }, [
+    make("th", { scope: "row", textContent: first }),
+    ...cells.map((cell) => make("td", { className: cell.kind ?? "", title: cell.title ?? "" }, cell.nodes ?? [cell.text ?? cell])),
+  ]);
+const fill = (name, rows, header) => {
+  const body = document.querySelector(`[data-rows="${name}"]`);
+  body.replaceChildren(...rows);
+  if (header) {
+    const cells = header.map((text, place) => (text ? make("th", { scope: "col", className: place ? "n" : "", textContent: text }) : make("td")));
+    body.parentElement.tHead.rows[0].replaceChildren(...cells);
+  }
+};
+const say = (name, text) => {
+  for (const slot of document.querySelectorAll(`[data-slot="${name}"]`)) slot.textContent = text;
+};
+const largest = (values) => values.indexOf(Math.max(...values));
+// Decimals that leave three digits of the largest number of a table, and never fewer than two.
+const digitsFor = (values) => {
+  const most = Math.max(...values.map(Math.abs), 1e-12);
+  return Math.min(6, Math.max(2, 2 - Math.floor(Math.log10(most))));
+};

@@ -1,0 +1,328 @@
+"""The walk through cross-attention: its numbers against the trace, its page in a browser, rectangular charts, refusals."""
+
+import base64
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from browser import MARKS, chromium, opening, serious_findings
+from families import family_model
+from test_translator import TRAINED
+from test_walk_page import cells, dots, number, settled
+
+import probe
+from probe import attention, charts
+from probe.charts.grid import token_grid
+from probe.cli import main
+from probe.walk.cross_frames import OF_LONG
+from probe.walk.cross_page import NAMES, TABLES, pictures
+
+SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy blue creature roamed", "creature"
+HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> {{ 7*7 }}"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return family_model("bart")
+
+
+@pytest.fixture(scope="module")
+def walked(model):
+    return probe.walk(model, SOURCE, target=TARGET, word=WORD, head=(1, 2))
+
+
+@pytest.fixture(scope="module")
+def pair(model):
+    return probe.trace(model, SOURCE, TARGET)
+
+
+@pytest.fixture(scope="module")
+def page_path(walked, tmp_path_factory):
+    return probe.write_walk(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with chromium(sync_api) as launched:
+        yield launched
+
+
+@pytest.fixture
+def open_page(browser):
+    with opening(browser) as opened:
+        yield opened
+
+
+def unpacked(walked, name):
+    packed = walked.block["arrays"][name]
+    return torch.tensor(np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"]).copy())
+
+
+def close(found, wanted, **how):
+    torch.testing.assert_close(torch.as_tensor(found).double(), torch.as_tensor(wanted).double(), **how)
+
+
+def test_the_tables_are_the_traces_numbers(walked, pair):
+    layer, head, at = walked.layer, walked.head, walked.at
+    grid = walked.frames["attention"].pivot(index="query_pos", columns="key_pos", values="pattern").to_numpy()
+    assert grid.shape == (len(pair.target), len(pair.source)) and grid.shape[0] != grid.shape[1]
+    close(grid, pair.cross.pattern[layer, head], rtol=1e-5, atol=1e-12)
+    values = walked.frames["values"]
+    parts = pair.cross.delta_e_by_source(layer, head, at)
+    close(values["length"].to_numpy(), parts.norm(dim=-1), rtol=1e-4, atol=1e-8)
+    assert values["share"].sum() == pytest.approx(1, abs=1e-5) and values["weight"].sum() == pytest.approx(1, abs=1e-5)
+    whole = pair.cross.delta_e(layer, head, at)
+    close(values["share"].to_numpy(), parts @ whole / (whole @ whole), rtol=1e-3, atol=1e-6)
+    heads = walked.frames["heads"].query(f"layer == {layer} and head == {head}").iloc[0]
+    assert heads["length"] == pytest.approx(whole.norm().item(), rel=1e-5)
+    assert heads["moved"] == pytest.approx((whole.norm() / pair.cross.resid_pre[layer, at].norm()).item(), rel=1e-5)
+    following = walked.frames["next"].query(f"pos == {at}")
+    close(following["probability"].to_numpy(), pair.logits[at].softmax(-1).topk(5).values, rtol=1e-5, atol=1e-9)
+
+
+def test_a_word_of_the_target_is_followed_where_it_is_chosen(model, walked, pair):
+    first = probe.positions_of_word(pair.target, WORD)[0]
+    assert walked.at == first - 1
+    before = TARGET[: TARGET.index(WORD)].rstrip()
+    added = probe.cross_logits(model, probe.trace(model, SOURCE, before), WORD)[walked.layer, walked.head, -1]
+    close(walked.frames["values"]["logit"].to_numpy(), added, rtol=1e-3, atol=1e-6)
+
+
+def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model):
+    walked = probe.walk(model, SOURCE, target=TARGET, word="bank")
+    assert walked.at == len(probe.trace(model, SOURCE, TARGET).target) - 1
+    added = probe.cross_logits(model, probe.trace(model, SOURCE, TARGET), "bank")[:, :, -1].sum(-1)
+    assert (walked.layer, walked.head) == divmod(int(added.argmax()), added.shape[1])
+    assert f"of {added.numel()} heads, it adds most to the logit of “bank”" in walked.because
+    best = walked.frames["heads"].query(f"layer == {walked.layer} and head == {walked.head}")["logit"].item()
+    assert f"by itself adds {best:.2f} to the logit of “bank”".replace("-", "−") in walked.answer
+    assert f"together add {added.sum().item():.2f}.".replace("-", "−") in walked.answer
+
+
+def test_without_a_word_the_longest_write_at_the_last_token_is_followed(model, pair):
+    walked = probe.walk(model, SOURCE, target=TARGET)
+    sizes = torch.tensor([[pair.cross.delta_e(layer, head, -1).norm() for head in range(4)] for layer in range(2)])
+    assert (walked.layer, walked.head) == divmod(int(sizes.argmax()), 4) and walked.word is None
+    assert f"adds a vector of length {sizes.max().item():.2f}" in walked.answer
+    assert "logit" not in walked.frames["values"] and "logit" not in walked.block["arrays"]
+    alone = probe.walk(model, SOURCE, target=TARGET, head=(0, None))
+    assert (alone.layer, alone.head) == (0, int(sizes[0].argmax())) and "4 heads of layer 0" in alone.because
+
+
+def test_the_page_carries_every_head_at_every_token(walked, pair):
+    assert walked.block["heads"] == [[layer, head] for layer in range(2) for head in range(4)]
+    close(unpacked(walked, "pattern"), pair.cross.pattern.flatten(0, 1))
+    for c, (layer, head) in enumerate(walked.block["heads"]):
+        for at in range(len(pair.target)):
+            parts, whole = pair.cross.delta_e_by_source(layer, head, at), pair.cross.delta_e(layer, head, at)
+            close(unpacked(walked, "part_length")[c, at], parts.norm(dim=-1), rtol=1e-4, atol=1e-6)
+            close(unpacked(walked, "share")[c, at], parts @ whole / (whole @ whole), rtol=1e-3, atol=1e-5)
+            assert unpacked(walked, "length")[layer, head, at].item() == pytest.approx(whole.norm().item(), rel=1e-5)
+    close(unpacked(walked, "logit").sum(-1).unflatten(0, (2, 4)), unpacked(walked, "adds"), rtol=1e-3, atol=1e-5)
+    assert unpacked(walked, "pattern_rest").abs().max() < 1e-6
+
+
+def test_a_long_source_is_drawn_in_part_and_counted_whole(model):
+    long = " ".join(["river"] * 14)
+    walked = probe.walk(model, long, target=TARGET, word="bank")
+    whole = probe.trace(model, long, TARGET).cross
+    assert len(whole.source) > 32 and len(walked.block["source"]) == OF_LONG
+    assert walked.block["beyond"] == len(whole.source) - OF_LONG
+    drawn = [token["pos"] for token in walked.block["source"]]
+    row = whole.pattern[walked.layer, walked.head, walked.at]
+    assert set(row.argsort(descending=True)[:5].tolist()) <= set(drawn)
+    for name in ("pattern", "share"):
+        together = unpacked(walked, name).sum(-1) + unpacked(walked, f"{name}_rest")
+        close(together, torch.ones_like(together), rtol=0, atol=1e-4)
+    assert len(walked.frames["values"]) == len(whole.source)
+
+
+def test_a_model_with_many_heads_carries_only_those_of_the_layer(model, monkeypatch):
+    monkeypatch.setattr("probe.walk.cross_frames.CELLS", 10)
+    walked = probe.walk(model, SOURCE, target=TARGET, head=(1, 2))
+    assert walked.block["heads"] == [[1, head] for head in range(4)]
+
+
+def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
+    assert set(walked.frames) == set(TABLES)
+    again = probe.walk(model, SOURCE, target=TARGET, word=WORD, head=(1, 2))
+    pages = [probe.write_walk(each, tmp_path / name) for each, name in ((walked, "a"), (again, "b"))]
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    made = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    assert made["options"] == {"source": SOURCE, "target": TARGET, "word": WORD, "layer": 1, "head": 2}
+    assert {f"{name}.csv" for name in walked.frames} <= set(made["files"])
+    shown = walked._repr_html_()
+    assert walked.answer in shown and "<script" not in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "error", "sentence"),
+    [
+        (
+            "bart",
+            {"text": SOURCE},
+            probe.InputError,
+            "Walking a text through bart: it is an encoder-decoder; give the translation so far with --target.",
+        ),
+        (
+            "llama",
+            {"text": SOURCE, "target": TARGET},
+            probe.InputError,
+            "Walking a text through llama: it has no decoder for a target; leave --target away, or take an encoder-decoder as "
+            + "tiny-translator.",
+        ),
+        (
+            "bart",
+            {"text": SOURCE, "target": TARGET, "beside": SOURCE},
+            probe.InputError,
+            "Walking a text through bart: a walk through two texts compares no word with another sentence; leave --beside away.",
+        ),
+        (
+            "bart",
+            {"text": SOURCE, "target": TARGET, "word": " "},
+            probe.InputError,
+            "Choosing a word to follow: got an empty one, expected a word of the translation; give --word rive, say.",
+        ),
+        (
+            "bart",
+            {"text": SOURCE, "target": TARGET, "head": (2, 0)},
+            probe.InputError,
+            "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1.",
+        ),
+        (
+            "bart",
+            {"text": SOURCE, "target": " "},
+            probe.InputError,
+            "Reading the text: got an empty text, expected at least one word; give a sentence.",
+        ),
+    ],
+)
+def test_what_cannot_be_walked_is_one_sentence(kind, given, error, sentence):
+    with pytest.raises(error) as raised:
+        probe.walk(family_model(kind), **given)
+    assert str(raised.value) == sentence
+
+
+def test_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):
+    monkeypatch.setattr(attention, "mix", lambda pattern, v: 2 * (pattern @ v))
+    with pytest.raises(probe.CrossCheckError, match="z of encoder layer 0 is off by"):
+        probe.walk(model, SOURCE, target=TARGET)
+
+
+@TRAINED
+def test_the_command_shows_where_rive_comes_from(monkeypatch, capsys, tmp_path):
+    source, target = "Nobody knew why the bank was near the river.", "Personne ne savait pourquoi la"
+    given = ["walk", source, "--target", target, "--word", "rive", "--model", "tiny-translator"]
+    monkeypatch.setattr(sys, "argv", ["probe", *given, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code and capsys.readouterr().out.strip() == str(tmp_path / "walk.html")
+    command = json.loads((tmp_path / "manifest.json").read_text())["command"]
+    assert command.startswith(f"probe walk '{source}' --target '{target}' --word rive --model tiny-translator --layer ")
+    values = pd.read_csv(tmp_path / "values.csv").set_index("label")
+    assert values["logit"].idxmax() == "4·bank"
+    page = (tmp_path / "walk.html").read_text(encoding="utf-8")
+    assert "After “la”, L" in page and "from “bank”; all 8 heads of cross-attention together add" in page
+    following = pd.read_csv(tmp_path / "next.csv").groupby("pos").first()
+    assert following["token"].iloc[-1].strip() == "rive"
+
+
+def test_grids_and_matrices_take_two_texts(walked, pair):
+    made = pictures(walked)
+    sizes = len(pair.target), len(pair.source)
+    for queries, labels in (("rows", pair.target.labels), ("columns", pair.source.labels)):
+        spec = made[f"pattern_{queries}"].to_dict()
+        ground = spec["layer"][0]["encoding"]
+        assert ground["y"]["sort"] == list(labels) and len(ground["x"]["sort"]) == sum(sizes) - len(labels)
+        assert ground["y"]["title"] == NAMES["query" if queries == "rows" else "key"]
+        assert f"{sizes[0]} by {sizes[1]} tokens" in spec["description"]
+    cells_of = walked.frames["attention"].rename(columns={"pattern": "value"}).assign(panel="L1H2")
+    spec = charts.matrix_panels(cells_of, {"L1H2": "shares"}).to_dict()["hconcat"][0]
+    assert spec["width"] / spec["height"] == pytest.approx(sizes[1] / sizes[0])
+    assert spec["layer"][0]["encoding"]["x"]["sort"] == list(pair.source.labels)
+    square = token_grid(
+        walked.frames["attention"].query("key_pos < 3 and query_pos < 3").assign(allowed=True, chosen=True), "pattern"
+    )
+    assert ", 3 tokens." in square.to_dict()["description"]
+
+
+def test_grouped_bars_share_an_axis_and_keep_the_order():
+    rows = pd.DataFrame(
+        [("first", "b", 0.9, 0.8, 1.0), ("first", "a", 0.1, 0.0, 0.2), ("second", "c", -0.1, -0.2, 0.0)],
+        columns=["group", "row", "value", "low", "high"],
+    )
+    spec = charts.grouped_bars(rows, "share").to_dict()
+    panels = spec["vconcat"]
+    assert [panel["title"]["text"] for panel in panels] == ["first", "second"]
+    domains = [panel["layer"][1]["encoding"]["x"]["scale"]["domain"] for panel in panels]
+    assert domains[0] == domains[1] and domains[0][0] == -0.2 and domains[0][1] > 1.0
+    assert panels[0]["layer"][1]["encoding"]["y"]["sort"] == ["b", "a"]
+    assert [panel["layer"][1]["encoding"]["x"]["title"] for panel in panels] == [None, "share"]
+    assert "first: b 90" in spec["description"] and "second: c −10" in spec["description"]
+
+
+class TestPage:
+    """In headless Chromium."""
+
+    pytestmark = MARKS
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_nothing_is_complained_of_and_nothing_is_asked_for(self, open_page, page_path, scheme):
+        opened = open_page(page_path, color_scheme=scheme)
+        opened.page.locator('[name="queries"][value="columns"]').check(force=True)
+        settled(opened.page)
+        assert opened.trouble == [] and opened.requests == [page_path.as_uri()]
+
+    def test_the_answer_comes_first_and_the_pattern_is_a_rectangle(self, open_page, page_path, walked, pair):
+        page = open_page(page_path).page
+        assert page.locator("h1 + p").inner_text() == walked.answer
+        sizes = len(pair.target), len(pair.source)
+        shown = dots(page, "pattern", "rows")
+        assert len(shown) == sizes[0] * sizes[1]
+        across, down = ({place[axis] for place in shown} for axis in (0, 1))
+        assert across == set(range(sizes[1])) and down == set(range(sizes[0]))
+        page.locator('[name="queries"][value="columns"]').check(force=True)
+        settled(page)
+        turned = dots(page, "pattern", "columns")
+        assert set(turned) == {(row, column) for column, row in shown}
+
+    def test_a_head_and_a_token_are_followed_by_every_step(self, open_page, page_path, walked, pair):
+        page = open_page(page_path).page
+        page.locator('[name="map"][value="0.1"]').check(force=True)
+        page.locator('[name="at"][value="1"]').check(force=True)
+        settled(page)
+        rows = cells(page, "values")
+        assert [number(row[1][1]) for row in rows[:-1]] == pytest.approx(
+            pair.cross.pattern[0, 1, 1].tolist(), rel=1e-4, abs=1e-9
+        )
+        lengths = pair.cross.delta_e_by_source(0, 1, 1).norm(dim=-1).tolist()
+        assert [number(row[3][1]) for row in rows[:-1]] == pytest.approx(lengths, rel=1e-3, abs=1e-6)
+        assert [row[0][0] for row in rows] == [*pair.source.labels, "together, ΔE"]
+        assert "L0H1 at 1·" in page.locator('[data-slot="following"]').inner_text()
+        adds = unpacked(walked, "adds")
+        assert [number(row[-1][1]) for row in cells(page, "heads")] == pytest.approx(
+            adds[0, :, 1].tolist(), rel=1e-3, abs=1e-6
+        )
+        following = pair.logits[1].softmax(-1).topk(5).values.tolist()
+        assert [number(row[1][1]) for row in cells(page, "next")] == pytest.approx(following, rel=1e-4)
+
+    @pytest.mark.parametrize("width", [320, 390, 1280])
+    def test_nothing_overflows_sideways(self, open_page, page_path, width):
+        page = open_page(page_path, viewport={"width": width, "height": 844}).page
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+
+    def test_hostile_text_runs_nothing(self, open_page, tmp_path):
+        walked = probe.walk(family_model("bart"), HOSTILE[:16], target=HOSTILE[-12:], word=HOSTILE[40:50])
+        opened = open_page(probe.write_walk(walked, tmp_path))
+        assert opened.page.evaluate("() => window.canary") is None and opened.trouble == []
+        assert HOSTILE[:16] in opened.page.locator("header").inner_text()
+
+    @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+    def test_an_accessibility_scan_finds_nothing_serious(self, open_page, page_path, scheme, width):
+        pytest.importorskip("axe_playwright_python")
+        page = open_page(page_path, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True).page
+        assert serious_findings(page) == []

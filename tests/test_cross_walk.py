@@ -17,10 +17,11 @@ import probe
 from probe import attention, charts
 from probe.charts.grid import token_grid
 from probe.cli import main
+from probe.walk import cross_frames
 from probe.walk.cross_frames import OF_LONG
 from probe.walk.cross_page import NAMES, TABLES, pictures
 
-SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy blue creature roamed", "creature"
+SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
 HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> {{ 7*7 }}"
 
 
@@ -63,7 +64,7 @@ def unpacked(walked, name):
 
 
 def close(found, wanted, **how):
-    torch.testing.assert_close(torch.as_tensor(found).double(), torch.as_tensor(wanted).double(), **how)
+    torch.testing.assert_close(torch.tensor(np.asarray(found)).double(), torch.as_tensor(wanted).double(), **how)
 
 
 def test_the_tables_are_the_traces_numbers(walked, pair):
@@ -127,7 +128,7 @@ def test_the_page_carries_every_head_at_every_token(walked, pair):
 
 
 def test_a_long_source_is_drawn_in_part_and_counted_whole(model):
-    long = " ".join(["river"] * 14)
+    long = f"{SOURCE} {SOURCE}"
     walked = probe.walk(model, long, target=TARGET, word="bank")
     whole = probe.trace(model, long, TARGET).cross
     assert len(whole.source) > 32 and len(walked.block["source"]) == OF_LONG
@@ -142,13 +143,13 @@ def test_a_long_source_is_drawn_in_part_and_counted_whole(model):
 
 
 def test_a_model_with_many_heads_carries_only_those_of_the_layer(model, monkeypatch):
-    monkeypatch.setattr("probe.walk.cross_frames.CELLS", 10)
+    monkeypatch.setattr(cross_frames, "CELLS", 10)
     walked = probe.walk(model, SOURCE, target=TARGET, head=(1, 2))
     assert walked.block["heads"] == [[1, head] for head in range(4)]
 
 
 def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
-    assert set(walked.frames) == set(TABLES)
+    assert set(walked.frames) == set(TABLES) and walked.certificate.texts == (SOURCE, TARGET)
     again = probe.walk(model, SOURCE, target=TARGET, word=WORD, head=(1, 2))
     pages = [probe.write_walk(each, tmp_path / name) for each, name in ((walked, "a"), (again, "b"))]
     assert pages[0].read_bytes() == pages[1].read_bytes()

@@ -222,18 +222,18 @@ def test_by_source_is_delta_e_by_source_along_the_direction(kind):
             "bart",
             lambda model: probe.swap_source_words(model, [CHOICE], [[[0]]]),
             "Swapping words of 'Make a deposit at the bank' and 'He sat by the river near the bank': got "
-            + "8 and 20 tokens, expected as many in both; give two sentences whose words stand at the same places.",
+            + "18 and 17 tokens, expected as many in both; give two sentences whose words stand at the same places.",
         ),
         (
             "bart",
             lambda model: probe.swap_source_words(model, [EVEN], [[[99]]]),
-            "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 4; choose one of these.",
+            "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; choose one of these.",
         ),
         (
             "bart",
             lambda model: probe.swap_cross_heads(model, [probe.WordChoice(A, B, TARGET, "bank", "bank")]),
-            "Choosing between 'bank' and 'bank': both begin with the same token, expected two; lengthen the target by "
-            + "what the words share.",
+            "Choosing between 'bank' and 'bank': both begin with the same token, expected two; give words "
+            + "that begin differently, or a target that goes on as far as they agree.",
         ),
     ],
 )

@@ -38,7 +38,8 @@ def token_grid(
     row = base.transform_filter("datum.chosen").mark_rect(fill=WITH, fillOpacity=0.09)
     dots = base.transform_filter("datum.size > 0").mark_circle(opacity=0.9)
     dots = dots.encode(size=_area(kind, step), color=_hue(), tooltip=_tooltip(kind))
-    picture = alt.layer(ground, closed, row, dots, data=live(rows, "cells"))
+    masked = [] if cells["allowed"].all() else [closed]
+    picture = alt.layer(ground, *masked, row, dots, data=live(rows, "cells"))
     picture = picture.properties(width="container", height=step * len(labels[down]))
     return finish(picture, _description(cells, kind, queries))
 

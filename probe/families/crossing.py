@@ -173,8 +173,8 @@ def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
     first, second = (first_token(model, choice.target, word) for word in (choice.word_a, choice.word_b))
     if first == second:
         raise InputError(
-            f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same token, expected two; lengthen "
-            "the target by what the words share."
+            f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same token, expected two; give words that "
+            "begin differently, or a target that goes on as far as they agree."
         )
     return first, second
 

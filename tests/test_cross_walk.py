@@ -16,6 +16,7 @@ from test_walk_page import cells, dots, number, settled
 import probe
 from probe import attention, charts
 from probe.charts.grid import token_grid
+from probe.check import certify_pair
 from probe.cli import main
 from probe.walk import cross_frames
 from probe.walk.cross_frames import OF_LONG
@@ -208,7 +209,11 @@ def test_what_cannot_be_walked_is_one_sentence(kind, given, error, sentence):
     assert str(raised.value) == sentence
 
 
-def test_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):
+def test_the_two_texts_are_certified_and_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):
+    scales = {(row.where, row.quantity): row.scale for row in certify_pair(model, SOURCE, TARGET).rows}
+    found = probe.trace(model, SOURCE, TARGET).cross
+    for layer, scores in enumerate(found.scores):
+        assert scales[f"cross layer {layer}", "scores"] == pytest.approx(scores.abs().max().item(), rel=1e-5)
     monkeypatch.setattr(attention, "mix", lambda pattern, v: 2 * (pattern @ v))
     with pytest.raises(probe.CrossCheckError, match="z of encoder layer 0 is off by"):
         probe.walk(model, SOURCE, target=TARGET)
@@ -286,6 +291,9 @@ class TestPage:
         assert len(shown) == sizes[0] * sizes[1]
         across, down = ({place[axis] for place in shown} for axis in (0, 1))
         assert across == set(range(sizes[1])) and down == set(range(sizes[0]))
+        for row, weights in enumerate(pair.cross.pattern[walked.layer, walked.head]):
+            widths = [shown[column, row] for column in range(sizes[1])]
+            assert np.argsort(widths)[-3:].tolist() == weights.argsort()[-3:].tolist()
         page.locator('[name="queries"][value="columns"]').check(force=True)
         settled(page)
         turned = dots(page, "pattern", "columns")
@@ -308,6 +316,11 @@ class TestPage:
         assert [number(row[-1][1]) for row in cells(page, "heads")] == pytest.approx(
             adds[0, :, 1].tolist(), rel=1e-3, abs=1e-6
         )
+        weights = pair.cross.pattern[0, :, 1].amax(-1).tolist()
+        assert [number(row[4][1]) for row in cells(page, "heads")] == pytest.approx(weights, rel=1e-4)
+        assert [row[3][0] for row in cells(page, "heads")] == [
+            pair.source.labels[best] for best in pair.cross.pattern[0, :, 1].argmax(-1)
+        ]
         following = pair.logits[1].softmax(-1).topk(5).values.tolist()
         assert [number(row[1][1]) for row in cells(page, "next")] == pytest.approx(following, rel=1e-4)
 

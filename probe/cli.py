@@ -18,7 +18,7 @@ from typer.exceptions import TyperException
 from probe import terminal
 from probe.errors import ProbeError
 from probe.sweep.command import sweep
-from probe.terminal import DEFAULT_MODEL, JsonOption, ModelOption
+from probe.terminal import COMPANION, DEFAULT_MODEL, JsonOption, ModelOption
 
 if TYPE_CHECKING:
     from probe.cost import Plan
@@ -56,6 +56,12 @@ def report(
         Path | None,
         typer.Option("--from", help="A finished sweep: its page, from its shards alone, without the model."),
     ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            help="A second model, for the sentences whose cue comes after the word; beside tiny-senses its companion that reads both ways."
+        ),
+    ] = None,
     max_memory: Annotated[
         str | None, typer.Option(help="Refuse before the work what would take more, as 4GB; else what is not free.")
     ] = None,
@@ -69,16 +75,21 @@ def report(
 
         typer.echo(write_page(shards, out, words=words))
     else:
-        typer.echo(_report_study(words, model, sentences, out, (seed, permutations, max_memory)))
+        models = (model, COMPANION.get(model) if beside is None else beside)
+        typer.echo(_report_study(words, models, sentences, out, (seed, permutations, max_memory)))
 
 
 def _report_study(
-    words: list[str] | None, model: str, sentences: Path | None, out: Path, options: tuple[int, int, str | None]
+    words: list[str] | None,
+    models: tuple[str, str | None],
+    sentences: Path | None,
+    out: Path,
+    options: tuple[int, int, str | None],
 ) -> Path:
-    """Measure and write; `options`: seed, permutations, the memory allowed."""
+    """Measure and write; `models`: the one that is studied and the one beside it, `options`: seed, permutations, the memory allowed."""
     from probe.cost import parse_memory
 
-    seed, permutations, max_memory = options
+    (model, beside), (seed, permutations, max_memory) = models, options
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None
     if sentences is not None:
@@ -96,10 +107,18 @@ def _report_study(
         from probe.report import write_report
         from probe.study import study
 
-        given = {"seed": seed, "permutations": permutations}
-        result = study(load(model), words, corpus=corpus, **given, progress=progress, planned=planned)
+        result = study(
+            load(model),
+            words,
+            corpus=corpus,
+            seed=seed,
+            permutations=permutations,
+            beside=load(beside) if beside else None,
+            progress=progress,
+            planned=planned,
+        )
         progress("writing", 0.98)
-        return write_report(result, out, command=_command(model, sentences, result.options))
+        return write_report(result, out, command=_command((model, beside), sentences, result.options))
 
 
 @app.command()
@@ -247,11 +266,13 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def _command(model: str, sentences: Path | None, options: Mapping[str, Any]) -> str:
+def _command(models: tuple[str, str | None], sentences: Path | None, options: Mapping[str, Any]) -> str:
     """The `probe report` that makes the same page again, whatever the defaults will be then, without this machine's folders."""
     permutations = options["permutations"] if options["permutations"] != PERMUTATIONS else None
-    more = {"sentences": sentences and sentences.name, "permutations": permutations, "seed": options["seed"]}
-    return shlex.join(_again("report", *options["words"], model=Path(model).name, **more))
+    model, beside = (None if name is None else Path(name).name for name in models)
+    more = {"sentences": sentences and sentences.name, "beside": None if COMPANION.get(models[0]) == beside else beside}
+    more |= {"permutations": permutations, "seed": options["seed"]}
+    return shlex.join(_again("report", *options["words"], model=model, **more))
 
 
 def _walk_command(model: str, walked: "Walk | CrossWalk") -> str:

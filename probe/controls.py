@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from probe import inference, senses
 from probe.experiment import Options, PairResult, WordResult
+from probe.families.general import read_whole
 from probe.models import Model
 from probe.records import TargetStates
-from probe.replay import read_weights
 from probe.separation import measure_separation, sense_sample
 from probe.splits import FIT, REPORT
 from probe.statistics import Array
@@ -43,7 +43,7 @@ def measure_controls(model: Model, random_model: Model, word: WordResult, option
     pair = clearest(word.pairs)
     fit, report = (word.rows_of(part, pair.senses) for part in (FIT, REPORT))
     auroc = {MEASURED: pair.separation.auroc, PERMUTED: pair.separation.null[1]}
-    at_word = [len(word.ids[row]) - 1 for row in fit + report]
+    at_word = [word.placed[row].at for row in fit + report]
     after = [target + 1 for target in at_word]
     if all(after[place] < len(word.tokens[row]) for place, row in enumerate(fit + report)):
         auroc[LATER] = _auroc(model, _read(model, word, fit + report, after), word, (fit, report), options)
@@ -65,7 +65,7 @@ def _auroc(
     model: Model, states: TargetStates, word: WordResult, parts: tuple[list[int], list[int]], options: Options
 ) -> Array:
     """`states` holds the fit rows and then the report rows."""
-    writes = senses.write_coordinates(states.z, read_weights(model))
+    writes = senses.write_coordinates(states.z, read_whole(model))
     sentences = [word.sentences[row] for part in parts for row in part]
     places = range(len(parts[0])), range(len(parts[0]), len(sentences))
     return measure_separation(writes, sentences, places, permutations=1, seed=options.seed).auroc

@@ -15,6 +15,7 @@ from pathlib import Path
 from probe import head_sets, routes, splits
 from probe.errors import InputError
 from probe.experiment import CURVE_PAIRS, Options
+from probe.families.table import FAMILIES
 from probe.material import Material
 from probe.models import Model
 from probe.patching import NUMBERS
@@ -64,12 +65,12 @@ def plan(model: Model, materials: Sequence[Material], options: Options) -> Plan:
     rows = {material.word: splits.split(material.sentences, seed=options.seed) for material in materials}
     used = [sum(len(split.rows(part)) for part in PARTS) for split in rows.values()]
     compared = [len(split.rows(FIT)) + len(split.rows(REPORT)) for split in rows.values()]
-    width = max(max(material.targets) for material in materials) + 1
+    width = max(max(map(len, material.tokens)) for material in materials)
     size = next(iter(model.weights.values())).element_size()
     state = size * (c.n_layers * (6 * c.d_model + c.n_heads * width) + 3 * c.d_model)
     weights = sum(tensor.numel() * size for tensor in model.weights.values())
     untrained = weights + 3 * size * c.n_layers * c.d_model**2  # its bridge holds queries, keys and values apart
-    certificate = 2 * 8 * model.weights["wte.weight"].numel()
+    certificate = 2 * 8 * model.weights[FAMILIES[c.architecture].embed + ".weight"].numel()
     return Plan(
         words=tuple(rows),
         forwards=sum(used) + 2 * sum(compared) + 3 * len(materials),

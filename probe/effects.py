@@ -19,8 +19,11 @@ import torch
 from torch import Tensor
 
 from probe import patching, statistics
+from probe.families.general import General
 from probe.ledger import head_contributions
 from probe.lexicon import Sentence
+from probe.patching import Rows
+from probe.records import TargetStates
 from probe.replay import Weights
 from probe.senses import Axis
 from probe.splits import cue_units
@@ -135,20 +138,19 @@ def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence
 
 
 def measure(
-    weights: Weights, ids: Sequence[Sequence[int]], resid: Tensor, z: Tensor, studies: Sequence[tuple[Axis, Pairs]]
+    weights: Weights | General, texts: Rows, states: TargetStates, studies: Sequence[tuple[Axis, Pairs]]
 ) -> list[Effects]:
     """Swap every head in every pair, both ways and with same-sense donors, for all sense pairs of a word at once.
 
-    `ids`: token ids up to the target, row by row · `resid: row d_model` at the read-out depth · `z: row layer head d_head`.
-    A swap that two sense pairs share is run once.
+    `texts`: row by row what `states` was read from. A swap that two sense pairs share is run once.
     """
     if not studies:
         return []
     depth = studies[0][0].depth
     swaps = list(dict.fromkeys(swap for _, pairs in studies for swap in _swaps(pairs)))
     directions = torch.stack([axis.u / axis.gap for axis, _ in studies])
-    recipients = [ids[recipient] for recipient, _ in swaps]
-    moved = patching.swap_heads(weights, recipients, z[[donor for _, donor in swaps], :depth], directions)
+    recipients = [texts[recipient] for recipient, _ in swaps]
+    moved = patching.swap_heads(weights, recipients, states.z[[donor for _, donor in swaps], :depth], directions)
     number = {swap: index for index, swap in enumerate(swaps)}
     results = []
     for which, (axis, pairs) in enumerate(studies):
@@ -158,10 +160,10 @@ def measure(
             return change[[number[swap] for swap in zip(recipients, donors, strict=True)]]
 
         same = (effect(pairs.b, pairs.same_b) - effect(pairs.a, pairs.same_a)) / 2
-        along = head_contributions(weights, z[:, :depth], axis).numpy()
+        along = head_contributions(weights, states, axis).numpy()
         results.append(
             Effects(
-                gap=gaps(axis, resid, pairs),
+                gap=gaps(axis, states.resid[:, depth], pairs),
                 denoise=_all_layers(effect(pairs.b, pairs.a), weights),
                 noise=_all_layers(-effect(pairs.a, pairs.b), weights),
                 same_sense=_all_layers(same, weights),
@@ -183,7 +185,7 @@ def _swaps(pairs: Pairs) -> list[tuple[int, int]]:
     return both + [*zip(pairs.a, pairs.same_a, strict=True), *zip(pairs.b, pairs.same_b, strict=True)]
 
 
-def _all_layers(values: Array, weights: Weights) -> Array:
+def _all_layers(values: Array, weights: Weights | General) -> Array:
     """Heads above the read-out write after it, so their effect on it is zero by construction. `pair layer head`"""
     missing = len(weights.blocks) - values.shape[1]
     return np.pad(values, ((0, 0), (0, missing), (0, 0)))

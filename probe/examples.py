@@ -3,7 +3,7 @@
 `readings`: for the leading heads of each word, the attention of the word over real report sentences and ΔE by source token on
 the sense axis. `ledgers`: on the same sentences, the whole vector at the word as a sum. `showcase`: the sentences that every
 introduction uses, with the sense the model has at the word, or, where the cue comes later, the measured difference that the
-later words make there (none, in a causal model).
+later words make there (none, in a causal model). `beside`: the same sentences in a model that may read both ways.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,15 @@ import torch
 
 from probe import ledger, lexicon, senses
 from probe.controls import clearest
-from probe.experiment import PairResult, WordResult
+from probe.experiment import GATE, PairResult, WordResult
 from probe.lexicon import Showcase
 from probe.material import Material
 from probe.models import Model
+from probe.numerals import listed
 from probe.records import Trace
 from probe.senses import Axis
 from probe.splits import FIT, REPORT
+from probe.suppliers import carriers
 from probe.tidy import rounded
 from probe.tokens import positions_of_span, tokenize
 from probe.trace import target_states, trace
@@ -117,11 +119,8 @@ _LEDGER += ["norm", "contribution", "total", "closing"]
 
 def _ledger(model: Model, result: WordResult, row: int, pair: PairResult) -> pd.DataFrame:
     material, axis = result.material, pair.axis
-    shown, target = trace(model, material.sentences[row].text), material.targets[row]
-    mean = ledger.average(
-        shown.weights, result.states, *(result.part(FIT, sense) for sense in (axis.sense_a, axis.sense_b))
-    )
-    entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=mean)
+    text, target = material.sentences[row].text, material.targets[row]
+    shown, entries = trace(model, text), _entries(model, result, text, target, axis)
     rows = [
         asdict(entry) | {"role": None if entry.pos is None else _role(material, row, entry.pos)} for entry in entries
     ]
@@ -134,6 +133,14 @@ def _ledger(model: Model, result: WordResult, row: int, pair: PairResult) -> pd.
         total=axis.coordinate(shown.resid_post[axis.depth - 1, target]).item(),
         closing=ledger.close(shown, axis.depth, at=target),
     )
+
+
+def _entries(model: Model, result: WordResult, text: str, target: int, axis: Axis) -> list[ledger.Entry]:
+    """The ledger of one text, counted from what is written halfway between the senses of the axis on the fit part."""
+    fit = [result.part(FIT, sense) for sense in (axis.sense_a, axis.sense_b)]
+    shown = trace(model, text)
+    mean = ledger.average(shown.whole, result.states, *fit, depth=axis.depth)
+    return ledger.ledger(shown, axis.depth, at=target, axis=axis, average=mean)
 
 
 def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
@@ -178,7 +185,7 @@ def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]
     fit = result.part(FIT)
     labels = [result.material.labels[result.rows[index]] for index in fit]
     reads_as = senses.nearest_sense(result.states.resid[fit, result.depth], labels, resid[None])[0]
-    axis = _axis_between(result, item.sense, reads_as)
+    axis = _pair_with(result, item.sense, reads_as).axis
     seen = {
         name: getattr(item, name) for name in ("text", "word", "sense", "start", "end", "cue", "cue_start", "cue_end")
     }
@@ -191,16 +198,52 @@ def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]
     return seen | {"difference": later_words_matter(model, whole, target)}
 
 
-def _axis_between(result: WordResult, sense: str, other: str) -> Axis:
-    """The axis of two senses; of the sense and any other where both are the same or the sense is not in the study."""
-    axes = [pair.axis for pair in result.pairs]
-    both = [axis for axis in axes if {sense, other} == {axis.sense_a, axis.sense_b}]
-    return (both or [axis for axis in axes if other in (axis.sense_a, axis.sense_b)])[0]
+def _pair_with(result: WordResult, sense: str, other: str) -> PairResult:
+    """The pair of two senses; of the other one and any third where both are the same or the sense is not in the study."""
+    both = [pair for pair in result.pairs if {sense, other} == set(pair.senses)]
+    return (both or [pair for pair in result.pairs if other in pair.senses])[0]
 
 
 def later_words_matter(model: Model, whole: Trace, target: int) -> float:
     """The largest change of any head's ΔE at `target` when every later token is removed, relative to the largest ΔE."""
-    w_o = torch.stack([block.w_o for block in whole.weights.blocks]).cpu()  # layer head d_head d_model
-    cut = target_states(model, [whole.tokens], [target]).z[0]
+    w_o = torch.stack([block.w_o for block in whole.whole.blocks]).cpu()  # layer head d_head d_model
+    alone_tokens = (
+        whole.tokens if model.config.causal else tokenize(model, whole.tokens.text[: whole.tokens.spans[target][1]])
+    )
+    cut = target_states(model, [alone_tokens], [target]).z[0]
     full, alone = ((z.unsqueeze(-2) @ w_o).squeeze(-2) for z in (whole.z[:, :, target], cut))
     return ((full - alone).abs().max() / full.abs().max()).item()
+
+
+def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
+    """The lesson's sentences whose cue comes after the word, read at the word in another model, which may read both ways.
+
+    `source` is the token other than the word that supplied most of the coordinate directly, `share` its share of it and `through` the
+    heads that carried it (`probe.suppliers`); missing where the word does not stand on the side that is meant.
+    """
+    by_word = {result.material.word: result for result in results}
+    late = [item for item in lexicon.showcase() if item.cue_after and item.word in by_word]
+    rows = [
+        _beside(model, by_word[item.word], item) for item in late if item.sense in by_word[item.word].material.labels
+    ]
+    return rounded(pd.DataFrame(rows, columns=BESIDE))
+
+
+BESIDE = ["model", "text", "word", "sense", "reads_as", "coordinate", "sense_a", "sense_b", "shown", "difference"]
+BESIDE += ["source", "share", "through"]
+
+
+def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
+    shown = _show(model, result, item)
+    pair = _pair_with(result, item.sense, str(shown["reads_as"]))
+    found = {name: shown[name] for name in BESIDE if name in shown}
+    found |= {"model": model.name, "shown": pair.gate_p < GATE, "source": None, "share": np.nan, "through": None}
+    if shown["reads_as"] != item.sense:
+        return found
+    target = positions_of_span(tokenize(model, item.text), item.start, item.end)
+    entries = pd.DataFrame(asdict(entry) for entry in _entries(model, result, item.text, target[-1], pair.axis))
+    from_others = entries[entries["head"].notna() & ~entries["pos"].isin(target)]
+    by_token = from_others.groupby("token", sort=False)["contribution"].sum() / entries["contribution"].sum()
+    lead = by_token.idxmax()
+    carried = listed(carriers(from_others[from_others["token"] == lead]))
+    return found | {"source": str(lead).split("·", 1)[1], "share": by_token.max(), "through": carried}

@@ -16,18 +16,19 @@ from scipy.stats import false_discovery_control
 
 from probe import effects, inference, senses, splits
 from probe.effects import Effects, Pairs
+from probe.families.general import General, read_whole
 from probe.head_sets import Curves, measure_alone, measure_curves
 from probe.material import Material
 from probe.models import Model
 from probe.records import TargetStates
-from probe.replay import Weights, read_weights
+from probe.replay import Weights
 from probe.routes import Routes, measure_routes
 from probe.senses import Axis
 from probe.sentences import Sentence
 from probe.separation import Separation, Tests, corrected_tests, measure_separation, sense_sample
 from probe.splits import FIT, PARTS, REPORT, SELECT, Split
 from probe.statistics import Array
-from probe.tokens import Tokens
+from probe.tokens import Placed, Tokens
 from probe.trace import target_states
 
 GATE = 0.01
@@ -77,6 +78,7 @@ class WordResult:
     rows: tuple[int, ...]
     depth: int
     by_depth: Array
+    causal: bool
     pairs: tuple[PairResult, ...] = ()
     curves: Curves | None = None
 
@@ -91,9 +93,13 @@ class WordResult:
         return [self.material.tokens[row] for row in self.rows]
 
     @cached_property
-    def ids(self) -> list[tuple[int, ...]]:
-        """Their token ids up to the target, row by row."""
-        return [self.material.tokens[row].ids[: self.material.targets[row] + 1] for row in self.rows]
+    def placed(self) -> list[Placed]:
+        """Their token ids and where their word is read, row by row; without what comes after the word if the model cannot see it."""
+        material, causal = self.material, self.causal
+        return [
+            Placed(material.tokens[row].ids[: material.targets[row] + 1 if causal else None], material.targets[row])
+            for row in self.rows
+        ]
 
     @property
     def resid(self) -> torch.Tensor:
@@ -115,17 +121,22 @@ class WordResult:
 
 def study_word(model: Model, material: Material, options: Options) -> WordResult:
     """Fit on the fit part, order heads on the select part, measure on the report part; see the module's docstring."""
-    weights, split = read_weights(model), splits.split(material.sentences, seed=options.seed)
+    word, weights = observe_word(model, material, options), read_whole(model)
+    passed = [pair for pair in word.pairs if pair.gate_p < GATE]
+    swapped = _swapped(weights, word, passed, options)
+    pairs = tuple(swapped.get(pair.senses, pair) for pair in word.pairs)
+    curves = _curves(weights, word, list(swapped.values()), options) if swapped else None
+    return replace(word, pairs=pairs, curves=curves)
+
+
+def observe_word(model: Model, material: Material, options: Options) -> WordResult:
+    """The study of a word without any swap: its states, read-out and axes, and of every pair of senses the gate and separation."""
+    split = splits.split(material.sentences, seed=options.seed)
     rows = sorted(row for part in PARTS for row in split.rows(part))
     states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
     depth, by_depth = _choose_depth(material, split, rows, states, options.seed)
-    word = WordResult(material, split, states, tuple(rows), depth, by_depth)
-    found = _corrected_gate(_gated(weights, word, options))
-    passed = [pair for pair in found if pair.gate_p < GATE]
-    swapped = _swapped(weights, word, passed, options)
-    pairs = tuple(swapped.get(pair.senses, pair) for pair in found)
-    curves = _curves(weights, word, list(swapped.values()), options) if swapped else None
-    return replace(word, pairs=pairs, curves=curves)
+    word = WordResult(material, split, states, tuple(rows), depth, by_depth, model.config.causal)
+    return replace(word, pairs=tuple(_corrected_gate(_gated(read_whole(model), word, options))))
 
 
 def _choose_depth(
@@ -144,7 +155,7 @@ def _choose_depth(
     return int(np.flatnonzero(as_good)[-1]) + 1, separation
 
 
-def _gated(weights: Weights, word: WordResult, options: Options) -> list[PairResult]:
+def _gated(weights: Weights | General, word: WordResult, options: Options) -> list[PairResult]:
     """Axis, gate and held-out separation of every pair of senses."""
     writes = senses.write_coordinates(word.states.z, weights)
     found = []
@@ -179,18 +190,19 @@ def _sample(word: WordResult, part: str, pair: tuple[str, str]) -> inference.Sam
 
 
 def _swapped(
-    weights: Weights, word: WordResult, passed: Sequence[PairResult], options: Options
+    weights: Weights | General, word: WordResult, passed: Sequence[PairResult], options: Options
 ) -> dict[tuple[str, str], PairResult]:
     """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
     studies = [(pair.axis, pair.pairs) for pair in passed]
-    measured = effects.measure(weights, word.ids, word.resid, word.states.z, studies)
+    measured = effects.measure(weights, word.placed, word.states, studies)
     mean_z = word.states.z[word.part(FIT)].mean(0)
     routes = [
-        measure_routes(weights, word.ids, mean_z, pair.gap, study) for pair, study in zip(passed, studies, strict=True)
+        measure_routes(weights, word.placed, mean_z, pair.gap, study)
+        for pair, study in zip(passed, studies, strict=True)
     ]
     if not passed:
         return {}
-    alone = [measure_alone(weights, word.ids, word.states.z, study) for study in studies]
+    alone = [measure_alone(weights, word.placed, word.states.z, study) for study in studies]
     family = corrected_tests(
         [pair.separation for pair in passed],
         [(effect.net, by_pair) for effect, by_pair in zip(measured, alone, strict=True)],
@@ -204,7 +216,7 @@ def _swapped(
     }
 
 
-def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
+def _curves(weights: Weights | General, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
     """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too small)."""
     most = max(2, CURVE_PAIRS // len(passed))
     chosen = {}
@@ -218,13 +230,13 @@ def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], op
             )
             for pair in passed
         ]
-    ranking = effects.measure(weights, word.ids, word.resid, word.states.z, chosen[SELECT])
+    ranking = effects.measure(weights, word.placed, word.states, chosen[SELECT])
     mean = np.mean([effect.net.mean(0) for effect in ranking], axis=0)[: word.depth]
     order = [
         (int(layer), int(head))
         for layer, head in zip(*np.unravel_index((-mean).argsort(axis=None, kind="stable"), mean.shape), strict=True)
     ]
-    return measure_curves(weights, word.ids, word.states.z, chosen[REPORT], order, seed=options.seed)
+    return measure_curves(weights, word.placed, word.states.z, chosen[REPORT], order, seed=options.seed)
 
 
 def _enough(word: WordResult, part: str, pair: PairResult) -> list[int]:

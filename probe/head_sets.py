@@ -24,6 +24,8 @@ from torch import Tensor
 
 from probe import effects, patching, statistics
 from probe.effects import Pairs
+from probe.families.general import General
+from probe.patching import Rows
 from probe.replay import Weights
 from probe.senses import Axis
 from probe.statistics import Array
@@ -69,8 +71,8 @@ class Curves:
 
 
 def measure_curves(
-    weights: Weights,
-    ids: Sequence[Sequence[int]],
+    weights: Weights | General,
+    texts: Rows,
     z: Tensor,
     studies: Sequence[tuple[Axis, Pairs]],
     order: Sequence[HeadIndex],
@@ -79,12 +81,12 @@ def measure_curves(
 ) -> Curves:
     """Run every set of the curves on the given pairs of all sense pairs of a word.
 
-    `ids`: token ids up to the target, row by row · `z: row layer head d_head` · `order`: heads below the read-out, best first.
+    `texts`: row by row what z was read from · `z: row layer head d_head` · `order`: heads below the read-out, best first.
     """
     depth, heads = studies[0][0].depth, z.shape[2]
     z, shape, sizes = z[:, :depth], (depth, heads), curve_sizes(len(order))
     leading = np.array([mask_of(order[:size], shape) for size in sizes])
-    along = _along(weights, ids, z, studies, np.concatenate([leading, ~leading]))
+    along = _along(weights, texts, z, studies, np.concatenate([leading, ~leading]))
     weight = effects.bootstrap([pairs for _, pairs in studies]).repeat(2, axis=1)
     (kept, without), (low, low_without), (high, high_without) = (
         np.split(values, 2) for values in (_restored(along.sum(0)), *statistics.interval(_restored(weight @ along)))
@@ -94,7 +96,7 @@ def measure_curves(
     random = np.full((len(random_sizes), RANDOM_SETS), np.nan)
     for row, size in zip(random, random_sizes, strict=True):
         drawn = np.array(matched_sets(mask_of(order[:size], shape), RANDOM_SETS, rng), dtype=bool).reshape(-1, *shape)
-        row[: len(drawn)] = faithfulness(weights, ids, z, studies, drawn)
+        row[: len(drawn)] = faithfulness(weights, texts, z, studies, drawn)
     return Curves(
         order=tuple(order),
         sizes=sizes,
@@ -116,10 +118,10 @@ def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
 
 
 def faithfulness(
-    weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
+    weights: Weights | General, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
 ) -> Array:
     """F of every set, over all pairs of all sense pairs in both directions. `masks: set layer head -> set`"""
-    return _restored(_along(weights, ids, z, studies, masks).sum(0))
+    return _restored(_along(weights, texts, z, studies, masks).sum(0))
 
 
 def _restored(total: Array) -> Array:
@@ -127,19 +129,19 @@ def _restored(total: Array) -> Array:
     return np.asarray((total[..., 1:] - total[..., :1]) / -total[..., :1])
 
 
-def measure_alone(weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, study: tuple[Axis, Pairs]) -> Array:
+def measure_alone(weights: Weights | General, texts: Rows, z: Tensor, study: tuple[Axis, Pairs]) -> Array:
     """F({h}) of every head, pair by pair in fractions of the mean gap, on the first MOST_PAIRS pairs. `-> pair layer head`"""
     axis, pairs = study
     few = replace(pairs, **{name: getattr(pairs, name)[:MOST_PAIRS] for name in PER_PAIR})
     heads = axis.depth * z.shape[2]
     singles = np.eye(heads, dtype=bool).reshape(heads, axis.depth, z.shape[2])
-    along = _along(weights, ids, z[:, : axis.depth], [(axis, few)], singles)
+    along = _along(weights, texts, z[:, : axis.depth], [(axis, few)], singles)
     restored = (along[:, 1:] - along[:, :1]).reshape(len(few), 2, heads).mean(1) / -along[:, 0].mean()
     return np.pad(restored.reshape(-1, *singles.shape[1:]), ((0, 0), (0, len(weights.blocks) - axis.depth), (0, 0)))
 
 
 def _along(
-    weights: Weights, ids: Sequence[Sequence[int]], z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
+    weights: Weights | General, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
 ) -> Array:
     """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set. `-> row 1 + set`
 
@@ -155,7 +157,7 @@ def _along(
     recipients, donors, signs, axes = zip(*rows, strict=True)
     nothing = np.zeros((1, *masks.shape[1:]), dtype=bool)
     kept = torch.from_numpy(np.concatenate([nothing, masks]))
-    moved = patching.swap_sets(weights, [ids[row] for row in recipients], z[list(donors)], kept, directions)
+    moved = patching.swap_sets(weights, [texts[row] for row in recipients], z[list(donors)], kept, directions)
     return np.asarray(moved.double().numpy()[np.arange(len(rows)), :, list(axes)] * np.array(signs)[:, None])
 
 

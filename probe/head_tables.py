@@ -23,10 +23,10 @@ def evidence(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def _heads_of_pair(result: WordResult, pair: PairResult) -> pd.DataFrame:
-    cue, previous, _ = _attention(result, pair)
+    looks = _attention(result, pair)
     found = pair.separation
     arrays = {name: getattr(found, name) for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")} | _causal([pair])
-    arrays |= _tested(pair) | {"attention_cue": cue, "attention_previous": previous} | _near_and_far(pair)
+    arrays |= _tested(pair) | looks | _near_and_far(pair)
     frame = by_head(arrays).astype(RANKS)
     frame = frame.join(verdicts(frame.assign(depth=result.depth)))
     return with_key(frame, key_of(result, pair))
@@ -88,9 +88,9 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
     for result in results:
         passed = [pair for pair in result.pairs if pair.effects is not None]
         if passed:
-            looks = zip(*(_attention(result, pair) for pair in passed), strict=True)
+            looks = [_attention(result, pair) for pair in passed]
             arrays = {"auroc": np.mean([pair.separation.auroc for pair in passed], axis=0)} | _causal(passed)
-            arrays |= {name: np.mean(kind, axis=0) for name, kind in zip(ATTENTION, looks, strict=True)}
+            arrays |= {name: np.mean([look[name] for look in looks], axis=0) for name in ATTENTION}
             frame = by_head(arrays).astype(RANKS)
             rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
             frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
@@ -114,12 +114,11 @@ def _ranks(net: Array) -> Array:
     return np.asarray(order.argsort().reshape(net.shape) + 1)
 
 
-def _attention(result: WordResult, pair: PairResult) -> tuple[Array, Array, Array]:
-    """Mean attention from the word to its cue (NaN without cue spans), to the token before it and to itself, over the pairs."""
+def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
+    """Mean attention from the word to its cue (NaN without cue spans), to the tokens beside it and to itself, over the pairs."""
     looks = result.states.attention_to([result.material.cues[row] for row in result.rows])
     used = sorted({*pair.pairs.a, *pair.pairs.b})
-    cue, previous, itself = (looks[name][used].double().nanmean(0).numpy() for name in ("cue", "previous", "itself"))
-    return cue, previous, itself
+    return {f"attention_{name}": mean[used].double().nanmean(0).numpy() for name, mean in looks.items()}
 
 
 def distances(results: Sequence[WordResult]) -> pd.DataFrame:

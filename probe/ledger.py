@@ -3,6 +3,10 @@
 E after the first d blocks = token embedding + position embedding + Σ heads Σ sources A[t, j] V[j] W_O + Σ attention biases b_O +
 Σ MLPs. b_V stays inside V; an MLP's term holds its own bias. The sum is exact, so `close` measures only rounding.
 
+In a post-norm model (BERT) every term passes through the norms between it and the read-out. Their scales are held at what they were
+in this very text, and then the sum is exact there, too; the norms' biases are terms of their own (`probe.families.frozen`). Because
+scales differ from text to text, what is written everywhere alike can have a share there, the token embedding among it.
+
 Projected on a sense axis there are two readings. `shares`: each component's part of the difference of the two sense means over
 many sentences; they sum to 1. `ledger`: one sentence, each component's part of its own sense coordinate M, counted from what the
 component writes on average halfway between the senses (`average`), because M is counted from the midpoint: what is the same in
@@ -18,15 +22,15 @@ Source: Elhage et al. 2021 (the residual stream as a sum); Wang et al. 2022 (dir
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from probe.errors import CrossCheckError, InputError
-from probe.records import TargetStates, Trace
+from probe.families.frozen import Norms, embeddings, norms_of
+from probe.families.general import General, blocks_of
+from probe.records import HEAD_VECTORS, TargetStates, Trace
 from probe.replay import Weights
 from probe.senses import Axis
-from probe.statistics import Array
 
 CLOSES = 1e-4
 
@@ -41,50 +45,84 @@ class Share:
     share: float
 
 
-def head_contributions(weights: Weights, z: Tensor, axis: Axis) -> Tensor:
-    """<ΔE, u> / gap of every head: how far its write moves the sense coordinate. `row layer head d_head -> row layer head`"""
-    reading = torch.stack([axis.effect(block.w_o.cpu()) for block in weights.blocks[: z.shape[1]]])  # layer head d_head
-    return (z.double() * reading).sum(-1)
+def head_contributions(weights: Weights | General, states: TargetStates, axis: Axis) -> Tensor:
+    """<ΔE, u> / gap of every head below the read-out: how far its write moves the sense coordinate. `-> row layer head`"""
+    norms = norms_of(weights, states, axis.depth)
+    found = []
+    for layer, block in enumerate(blocks_of(weights)[: axis.depth]):
+        first = norms.behind_attention(layer)
+        reading = block.w_o.cpu().to(axis.u.dtype) @ norms.pulled_back(axis.u, first) / axis.gap  # head d_head
+        found.append((states.z[:, layer].double() * reading).sum(-1) / norms.factor(first)[:, None])
+    return torch.stack(found, dim=1)
 
 
-def shares(weights: Weights, states: TargetStates, axis: Axis, a: Sequence[int], b: Sequence[int]) -> list[Share]:
+def shares(
+    weights: Weights | General, states: TargetStates, axis: Axis, a: Sequence[int], b: Sequence[int]
+) -> list[Share]:
     """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>, over the same of the whole.
 
-    `a` and `b` are rows of `states`. The token embedding's share is exactly 0 when the word is the same token everywhere.
+    `a` and `b` are rows of `states`. Without norms on the way the token embedding's share is exactly 0 when the word is the same
+    token everywhere.
     """
 
-    def centred(vectors: Tensor) -> Tensor:
-        # before projecting, so that identical vectors have a share of exactly zero
-        return (vectors - vectors[:1]).double()
+    def difference(vectors: Tensor) -> float:
+        along = axis.effect((vectors - vectors[:1]).double())  # so that identical vectors have a share of exactly zero
+        return float(along[list(a)].mean() - along[list(b)].mean())
 
-    def difference(values: Tensor) -> Array:
-        return np.asarray((values[list(a)].mean(0) - values[list(b)].mean(0)).numpy())
-
-    depth, along = axis.depth, axis.effect
-    whole = difference(along(centred(states.resid[:, depth])))
-    heads = difference(head_contributions(weights, centred(states.z[:, :depth]), axis)) / whole
-    mlps = difference(along(centred(states.mlp_out[:, :depth]))) / whole
-    token, position = (
-        float(difference(along(centred(part))) / whole) for part in (states.token_embedding, states.position_embedding)
-    )
-    found = [
-        Share("token embedding", None, None, token),
-        Share("position embedding", None, None, position),
+    whole = difference(states.resid[:, axis.depth])
+    return [
+        Share(part.component, part.layer, part.head, difference(part.vectors) / whole)
+        for part in parts(weights, states, axis.depth)
     ]
-    for layer in range(depth):
-        found += [Share(f"L{layer}H{head}", layer, head, value) for head, value in enumerate(heads[layer].tolist())]
-        found += [
-            Share(f"attention bias {layer}", layer, None, 0.0),
-            Share(f"MLP {layer}", layer, None, float(mlps[layer])),
-        ]
-    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one component adds to the read-out of every text: `vectors: row d_model`, as they arrive there."""
+
+    component: str
+    layer: int | None
+    head: int | None
+    vectors: Tensor
+
+
+def parts(weights: Weights | General, states: TargetStates, depth: int) -> Iterator[Part]:
+    """Every component's part of the residual stream at the target after `depth` blocks, in the order of the forward pass."""
+    norms = norms_of(weights, states, depth)
+
+    def arriving(
+        component: str, vectors: Tensor, first: int, layer: int | None = None, head: int | None = None
+    ) -> Part:
+        every = vectors.double().expand(len(states), vectors.shape[-1])
+        return Part(component, layer, head, norms.arriving(every, first))
+
+    for name, vectors in embeddings(weights, states.ids, states.target).items():
+        yield arriving(name, vectors, 0)
+    yield from (arriving(name, bias, 1) for name, bias in _norm_biases(norms, "embedding", 0))
+    for layer, block in enumerate(blocks_of(weights)[:depth]):
+        first = norms.behind_attention(layer)
+        for head, w_o in enumerate(block.w_o.cpu().double()):
+            yield arriving(f"L{layer}H{head}", states.z[:, layer, head].double() @ w_o, first, layer, head)
+        if block.b_o is not None:
+            yield arriving(f"attention bias {layer}", block.b_o.cpu(), first, layer)
+        yield from (
+            arriving(name, bias, first + 1, layer) for name, bias in _norm_biases(norms, f"attention {layer}", first)
+        )
+        last = norms.behind_mlp(layer)
+        yield arriving(f"MLP {layer}", states.mlp_out[:, layer], last, layer)
+        yield from (arriving(name, bias, last + 1, layer) for name, bias in _norm_biases(norms, f"MLP {layer}", last))
+
+
+def _norm_biases(norms: Norms, behind: str, norm: int) -> list[tuple[str, Tensor]]:
+    """The bias of one norm as a term, where there are norms on the way."""
+    return [(f"norm bias behind {behind}", norms.biases[norm])] if len(norms.biases) else []
 
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """What one component adds to the residual stream at one position, by source: `vectors: source d_model`, `attention: source`.
+    """What one component adds to the read-out of one text, by source: `vectors: source d_model`, `attention: source`.
 
-    Sources are the positions up to this one for a head; everything else has a single one, with attention 1.
+    Sources of a head are the positions it may look at; everything else has a single one, with attention 1.
     """
 
     component: str
@@ -116,24 +154,44 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
 
     Raises InputError for a depth or a position that the trace does not have.
     """
-    layers = len(trace.weights.blocks)
+    weights = trace.whole
+    layers = len(weights.blocks)
     if not (0 <= depth <= layers and 0 <= at < len(trace.tokens)):
         raise InputError(
             f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the text "
             f"{len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to {len(trace.tokens) - 1}."
         )
+    states = states_at(trace, at)
+    norms, sources = norms_of(weights, states, depth), len(trace.tokens) if _looks_ahead(weights) else at + 1
+    for part in parts(weights, states, depth):
+        if part.layer is None or part.head is None:
+            yield Term(part.component, part.layer, None, part.vectors, torch.ones(1))
+        else:
+            written = trace.delta_e_by_source(part.layer, part.head, at)[:sources]
+            arrived = norms.arriving(written.double()[None], norms.behind_attention(part.layer))[0]
+            yield Term(
+                part.component, part.layer, part.head, arrived, trace.pattern[part.layer, part.head, at, :sources]
+            )
 
-    def single(component: str, layer: int | None, vector: Tensor) -> Term:
-        return Term(component, layer, None, vector.cpu()[None], torch.ones(1))
 
-    yield single("token embedding", None, trace.weights.wte[trace.tokens.ids[at]])
-    yield single("position embedding", None, trace.weights.wpe[at])
-    for layer, block in enumerate(trace.weights.blocks[:depth]):
-        for head in range(len(block.w_o)):
-            seen = trace.pattern[layer, head, at, : at + 1]  # later tokens are masked
-            yield Term(f"L{layer}H{head}", layer, head, trace.delta_e_by_source(layer, head, at)[: at + 1], seen)
-        yield single(f"attention bias {layer}", layer, block.b_o)
-        yield single(f"MLP {layer}", layer, trace.mlp_out[layer, at])
+def _looks_ahead(weights: Weights | General) -> bool:
+    return isinstance(weights, General) and not weights.attention.causal
+
+
+def states_at(trace: Trace, at: int) -> TargetStates:
+    """What a trace holds of one position, as the states of one text."""
+    place, ids = torch.tensor([at]), torch.tensor([trace.tokens.ids[at]])
+    found = embeddings(trace.whole, ids, place)
+    token = found["token embedding"]
+    return TargetStates(
+        ids=ids,
+        target=place,
+        token_embedding=token,
+        position_embedding=found.get("position embedding", torch.zeros_like(token)),
+        resid=torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])[None],
+        mlp_out=trace.mlp_out[None, :, at],
+        **{name: getattr(trace, name)[None, :, :, at] for name in (*HEAD_VECTORS, "pattern")},
+    )
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:
@@ -170,24 +228,16 @@ def ledger(
     return entries
 
 
-def average(weights: Weights, states: TargetStates, a: Sequence[int], b: Sequence[int]) -> dict[str, Tensor]:
-    """What every component writes halfway between two senses: (mean over rows `a` + mean over rows `b`) / 2. `-> d_model` each.
+def average(
+    weights: Weights | General, states: TargetStates, a: Sequence[int], b: Sequence[int], *, depth: int
+) -> dict[str, Tensor]:
+    """What every component adds halfway between two senses: (mean over rows `a` + mean over rows `b`) / 2. `-> d_model` each.
 
     With the rows that an axis was fitted on, these sum to the axis's midpoint at its depth.
     """
 
     def halfway(vectors: Tensor) -> Tensor:
-        offsets = (vectors - vectors[:1]).double()  # identical vectors are their own mean, exactly
-        return vectors[0].double() + (offsets[list(a)].mean(0) + offsets[list(b)].mean(0)) / 2
+        offsets = vectors - vectors[:1]  # identical vectors are their own mean, exactly
+        return vectors[0] + (offsets[list(a)].mean(0) + offsets[list(b)].mean(0)) / 2
 
-    means = {
-        "token embedding": halfway(states.token_embedding),
-        "position embedding": halfway(states.position_embedding),
-    }
-    z, mlp_out = halfway(states.z), halfway(states.mlp_out)
-    for layer, block in enumerate(weights.blocks):
-        for head, w_o in enumerate(block.w_o.cpu().double()):
-            means[f"L{layer}H{head}"] = z[layer, head] @ w_o
-        means[f"attention bias {layer}"] = block.b_o.cpu().double()
-        means[f"MLP {layer}"] = mlp_out[layer]
-    return means
+    return {part.component: halfway(part.vectors) for part in parts(weights, states, depth)}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 
 from probe.errors import InputError, ModelError
-from probe.families.table import FAMILIES, SUPPORTED, WHOLE, require_whole
+from probe.families.table import FAMILIES, SUPPORTED, WHOLE
 from probe.families.trust import check_family
 from probe.loading.bridges import boot, boot_untrained, check_config_file, check_hooks, in_short, quiet, read_bridge
 from probe.loading.checkpoints import has_tokenizer, has_weights, read_weights, sha256_of, weight_files
@@ -113,14 +113,11 @@ def load(
 
 
 def untrained(model: Model, *, seed: int) -> Model:
-    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks like.
-
-    Raises UnsupportedModel for families beside GPT-2.
-    """
-    require_whole(model.config.architecture, "an untrained twin")
+    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks like."""
+    prefix = FAMILIES[model.config.architecture].prefix
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
-    names = {name.removeprefix("transformer."): tensor for name, tensor in drawn.items()}
+    names = {name.removeprefix(prefix): tensor for name, tensor in drawn.items()}
     weights = {name: names[name] for name in model.weights}
     name = f"{model.name}, untrained"
     origin = Origin(model.origin.kind, name, None, _sha256_of_tensors(weights))

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from probe import attention
 from probe.errors import InputError, UnsupportedModel
+from probe.families.general import General
 from probe.families.tensors import Stack
 from probe.handover import for_bertviz, for_circuitsvis
 from probe.replay import Weights
@@ -80,6 +82,16 @@ class Trace(HeadWrites):
                 "families trace and check do; take a GPT-2 or tiny-senses."
             )
         return self.stack
+
+    @property
+    def whole(self) -> Weights | General:
+        """Every weight of a model with one stack. Raises UnsupportedModel for a side of an encoder-decoder."""
+        if isinstance(self.stack, Weights | General):
+            return self.stack
+        raise UnsupportedModel(
+            f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose stream is not a sum "
+            "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+        )
 
     @property
     def logits(self) -> Tensor:
@@ -168,17 +180,20 @@ class TargetStates:
             )
 
     def attention_to(self, cues: Sequence[range | None]) -> dict[str, Tensor]:
-        """How much of each head's attention the target gives to its cue, to the token before it and to itself.
+        """How much of each head's attention the target gives to its cue, to the tokens before and after it, and to itself.
 
-        `cues`: token positions, None where a sentence marks none -> `cue previous itself: sentence layer head`, NaN where there is
-        no such token.
+        `cues`: token positions, None where a sentence marks none -> `cue previous next itself: sentence layer head`, NaN where there
+        is no such token; 0 after it in a causal model.
         """
         rows = list(zip(self.pattern, self.target.tolist(), cues, strict=True))
         nowhere = torch.full(self.pattern.shape[1:3], torch.nan)
         to_cue = [nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, _, cue in rows]
         previous = [row[..., at - 1] if at else nowhere for row, at, _ in rows]
+        padded = functional.pad(self.pattern, (0, 1))  # behind the last token there is none
+        following = [row[..., at + 1] for row, at in zip(padded, self.target.tolist(), strict=True)]
         itself = [row[..., at] for row, at, _ in rows]
-        return {"cue": torch.stack(to_cue), "previous": torch.stack(previous), "itself": torch.stack(itself)}
+        found = {"cue": to_cue, "previous": previous, "next": following, "itself": itself}
+        return {name: torch.stack(parts) for name, parts in found.items()}
 
     def __len__(self) -> int:
         return len(self.ids)

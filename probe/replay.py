@@ -43,6 +43,10 @@ class Block:
     w_out: Tensor
     b_out: Tensor
 
+    @property
+    def d_mlp(self) -> int:
+        return self.w_in.shape[1]
+
     def to(self, dtype: torch.dtype) -> "Block":
         return Block(**{field.name: getattr(self, field.name).to(dtype) for field in fields(self)})
 
@@ -58,6 +62,14 @@ class Weights:
     ln_f_bias: Tensor
     unembed: Tensor
     epsilon: float
+
+    @property
+    def device(self) -> torch.device:
+        return self.wte.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.wte.dtype
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -21,10 +21,12 @@ from torch import Tensor
 
 from probe import attention, engine, patching
 from probe.effects import ALIGNED, Effects, Pairs
+from probe.families import general
+from probe.families.general import General
 from probe.replay import Weights
 from probe.senses import Axis
 from probe.statistics import Array
-from probe.tokens import batch_by_length, in_order
+from probe.tokens import Placed, batch_by_length, in_order
 
 MOST_PAIRS = 8
 
@@ -39,7 +41,7 @@ class Routes:
 
 
 def measure_routes(
-    weights: Weights, ids: Sequence[Sequence[int]], mean_z: Tensor, gap: Array, study: tuple[Axis, Pairs]
+    weights: Weights | General, texts: patching.Rows, mean_z: Tensor, gap: Array, study: tuple[Axis, Pairs]
 ) -> Routes:
     """The three swaps for one pair of senses, on its first MOST_PAIRS pairs. `mean_z: layer head d_head`, `gap: pair`."""
     axis, pairs = study
@@ -49,7 +51,8 @@ def measure_routes(
     others = [row for pair in both for row in reversed(pair)]
     signs = np.tile([1.0, -1.0], count)
     direction = (axis.u / axis.gap)[None]
-    recipients = [ids[row] for row in rows]
+    placed = patching.placed(weights, texts)
+    recipients = [placed[row] for row in rows]
 
     def lost(z: Tensor) -> Array:
         moved = patching.swap_heads(weights, recipients, z, direction)[..., 0].double().numpy()
@@ -57,8 +60,9 @@ def measure_routes(
         return np.pad(effect, ((0, len(weights.blocks) - depth), (0, 0)))
 
     ablation = lost(mean_z[:depth].expand(len(rows), -1, -1, -1)) * 2
-    donors = [ids[row] for row in others]
-    if pairs.design != ALIGNED or [*map(len, donors)] != [*map(len, recipients)]:
+    donors = [placed[row] for row in others]
+    alike = all(len(a.ids) == len(b.ids) and a.at == b.at for a, b in zip(donors, recipients, strict=True))
+    if pairs.design != ALIGNED or not alike:
         return Routes(None, None, ablation)
     return Routes(
         pattern_only=lost(mixed_z(weights, donors, recipients, depth)),
@@ -67,24 +71,41 @@ def measure_routes(
     )
 
 
-def mixed_z(
-    weights: Weights, looking: Sequence[Sequence[int]], carrying: Sequence[Sequence[int]], depth: int
-) -> Tensor:
-    """z at the last token from the attention rows of one run over the values of another: A V. `-> row layer head d_head`
+def mixed_z(weights: Weights | General, looking: patching.Rows, carrying: patching.Rows, depth: int) -> Tensor:
+    """z at the word from the attention rows of one run over the values of another: A V. `-> row layer head d_head`
 
-    The two texts of a row have the same length.
+    The two texts of a row have the same length, and their word in the same place.
     """
-    batches = batch_by_length([len(row) for row in looking], most_rows=64)
+    looks, carries = (patching.placed(weights, rows) for rows in (looking, carrying))
+    batches = batch_by_length([len(text.ids) for text in looks], most_rows=64)
+
+    def mixed(batch: list[int]) -> Tensor:
+        both = [looks[i] for i in batch], [carries[i] for i in batch]
+        return _mixed(weights, *both, depth) if isinstance(weights, General) else _mixed_last(weights, *both, depth)
+
     with torch.inference_mode():
-        parts = [_mixed(weights, [looking[i] for i in batch], [carrying[i] for i in batch], depth) for batch in batches]
-        together = torch.cat(parts)[in_order(batches)].cpu()
+        together = torch.cat([mixed(batch) for batch in batches])[in_order(batches)].cpu()
     return together.clone()
 
 
-def _mixed(weights: Weights, looking: list[Sequence[int]], carrying: list[Sequence[int]], depth: int) -> Tensor:
-    """`mixed_z` of equally long rows."""
+def _mixed(weights: General, looking: list[Placed], carrying: list[Placed], depth: int) -> Tensor:
+    """`mixed_z` of equally long texts, where the word stands anywhere."""
+    device = weights.device
+    row = torch.arange(len(looking), device=device)
+    at = torch.tensor([text.at for text in looking], device=device)
+    ids = (torch.tensor([text.ids for text in texts], device=device) for texts in (looking, carrying))
+    runs = (general.run(weights, each, depth) for each in ids)
+    mixed = [
+        (looks["pattern"][row, :, at].unsqueeze(-2) @ carries["v"]).squeeze(-2)
+        for looks, carries in zip(*runs, strict=True)
+    ]
+    return torch.stack(mixed, dim=1)
+
+
+def _mixed_last(weights: Weights, looking: list[Placed], carrying: list[Placed], depth: int) -> Tensor:
+    """`mixed_z` of equally long texts, where the word is the last token."""
     mixed = []
-    runs = (engine.run(weights, rows, depth) for rows in (looking, carrying))
+    runs = (engine.run(weights, [text.ids for text in texts], depth) for texts in (looking, carrying))
     for (q, k, _), (_, _, v) in zip(*runs, strict=True):
         pattern = attention.softmax(attention.scores(q[:, :, -1:], k))
         mixed.append(attention.mix(pattern, v).squeeze(-2))

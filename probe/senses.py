@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from probe import inference, statistics
+from probe.families.general import General
 from probe.replay import Weights
 from probe.statistics import Array
 
@@ -80,7 +81,7 @@ def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
     return [(a, b) for index, a in enumerate(senses) for b in senses[index + 1 :]]
 
 
-def write_coordinates(z: Tensor, weights: Weights) -> Tensor:
+def write_coordinates(z: Tensor, weights: Weights | General) -> Tensor:
     """ΔE of every head in an orthonormal basis of what it can write: the same lengths and angles in d_head numbers.
 
     `sentence layer head d_head -> layer head sentence d_head`. With W_Oᵀ = Q R, ΔE = z W_O has coordinates z Rᵀ.

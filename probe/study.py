@@ -16,8 +16,8 @@ from probe.check import Certificate, certify
 from probe.controls import measure_controls
 from probe.cost import Plan
 from probe.errors import InputError
-from probe.experiment import Options, study_word
-from probe.families.table import require_whole
+from probe.experiment import Options, observe_word, study_word
+from probe.families.table import require_single
 from probe.lexicon import Corpus
 from probe.material import Material, prepare
 from probe.models import Model, Origin, untrained
@@ -59,14 +59,16 @@ def study(
     seed: int = 0,
     permutations: int = 1000,
     max_pairs: int = MAX_PAIRS,
+    beside: Model | None = None,
     progress: Progress | None = None,
     planned: Callable[[Plan], None] | None = None,
 ) -> Study:
     """Which heads move each word's meaning from its cue into the word, on the lexicon's sentences or on a corpus of your own.
 
     `words` defaults to bank, mole and apple, or to every word of `corpus`. Raises InputError for an unknown word, too few
-    sentences or senses, UnsupportedModel for a family beside GPT-2, and CrossCheckError when the certificate fails: no number
-    is reported from a model that disagrees. `planned` is told the cost before the work, and may raise.
+    sentences or senses, UnsupportedModel for an encoder-decoder, and CrossCheckError when the certificate fails: no number
+    is reported from a model that disagrees. `beside` is a second model, one that reads both ways, say, in which the lesson's
+    sentences are read whose cue comes after the word (the frame `beside`). `planned` is told the cost before the work, and may raise.
     """
     report = progress or (lambda stage, share: None)
     materials = _materials(model, words, corpus)
@@ -89,6 +91,7 @@ def study(
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = examples.showcase(model, results)
+    frames["beside"] = _read_beside(beside, frames["showcase"], options)
     made: dict[str, object] = {
         "words": chosen,
         "seed": seed,
@@ -96,8 +99,19 @@ def study(
         "permutations": permutations,
     }
     made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
+    made |= {"beside": beside.name} if beside else {}
     data = corpus.sha256 if corpus else lexicon.sha256(chosen)
     return Study(model.name, model.origin, made, certificate, frames, data)
+
+
+def _read_beside(model: Model | None, showcase: pd.DataFrame, options: Options) -> pd.DataFrame:
+    """The sentences with a late cue in another model, which is certified first; its axes come from the lexicon's sentences."""
+    late = showcase.loc[showcase["cue_after"].astype(bool), "word"].unique() if model else ()
+    if model is None or not len(late):
+        return pd.DataFrame(columns=examples.BESIDE)
+    materials = [prepare(model, _sentences_of(word, None, model), word) for word in late]
+    certify(model, [material.sentences[0].text for material in materials]).require()
+    return examples.beside(model, [observe_word(model, material, options) for material in materials])
 
 
 def plan(
@@ -113,7 +127,7 @@ def plan(
 
 
 def _materials(model: Model, words: Sequence[str] | str | None, corpus: Corpus | None) -> list[Material]:
-    require_whole(model.config.architecture, "a study")
+    require_single(model.config.architecture, "a study")
     return [prepare(model, _sentences_of(word, corpus, model), word) for word in _choose_words(words, corpus)]
 
 

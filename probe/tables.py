@@ -16,10 +16,10 @@ from probe.check import Certificate
 from probe.columns import HEADS, KEYS
 from probe.controls import Controls
 from probe.experiment import PairResult, WordResult
+from probe.families.general import read_whole
 from probe.head_tables import curves, distances, evidence, random_sets, routes, word_heads
 from probe.lexicon import LeftOut
 from probe.models import Model
-from probe.replay import read_weights
 from probe.splits import FIT, GIVEN, GIVEN_PARTS, REPORT, cue_words
 from probe.tidy import by_head, key_of, rounded, sense_pairs_of, with_key
 
@@ -72,6 +72,7 @@ def words(results: Sequence[WordResult]) -> pd.DataFrame:
                 "pair_design": pair.pairs.design,
                 "split_design": result.split.design,
                 "tokens_of_word": max(len(result.material.words[row]) for row in result.rows),
+                "causal": result.causal,
                 "depth": result.depth,
                 "auroc": float(auroc),
                 "gap": float(pair.gap.mean()),
@@ -128,7 +129,7 @@ def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     rows = []
     for result, pair in sense_pairs_of(results):
         a, b = (result.part(REPORT, sense) for sense in pair.senses)
-        found = ledger.shares(read_weights(model), result.states, pair.axis, a, b)
+        found = ledger.shares(read_whole(model), result.states, pair.axis, a, b)
         rows += [key_of(result, pair) | asdict(share) for share in found]
     return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
 

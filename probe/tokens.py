@@ -10,6 +10,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from probe.errors import InputError
 from probe.models import Model
@@ -38,6 +39,13 @@ class Tokens:
     def labels(self) -> tuple[str, ...]:
         """Unique, readable names of the positions: `3·bank`."""
         return tuple(f"{pos}·{piece.strip() or repr(piece)}" for pos, piece in enumerate(self.pieces))
+
+
+class Placed(NamedTuple):
+    """The token ids of a text, and the position at which its word is read."""
+
+    ids: tuple[int, ...]
+    at: int
 
 
 def tokenize(model: Model, text: str) -> Tokens:
@@ -136,6 +144,16 @@ def batch_by_length(lengths: Sequence[int], *, most_rows: int = 1024) -> list[li
     for length, members in sorted(groups.items()):
         size = max(1, min(most_rows, BATCH_TOKENS // length))
         batches += [members[start : start + size] for start in range(0, len(members), size)]
+    return batches
+
+
+def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest of them."""
+    batches: list[list[int]] = [[]]
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batches[-1] and lengths[row] * (len(batches[-1]) + 1) > BATCH_TOKENS:
+            batches.append([])
+        batches[-1].append(row)
     return batches
 
 

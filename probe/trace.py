@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from probe.errors import InputError
-from probe.families.hooked import read
+from probe.families.ends import embedding_parts
+from probe.families.general import read_general
+from probe.families.hooked import read, read_at
 from probe.families.pairs import PairTrace, trace_pair
 from probe.families.table import WHOLE, require_whole
 from probe.models import Model
 from probe.records import HEAD_VECTORS, TargetStates, TargetTrace, Trace
 from probe.replay import read_weights
-from probe.tokens import Tokens, batch_by_length, tokenize
+from probe.tokens import Tokens, batch_by_length, batch_of_like_length, in_order, tokenize
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -83,7 +86,7 @@ def _trace_family(model: Model, text: str) -> Trace:
     return Trace(
         tokens=tokens,
         model_name=model.name,
-        stack=reading.stacks[""],
+        stack=read_general(model),
         head_output=reading.logits if model.config.has_head else None,
         **reading.tensors[""],
     )
@@ -114,9 +117,11 @@ def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
 def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[int]) -> TargetStates:
     """Read many tokenised sentences, each at its own target position, in batches of equal length.
 
-    Only tokens up to the target are run: in a causal model no later token can change what is read there.
+    Only tokens up to the target are run in a causal model, where no later token can change what is read there; whole texts in one
+    that reads both ways. Raises UnsupportedModel for an encoder-decoder.
     """
-    require_whole(model.config.architecture, "the reading of target positions")
+    if model.config.architecture != WHOLE:
+        return _family_states(model, sentences, targets)
     states: dict[str, Tensor] = {}
     for batch in batch_by_length([target + 1 for target in targets]):
         rows = [sentences[index].ids[: targets[index] + 1] for index in batch]
@@ -126,6 +131,37 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
             whole[batch, ..., : part.shape[-1]] = part
     last = [tokens.ids[target] for tokens, target in zip(sentences, targets, strict=True)]
     return _with_embeddings(model, states, last, targets)
+
+
+def _family_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[int]) -> TargetStates:
+    """The same for other families, texts of about one length together, filled up behind their end."""
+    weights = read_general(model)
+    rows = [
+        tokens.ids[: target + 1] if weights.attention.causal else tokens.ids
+        for tokens, target in zip(sentences, targets, strict=True)
+    ]
+    width, states = max(map(len, rows)), defaultdict(list)
+    batches = batch_of_like_length([len(row) for row in rows])
+    for batch in batches:
+        read = read_at(model, [rows[row] for row in batch], [targets[row] for row in batch])
+        read["pattern"] = functional.pad(read["pattern"], (0, width - read["pattern"].shape[-1]))
+        for name, part in read.items():
+            states[name].append(part)
+    order = in_order(batches)
+    last, places = (
+        torch.tensor([tokens.ids[at] for tokens, at in zip(sentences, targets, strict=True)]),
+        torch.tensor(targets),
+    )
+    raw = {name: tensor.cpu() for name, tensor in model.weights.items() if "embed" in name}
+    parts = embedding_parts(raw, last, places, model.config, dtype=model.dtype)
+    token = parts["token embedding"]
+    return TargetStates(
+        ids=last,
+        target=places,
+        token_embedding=token,
+        position_embedding=parts.get("position embedding", torch.zeros_like(token)),
+        **{name: torch.cat(found)[order] for name, found in states.items()},
+    )
 
 
 def run_hooked(

@@ -2,7 +2,7 @@
 
     resolver            separates the senses held out, and its swap moves the word beyond a same-sense donor, both corrected
                         for every head tested, and not only from the token next to it
-    position-explained  the same, but the effect lives at cue distance 1 alone and the head looks at the previous token
+    position-explained  the same, but the effect lives at cue distance 1 alone and the head looks at the token beside the word
     opposes             its swap moves the word significantly the wrong way
     backup              swapping it moves little, for another path makes up for it: it writes much of the gap itself, or restores
                         much alone, when all other heads have the other sense's output
@@ -25,7 +25,7 @@ SMALLEST = 0.02
 LARGE = 0.1
 HIDDEN = 0.2
 FAR_SHARE = 0.2
-PREVIOUS = 0.5
+BESIDE = 0.5
 ORDER = ("resolver", "position-explained", "opposes", "backup", "carrier", "none")
 Evidence = Mapping[str, float]
 
@@ -33,8 +33,8 @@ Evidence = Mapping[str, float]
 def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     """`verdict` and `because` for every row of the evidence frame, which keeps its index.
 
-    Reads layer depth p_auroc p_swap p_opposes p_alone auroc net net_low net_high direct alone net_near net_far attention_previous;
-    a row without a measured swap (no gap) gets none.
+    Reads layer depth p_auroc p_swap p_opposes p_alone auroc net net_low net_high direct alone net_near net_far attention_previous
+    attention_next; a row without a measured swap (no gap) gets none.
     """
     rows = [verdict({str(name): value for name, value in row.items()}) for row in evidence.to_dict("records")]
     return pd.DataFrame(rows, columns=["verdict", "because"], index=evidence.index)
@@ -74,11 +74,16 @@ def _hides(row: Evidence, what: str) -> bool:
 
 
 def is_positional(row: Evidence) -> bool:
-    """Whether the effect is there at distance 1 only, from a head that looks at the token before the word whatever it is."""
+    """Whether the effect is there at distance 1 only, from a head that looks at the token beside the word whatever it is."""
     near, far = row["net_near"], row["net_far"]
     if math.isnan(near) or math.isnan(far):
         return False
-    return far < FAR_SHARE * near and row["attention_previous"] > PREVIOUS
+    return far < FAR_SHARE * near and max(_beside(row).values()) > BESIDE
+
+
+def _beside(row: Evidence) -> dict[str, float]:
+    """The attention to the tokens next to the word; there is none to the one after it where a model cannot see that far."""
+    return {"before": row["attention_previous"], "after it": row.get("attention_next", 0.0)}
 
 
 def _because(row: Evidence, name: str) -> str:
@@ -93,8 +98,9 @@ def _because(row: Evidence, name: str) -> str:
 def _beyond(row: Evidence, name: str) -> str:
     """The further numbers of the verdicts that rest on more than separation and swap."""
     if name == "position-explained":
-        near, far, previous = (percent(row[key]) for key in ("net_near", "net_far", "attention_previous"))
-        return f"; {near} with the cue next to the word, {far} further away, and {previous} of its attention on the token before"
+        near, far = (percent(row[key]) for key in ("net_near", "net_far"))
+        side, most = max(_beside(row).items(), key=lambda item: item[1])
+        return f"; {near} with the cue next to the word, {far} further away, and {percent(most)} of its attention on the token {side}"
     if name == "backup":
         writes, restores = percent(row["direct"]), percent(row["alone"])
         return f"; it writes {writes} of the gap itself and alone restores {restores} of it (max-T {p_value(row['p_alone'])})"

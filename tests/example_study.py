@@ -58,6 +58,7 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
         "controls": controls(heads),
     }
     frames["ledger"] = ledger(frames["readings"])
+    frames["beside"] = _beside(frames["showcase"])
     rows = tuple(
         Row(
             None if pd.isna(row.layer) else int(row.layer),
@@ -93,6 +94,7 @@ def _words(any_apart: bool) -> pd.DataFrame:
             }
             | {"auroc": 0.99 if apart else 0.52, "gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07}
             | {"gap_p": 0.0002 if apart else 0.4, "negative_gaps": 0 if apart else 31, "ranked": apart}
+            | {"causal": True}
             | {"cue_words": 14, "visible_d": 0.46, "visible_d_pairs": 0.45, "exploratory": False}
         )
     return pd.DataFrame(rows)
@@ -267,6 +269,23 @@ def _readings(word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.G
     columns = ["word", "sense", "sentence", "text", "sense_a", "sense_b", "layer", "head", "pos", "piece", "label"]
     columns += ["attention", "contribution", "role"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
+    """One late sentence that the other model places as meant, and one that it does not."""
+    late = showcase[showcase["cue_after"]][["text", "word", "sense"]].reset_index(drop=True)
+    return late.assign(
+        model="made-up, both ways",
+        reads_as=["unit", "company"],
+        coordinate=[0.41, -0.2],
+        sense_a=["unit", "fruit"],
+        sense_b=["animal", "company"],
+        shown=True,
+        difference=[0.62, 0.3],
+        source=["carbon", None],
+        share=[0.58, np.nan],
+        through=["L1H0 and L2H3", None],
+    )
 
 
 def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:

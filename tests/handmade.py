@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from checkpoints import change_tensors, make_checkpoint
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
-from transformers import GPT2Config, PreTrainedTokenizerFast
+from transformers import BertConfig, GPT2Config, PretrainedConfig, PreTrainedTokenizerFast
 
 from probe.models import Model, load
 from probe.sentences import Corpus, Sentence
@@ -176,6 +176,79 @@ def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] 
     rng = np.random.default_rng(seed)
     tokenizer = _tokenizer()
     gains = {(layer, norm): rng.uniform(0.7, 1.4, len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
+    tensors = _tensors(tokenizer, heads, units, gains, rng)
+    exact = {
+        f"transformer.{name}": torch.tensor(values, dtype=torch.float32).contiguous()
+        for name, values in tensors.items()
+    }
+    return _save(folder, _config(len(tokenizer)), tokenizer, exact)
+
+
+def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
+    """The same as a BERT that reads both ways: what it reads was normed when it was written, so its norms keep every feature.
+
+    Each norm divides by the same number nearly everywhere, as in `make_handmade`. There is no language-model head.
+    """
+    rng = np.random.default_rng(seed)
+    tokenizer = _tokenizer()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, 0)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, cls_token=BOS, pad_token=UNKNOWN, unk_token=UNKNOWN
+    )
+    even = {(layer, norm): np.ones(len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
+    named = _tensors(tokenizer, heads, units, even, rng)
+    exact = {name: torch.tensor(values, dtype=torch.float32) for name, values in _as_bert(named).items()}
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=D_MODEL,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=D_MLP,
+        max_position_embeddings=POSITIONS,
+        hidden_act="gelu_new",
+        type_vocab_size=1,
+    )
+    config.architectures = ["BertModel"]
+    return _save(folder, config, tokenizer, {name: tensor.contiguous() for name, tensor in exact.items()})
+
+
+def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """GPT-2's tensors by BERT's names: queries, keys and values apart, matrices turned, each norm behind what it stood before."""
+    made = {
+        "embeddings.word_embeddings.weight": named["wte.weight"],
+        "embeddings.position_embeddings.weight": named["wpe.weight"],
+        "embeddings.token_type_embeddings.weight": np.zeros((1, D_MODEL)),
+        "embeddings.LayerNorm.weight": np.ones(D_MODEL),
+        "embeddings.LayerNorm.bias": np.zeros(D_MODEL),
+    }
+    for layer in range(LAYERS):
+        of, to = f"h.{layer}.", f"encoder.layer.{layer}."
+        for number, role in enumerate(("query", "key", "value")):
+            columns = slice(number * D_MODEL, (number + 1) * D_MODEL)
+            made[f"{to}attention.self.{role}.weight"] = named[of + "attn.c_attn.weight"][:, columns].T
+            made[f"{to}attention.self.{role}.bias"] = named[of + "attn.c_attn.bias"][columns]
+        turned = {
+            "attn.c_proj": "attention.output.dense",
+            "mlp.c_fc": "intermediate.dense",
+            "mlp.c_proj": "output.dense",
+        }
+        for old, new in turned.items():
+            made[f"{to}{new}.weight"], made[f"{to}{new}.bias"] = named[f"{of}{old}.weight"].T, named[f"{of}{old}.bias"]
+        for old, new in {"ln_1": "attention.output.LayerNorm", "ln_2": "output.LayerNorm"}.items():
+            made |= {f"{to}{new}.{part}": named[f"{of}{old}.{part}"] for part in ("weight", "bias")}
+    return made
+
+
+def _tensors(
+    tokenizer: PreTrainedTokenizerFast,
+    heads: Sequence[Head],
+    units: Sequence[Unit],
+    gains: Mapping[tuple[int, int], np.ndarray],
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Every tensor by GPT-2's names."""
     tensors = {"wte.weight": _token_vectors(tokenizer, rng), "wpe.weight": _position_vectors(rng)}
     for layer in range(LAYERS):
         here = {head.head: head for head in heads if head.layer == layer}
@@ -187,14 +260,16 @@ def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] 
             tensors[f"h.{layer}.ln_{norm}.weight"] = np.repeat(gains[layer, norm], 2)
             tensors[f"h.{layer}.ln_{norm}.bias"] = np.repeat(rng.normal(0, 0.1, len(FEATURES)), 2)
     tensors |= {"ln_f.weight": rng.uniform(0.7, 1.4, D_MODEL), "ln_f.bias": rng.normal(0, 0.1, D_MODEL)}
+    return tensors
+
+
+def _save(
+    folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, tensors: dict[str, torch.Tensor]
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    _config(len(tokenizer)).save_pretrained(folder)
+    config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    exact = {
-        f"transformer.{name}": torch.tensor(values, dtype=torch.float32).contiguous()
-        for name, values in tensors.items()
-    }
-    save_file(exact, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
@@ -204,6 +279,15 @@ def resolver_model(seed: int) -> tuple[Model, tuple[int, int]]:
     layer, head = divmod(int(np.random.default_rng(7).permutation(LAYERS * HEADS)[seed]), HEADS)
     with TemporaryDirectory() as folder:
         return load(make_handmade(Path(folder) / "handmade", [resolver(layer, head)], seed=seed)), (layer, head)
+
+
+@cache
+def resolver_encoder(seed: int) -> tuple[Model, tuple[int, int]]:
+    """`resolver_model` as an encoder that reads both ways. Shared: do not change it."""
+    layer, head = divmod(int(np.random.default_rng(7).permutation(LAYERS * HEADS)[seed]), HEADS)
+    with TemporaryDirectory() as folder:
+        made = make_handmade_encoder(Path(folder) / "encoder", [resolver(layer, head)], seed=seed)
+        return load(made), (layer, head)
 
 
 def _config(vocabulary: int) -> GPT2Config:

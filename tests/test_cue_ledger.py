@@ -49,7 +49,7 @@ def referred(model, depth):
     tokens = [tokenize(model, text) for text in TEXTS]
     states = target_states(model, tokens, [len(cut) - 1 for cut in tokens])
     axis = senses.fit_axis(states.resid[A, depth], states.resid[B, depth], ("a", "b"), depth)
-    return states, axis, ledger.average(read_weights(model), states, A, B)
+    return states, axis, ledger.average(read_weights(model), states, A, B, depth=depth)
 
 
 # --- the sum ---------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_sources_add_up_to_the_write_of_their_head(dtype):
     assert [(term.layer, term.head) for term in heads] == [(la, he) for la in range(LAYERS) for he in range(HEADS)]
     for term in heads:
         assert term.vectors.shape == (8, ODD["n_embd"])
-        wanted = shown.delta_e(term.layer, term.head, 7)
+        wanted = shown.delta_e(term.layer, term.head, 7).double()
         torch.testing.assert_close(term.vectors.sum(0), wanted, rtol=0, atol=ALLOWED[dtype] * wanted.abs().max().item())
         assert term.attention.sum().item() == pytest.approx(1, abs=1e-5)
 
@@ -135,7 +135,7 @@ def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
     tokens = [tokenize(model, f"{text} bank") for text in TEXTS]
     states = target_states(model, tokens, [len(cut) - 1 for cut in tokens])
     axis = senses.fit_axis(states.resid[A, 2], states.resid[B, 2], ("a", "b"), 2)
-    average = ledger.average(read_weights(model), states, A, B)
+    average = ledger.average(read_weights(model), states, A, B, depth=2)
     shown = trace(model, "The muddy old bank")
     assert shown.tokens.ids[-1] == tokens[0].ids[-1]
     entries = ledger.ledger(shown, 2, at=len(shown.tokens) - 1, axis=axis, average=average)

@@ -129,7 +129,7 @@ def setting():
 def measured(setting, depth, *pairs):
     model, ids, states, axes = setting
     studies = [(axes[depth], chosen) for chosen in pairs or (PAIRS,)]
-    return effects.measure(replay.read_weights(model), ids, states.resid[:, depth], states.z, studies)
+    return effects.measure(replay.read_weights(model), ids, states, studies)
 
 
 def coordinate_after(setting, depth, *, recipient, donor, head):

@@ -98,8 +98,7 @@ def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
     moved = patching.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
     assert moved.abs().max() < 1e-6
     itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    resid, z = measured.states.resid[:, measured.depth], measured.states.z
-    [effect] = effects.measure(weights, rows, resid, z, [(pair.axis, itself)])
+    [effect] = effects.measure(weights, rows, measured.states, [(pair.axis, itself)])
     for name in ("gap", "denoise", "noise", "same_sense", "direct"):
         assert np.abs(getattr(effect, name)).max() < 1e-6
 

@@ -92,7 +92,7 @@ def test_contributions_are_writes_along_the_axis():
     model = random_model(torch.float64)
     states = states_of(model)
     axis, _ = shares_of(model, states, 2)
-    found = ledger.head_contributions(read_weights(model), states.z[:, :2], axis)
+    found = ledger.head_contributions(read_weights(model), states, axis)
     assert found.shape == (len(A) + len(B), 2, HEADS)
     for layer, block in enumerate(read_weights(model).blocks[:2]):
         for head in range(HEADS):

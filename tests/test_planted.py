@@ -111,7 +111,7 @@ def test_the_head_and_its_backup_together_are_everything(kind, seed):
     sets = [~head_sets.mask_of(places, shape), *(~head_sets.mask_of([place], shape) for place in places)]
     sets.append(head_sets.mask_of(places, shape))
     weights, z = read_weights(planted_model(kind, seed)[0]), result.states.z[:, : result.depth]
-    found = head_sets.faithfulness(weights, result.ids, z, [(pair.axis, pair.pairs)], np.array(sets))
+    found = head_sets.faithfulness(weights, result.placed, z, [(pair.axis, pair.pairs)], np.array(sets))
     assert found.tolist() == pytest.approx([0, 1, 1, 1], abs=0.1)
 
 

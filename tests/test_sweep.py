@@ -22,7 +22,7 @@ from sweeping import (
 )
 
 import probe
-from probe import attention, ledger, patching
+from probe import attention, patching
 from probe.errors import InputError
 from probe.replay import read_weights
 from probe.sweep import shards, work
@@ -154,8 +154,8 @@ def test_own_scores_are_a_half_at_the_means_of_the_fitted_sentences(block):
     along = (axes.donor_z.double() * axes.own[0]).sum(-1) - axes.own_centre[0]
     resolver = along[:, PLACE[0], PLACE[1]]
     assert resolver[axes.donor_sense == 0].min() > 0 > resolver[axes.donor_sense == 1].max()
-    contributions = ledger.head_contributions(read_weights(model), axes.donor_z, axis_of(axes))
-    assert contributions[axes.donor_sense == 0, PLACE[0], PLACE[1]].min() > 0.2
+    written = axes.donor_z[:, PLACE[0], PLACE[1]] @ read_weights(model).blocks[PLACE[0]].w_o[PLACE[1]]
+    assert axis_of(axes).effect(written)[axes.donor_sense == 0].min() > 0.2
 
 
 def axis_of(axes):

@@ -47,6 +47,7 @@ def name_of(**changed):
         ({"net": 0.02, "direct": 0.01}, "resolver"),
         (NEAR_ONLY, "position-explained"),
         (NEAR_ONLY | {"attention_previous": 0.5}, "resolver"),
+        (NEAR_ONLY | {"attention_previous": 0.1, "attention_next": 0.9}, "position-explained"),
         (NEAR_ONLY | {"net_far": 0.1}, "resolver"),  # a fifth of the near effect is there further away
         (NEAR_ONLY | {"net_far": math.nan}, "resolver"),  # nothing further away was measured
         (NEAR_ONLY | NO_MOVE, "carrier"),

@@ -26,7 +26,7 @@ from probe.evaluation import tasks
 from probe.evaluation.accuracy import Answers, accuracy, answer, macro_f1, numbered
 from probe.evaluation.centroids import Labels, angle_gap
 from probe.evaluation.tasks import Task
-from probe.families.table import require_whole
+from probe.families.table import require_single
 from probe.lexicon import Corpus
 from probe.models import Model
 from probe.provenance import manifest
@@ -101,7 +101,7 @@ def evaluate(model: Model, corpus: Corpus, *, seed: int = 0, progress: Progress 
     Raises InputError when no word has two senses that can be learned and tested apart, and CrossCheckError when the
     certificate fails: no number is reported from a model that disagrees with the from-scratch math.
     """
-    require_whole(model.config.architecture, "an evaluation")
+    require_single(model.config.architecture, "an evaluation")
     report = progress or (lambda stage, share: None)
     everything = tasks.prepare(model, corpus, seed=seed)
     left_out = _left_out(corpus, everything)

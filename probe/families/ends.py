@@ -12,7 +12,7 @@ from probe.loading.config import Config
 
 Weights = Mapping[str, Tensor]
 EMBEDDING_NORM = {"bert": "embeddings.LayerNorm", "roberta": "embeddings.LayerNorm", "bart": "{}.layernorm_embedding"}
-POSITION_TABLE = {"bert": "embeddings.position_embeddings", "bart": "{}.embed_positions"}
+POSITION_TABLE = {"gpt2": "wpe", "bert": "embeddings.position_embeddings", "bart": "{}.embed_positions"}
 POSITION_TABLE["roberta"] = POSITION_TABLE["bert"]
 FINAL_NORM = {"t5": "{}.final_layer_norm", "gpt_neox": "final_layer_norm", "llama": "norm", "qwen2": "norm"}
 TRANSFORM = {
@@ -25,18 +25,43 @@ HEAD_BIAS = {"bert": "cls.predictions.bias", "roberta": "lm_head.bias"}
 def embed(weights: Weights, ids: Tensor, config: Config, *, side: str = "", dtype: torch.dtype) -> Tensor:
     """E before the first block of the stack `side`: token vectors with the family's scale, positions, types and norm.
 
-    `pos -> pos d_model`
+    `... pos -> ... pos d_model`
     """
-    kind, first = config.architecture, config.positions.first
-    resid = weights[FAMILIES[kind].embed + ".weight"][ids].to(dtype) * config.embed_scale
+    places = torch.arange(ids.shape[-1], device=ids.device)
+    return embedding_norm(
+        weights, sum_of(embedding_parts(weights, ids, places, config, side=side, dtype=dtype)), config, side=side
+    )
+
+
+def embedding_parts(
+    weights: Weights, ids: Tensor, places: Tensor, config: Config, *, side: str = "", dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """The vectors that are added for tokens at `places`, by name: token, position and token type, as far as the family has them.
+
+    `..., ... -> ... d_model`
+    """
+    kind = config.architecture
+    parts = {"token embedding": weights[FAMILIES[kind].embed + ".weight"][ids].to(dtype) * config.embed_scale}
     if config.positions.kind == "learned":
         table = weights[POSITION_TABLE[kind].format(side) + ".weight"]
-        resid = resid + table[first : first + len(ids)].to(dtype)
+        parts["position embedding"] = table[config.positions.first + places].to(dtype)
     if config.positions.kind == "sinusoidal":
-        resid = resid + sinusoids(len(ids), config.d_model).to(resid)
+        table = sinusoids(int(places.max()) + 1, config.d_model).to(parts["token embedding"])
+        parts["position embedding"] = table[places]
     if config.n_token_types:
-        resid = resid + weights["embeddings.token_type_embeddings.weight"][0].to(dtype)
-    return _normed(weights, resid, EMBEDDING_NORM.get(kind, "").format(side), config)
+        parts["token type embedding"] = weights["embeddings.token_type_embeddings.weight"][0].to(dtype)
+    return parts
+
+
+def sum_of(parts: Mapping[str, Tensor]) -> Tensor:
+    """The sum of the embeddings, in the order of the names."""
+    first, *others = parts.values()
+    return sum(others, start=first)
+
+
+def embedding_norm(weights: Weights, resid: Tensor, config: Config, *, side: str = "") -> Tensor:
+    """The norm between the embeddings and the first block, where the family has one. Shape unchanged."""
+    return _normed(weights, resid, EMBEDDING_NORM.get(config.architecture, "").format(side), config)
 
 
 def sinusoids(n: int, d_model: int) -> Tensor:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HEADS_BEHIND_POS = ("q", "k", "v", "z")
 SHARED = ("k", "v")
+AT_ONE_PLACE = (*HEADS_BEHIND_POS, "pattern", "mlp_out", "resid_pre", "resid_post")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def read(model: "Model", ids: Sequence[int], target: Sequence[int] | None = None
         for quantity, hook in attention.hooks.items()
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-        logits = run(model, ids, target)
+        logits = run(model, [ids], None if target is None else [target])
     stacks = read_stacks(model.weights, model.config)
     tensors: dict[str, dict[str, Tensor]] = {
         attention.name: _whole(model, attention, stacks[attention.name], kept[attention.name])
@@ -58,13 +59,50 @@ def read(model: "Model", ids: Sequence[int], target: Sequence[int] | None = None
     return Reading(tensors, stacks, logits[0].detach().cpu())
 
 
-def run(model: "Model", ids: Sequence[int], target: Sequence[int] | None = None) -> Tensor:
-    """One forward of the bridge with every token attended to: a mask made from ids would drop the padding token."""
-    tokens = torch.tensor([ids], device=model.device)
-    mask = torch.ones_like(tokens)
-    if target is None:
-        return model.bridge(tokens, attention_mask=mask)
-    return model.bridge(tokens, attention_mask=mask, decoder_input=torch.tensor([target], device=model.device))
+def run(model: "Model", rows: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Tensor:
+    """One forward of the bridge on texts filled up on the right, with masks made from their lengths. `-> row pos d_vocab`
+
+    A mask made from ids would drop a padding token that is part of a text. Behind a text's end the numbers mean nothing. A decoder
+    needs no mask of its own: what is filled in comes after everything that is read.
+    """
+    ids = filled(model, rows)
+    lengths = torch.tensor([len(row) for row in rows], device=model.device)
+    mask = (torch.arange(ids.shape[1], device=model.device) < lengths[:, None]).long()
+    if targets is None:
+        return model.bridge(ids, attention_mask=mask)
+    return model.bridge(ids, attention_mask=mask, decoder_input=filled(model, targets))
+
+
+def filled(model: "Model", rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of ids as one tensor, the shorter ones filled up on the right. `-> row pos`"""
+    width, fill = max(map(len, rows)), model.tokenizer.pad_token_id or 0
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], device=model.device)
+
+
+def read_at(model: "Model", rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
+    """What `probe.records.TargetStates` holds of one position of each text, read in one run of a family with one stack.
+
+    `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` · `pattern: row layer head key_pos`.
+    """
+    (attention,) = FAMILIES[model.config.architecture].attentions
+    row, place = torch.arange(len(rows), device=model.device), torch.tensor(at, device=model.device)
+    kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
+
+    def keep(name: str, tensor: Tensor, hook: object) -> None:
+        kept[name].append((tensor[row, :, place] if name == "pattern" else tensor[row, place]).clone())
+
+    hooks = [
+        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(keep, name))
+        for layer in range(model.config.n_layers)
+        for name in AT_ONE_PLACE
+    ]
+    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
+        run(model, rows)
+    kept["resid"] = [*kept.pop("resid_pre"), kept.pop("resid_post")[-1]]
+    found = {name: torch.stack(layers, dim=1).cpu() for name, layers in kept.items()}
+    return found | {
+        name: forward.share_heads(found[name].unsqueeze(-2), model.config.n_heads).squeeze(-2) for name in SHARED
+    }
 
 
 def _whole(

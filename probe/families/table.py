@@ -164,8 +164,20 @@ WHOLE = "gpt2"
 def require_whole(architecture: str, doing: str) -> None:
     """Raises UnsupportedModel, naming `doing`, for every family but GPT-2: only there is the whole forward certified."""
     if architecture != WHOLE:
-        name = FAMILIES[architecture].name
+        family = FAMILIES[architecture]
+        paired = family.kind == "encoder-decoder"
+        works = "trace, check and a walk with a target" if paired else "trace, check, report and evaluate"
         raise UnsupportedModel(
-            f"Cannot do {doing} with a {name} model: so far it works for GPT-2 only, and for {name} trace and check do; "
+            f"Cannot do {doing} with a {family.name} model: so far it works for GPT-2 only, and for {family.name} {works} do; "
             "take a GPT-2 or tiny-senses."
+        )
+
+
+def require_single(architecture: str, doing: str) -> None:
+    """Raises UnsupportedModel, naming `doing`, for an encoder-decoder, which has no single stack to read a word in."""
+    family = FAMILIES[architecture]
+    if family.kind == "encoder-decoder":
+        raise UnsupportedModel(
+            f"Cannot do {doing} with a {family.name} model: a word is read in one stack of blocks, and it has an encoder and a "
+            "decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a source and a target."
         )

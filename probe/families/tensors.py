@@ -39,6 +39,11 @@ class Block:
     w_out: Tensor | None = None
     b_out: Tensor | None = None
 
+    @property
+    def d_mlp(self) -> int:
+        """The width of the MLP behind this attention, 0 where there is none."""
+        return 0 if self.w_out is None else self.w_out.shape[0]
+
     def to(self, dtype: torch.dtype, device: str) -> "Block":
         held: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {

@@ -57,9 +57,10 @@ def _edit_is_felt(
         moved[:, :, head] += push * (1 + z.abs().max())
         return moved
 
+    targets = None if target is None else [target]
     where = f"{attention.blocks}.{len(stack.blocks) - 1}.{attention.hooks['z']}"
     for head in writers:
         with torch.inference_mode(), model.bridge.hooks(fwd_hooks=[(where, partial(edit, head))]):
-            if not torch.equal(hooked.run(model, ids, target)[0].cpu(), logits):
+            if not torch.equal(hooked.run(model, [ids], targets)[0].cpu(), logits):
                 return True
     return not writers

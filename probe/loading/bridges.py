@@ -35,6 +35,10 @@ def check_config_file(folder: Path) -> None:
         raise refuse(folder, problem, "correct that entry or take the original file") from error
 
 
+# What files call otherwise than the class does.
+RENAMED = {"embed_out.weight": "lm_head.weight"}
+
+
 def boot(
     folder: Path, tokenizer: Any, config: Config, *, device: torch.device, dtype: torch.dtype
 ) -> "TransformerBridge":
@@ -75,14 +79,14 @@ def boot_untrained(
     like: "TransformerBridge", tokenizer: Any, *, seed: int
 ) -> "tuple[TransformerBridge, dict[str, Any]]":
     """A bridge of the same shape with weights drawn at random, and those weights by Hugging Face name."""
-    from transformers import AutoModelForCausalLM
-
+    original = like.original_model
     held = next(like.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(like.original_model.config, attn_implementation="eager")
+        model = type(original)._from_config(original.config, attn_implementation="eager")
     model = model.to(held.device, held.dtype)
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
     return _wrap(model, "untrained", tokenizer), weights
 
 
@@ -199,7 +203,7 @@ def _family_weights(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
         name.replace("._original_component", "").removeprefix(family.prefix): tensor.detach()
         for name, tensor in bridge.original_model.state_dict().items()
     }
-    moved = {"final_logits_bias": f"{family.unembed}.bias", "embed_out.weight": "lm_head.weight"}
+    moved = RENAMED | {"final_logits_bias": f"{family.unembed}.bias"}
     wanted = [name for name, _ in chain(family_shapes(config), optional_shapes(config))]
     weights = {name: held[moved.get(name, name)] for name in wanted}
     return weights | {name: weights[name][None] for name in family.optional if weights[name].dim() == 1}

@@ -22,6 +22,7 @@ DOWNLOADS = {
     "random_sets": "the same for random sets with as many heads per layer",
     "controls": "separation under permuted labels, at a later token, in an untrained model",
     "showcase": "the sentences that introductions use",
+    "beside": "those whose cue comes after the word, in a second model",
     "sentences": "every sentence, the part it was used in, where its word was read",
     "left_out": "what was given and not used, with the reason",
     "certificate": "the hooked model against the from-scratch math, row by row",

@@ -111,7 +111,7 @@ def _sentence(rows: pd.DataFrame, marks: dict[str, str], limit: float) -> Sectio
 def _token(token: dict[Any, Any], target: int, marks: dict[str, str], limit: float) -> Section:
     piece, value = str(token["piece"]), float(token["contribution"])
     toward = token["sense_a"] if value >= 0 else token["sense_b"]
-    later = token["pos"] > target
+    later = token["pos"] > target and not token["attention"]  # behind the mask
     told = "comes after the word" if later else f"attention {percent(token['attention'])}"
     return {
         "lead": len(piece) - len(piece.lstrip(" ")),
@@ -137,7 +137,9 @@ def showcase(frames: Frames) -> Section:
         marks = sense_marks(frames, row["word"])
         item = {"word": row["word"], "sense": row["sense"], "mark": marks.get(row["sense"], ""), "parts": marked(row)}
         if row["reads_as"] is None or pd.isna(row["reads_as"]):
-            after.append(item | {"said": remarks.later_words(row), "difference": row["difference"]})
+            others = frames["beside"][frames["beside"]["text"] == row["text"]]
+            told = [{"model": other["model"], "said": remarks.beside(other)} for other in others.to_dict("records")]
+            after.append(item | {"said": remarks.later_words(row), "difference": row["difference"], "beside": told})
         else:
             place = {"a": row["sense_a"], "b": row["sense_b"], "x": f"{_on_axis(row['coordinate']):.1f}"}
             place |= {"mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}

@@ -26,6 +26,8 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
     script, vega = Markup(templates.get_template("page.js").render()), html.vega()
     return templates.get_template("ambiguity.html.j2").render(
         all_verdicts=[(name, charts.MARKS[name], charts.MEANINGS[name]) for name in ORDER],
+        causal=bool(frames["words"]["causal"].all()),
+        model_name=study.model_name,
         heading=sections.heading(frames, study.model_name),
         cards=sections.cards(frames),
         maps=sections.maps(frames),

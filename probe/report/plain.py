@@ -1,7 +1,8 @@
 """The first sentence of a word's card, for a reader who has never heard of a head's name: where the meaning comes from, by what way.
 
 It says no more than the verdicts do. Only resolvers are counted; that an earlier word gives the meaning is said where the swapped
-sentences differ in that word alone, and "the words before it" where the word itself is the same vector in every sentence.
+sentences differ in that word alone, and "the words before it" where the word itself is the same vector in every sentence. Of a model
+that reads both ways it is "another word" and "the words around it".
 """
 
 from collections.abc import Sequence
@@ -32,10 +33,12 @@ def _origin(frames: answers.Frames, pairs: pd.DataFrame, word: str) -> str:
     """What gives the word its meaning, as far as the design of the study shows it."""
     if any(gap_at(frames["depth"], word, (a, b), depth=-1) != 0 for a, b in _senses(pairs)):
         return "changes its meaning with the sentence"
+    causal = bool(pairs["causal"].all())
     cues = [_cue(frames["sentences"], word, sense) for sense in _senses(pairs)[0]]
     if (pairs["pair_design"] == ALIGNED).all() and all(cues):
-        return f"gets its meaning from an earlier word, such as “{cues[0]}” or “{cues[1]}”"
-    return "gets its meaning from the words before it"
+        other = "an earlier word" if causal else "another word"
+        return f"gets its meaning from {other}, such as “{cues[0]}” or “{cues[1]}”"
+    return f"gets its meaning from the words {'before' if causal else 'around'} it"
 
 
 def _senses(pairs: pd.DataFrame) -> list[tuple[str, str]]:

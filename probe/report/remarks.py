@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from probe.numerals import decimal, scientific
+from probe.numerals import decimal, percent, scientific
 
 Row = dict[Hashable, Any]
 
@@ -36,6 +36,20 @@ def later_words(row: Row) -> str:
         f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after the word removed, "
         f"no head's write at the word changes by more than {scientific(row['difference'])} of the largest ΔE."
     )
+
+
+def beside(row: Row) -> str:
+    """What another model, which reads on beyond the word, has at the same word: where it stands, and what supplied it directly."""
+    said = (
+        f"At the word it is nearest to {row['reads_as']} (coordinate {decimal(row['coordinate'])}, from −0.50 for {row['sense_b']} to 0.50 "
+        f"for {row['sense_a']}); with everything after the word removed, the largest change of a head's write is "
+        f"{percent(row['difference'])} of the largest ΔE."
+    )
+    if not row["shown"]:
+        return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
+    if row["source"] is None:
+        return f"{said} {row['sense'].capitalize()} is meant."
+    return f"{said} Of what places it there, “{row['source']}” directly supplies {percent(row['share'])}, through {row['through']}."
 
 
 def reading(row: Row, ranked: bool) -> str:

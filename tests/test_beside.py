@@ -1,0 +1,58 @@
+"""The sentence whose cue comes after the word, in a model that reads left to right and in one that reads both ways."""
+
+import pytest
+
+import probe
+from probe.errors import UnsupportedModel
+from probe.models import EMBEDDED
+
+BOTH_WAYS = "tiny-senses-bidirectional"
+APPLE = "Apple unveiled a new smartphone model at their latest product launch event"
+pytestmark = pytest.mark.skipif(BOTH_WAYS not in EMBEDDED, reason="its weights do not ship yet")
+
+
+@pytest.fixture(scope="module")
+def studied():
+    return probe.study(probe.load("tiny-senses"), "apple", permutations=99, beside=probe.load(BOTH_WAYS))
+
+
+def of_apple(frame):
+    [row] = frame[frame["text"] == APPLE].to_dict("records")
+    return row
+
+
+def test_left_to_right_nothing_at_the_word_changes(studied):
+    row = of_apple(studied.showcase)
+    assert row["reads_as"] is None or row["reads_as"] != row["reads_as"]
+    assert row["difference"] <= 1e-5
+
+
+def test_both_ways_the_word_is_a_company_by_the_smartphone(studied):
+    row = of_apple(studied.beside)
+    assert row["model"] == BOTH_WAYS and row["shown"]
+    assert row["reads_as"] == row["sense"] == "company"
+    toward = 1 if row["sense_a"] == "company" else -1
+    assert toward * row["coordinate"] > 0.2
+    assert row["difference"] > 0.2
+    assert row["source"].strip() == "smartphone" and row["share"] > 0.2
+
+
+def test_the_page_shows_both(studied, tmp_path):
+    page = probe.write_report(studied, tmp_path).read_text(encoding="utf-8")
+    told = page[page.index('<dl class="beside">') :]
+    told = told[: told.index("</dl>")]
+    assert "tiny-senses, left to right" in told and f"{BOTH_WAYS}, both ways" in told
+    assert "no head&#39;s write at the word changes" in told or "no head's write at the word changes" in told
+    assert "“smartphone” directly supplies" in told
+
+
+def test_without_a_second_model_there_is_an_empty_frame():
+    studied = probe.study(probe.load("tiny-senses"), "bank", permutations=99)
+    assert studied.beside.empty and "beside" not in studied.options
+
+
+def test_an_encoder_decoder_beside_is_refused():
+    with pytest.raises(
+        UnsupportedModel, match="a word is read in one stack of blocks, and it has an encoder and a decoder"
+    ):
+        probe.study(probe.load("tiny-senses"), "apple", permutations=99, beside=probe.load("tiny-translator"))

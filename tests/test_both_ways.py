@@ -1,0 +1,188 @@
+"""Experiments with a known answer on encoders built by hand: the cue may stand on either side of the word.
+
+3 exactly one head resolves, and it is found · 4 a decoy that copies the cue where nothing reads it · 8 permuted labels and untrained
+weights show nothing. The general engine runs every swap.
+"""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from handmade import (
+    HEADS,
+    LAYERS,
+    SENSES,
+    WORD,
+    corpus_of,
+    make_handmade_encoder,
+    make_sentences,
+    resolver,
+    resolver_encoder,
+)
+from scipy.stats import kstest
+from test_chance import without_intervals
+
+import probe
+from probe import inference, senses
+from probe.experiment import Options, study_word
+from probe.families.general import read_whole
+from probe.material import prepare
+from probe.models import untrained
+from probe.separation import measure_separation
+from probe.splits import cue_words
+from probe.trace import target_states
+
+SEEDS = (0, 1, 2)
+PERMUTATIONS = 199
+RUNS = 200
+BOTH = (
+    *make_sentences(frames=4, distances=(1, 2), cues=40),
+    *make_sentences(frames=4, distances=(1, 2), cues=40, cue_after=True, seed=1),
+)
+
+
+def named(sentences):
+    """Frames with the cue behind the word are not those with the cue before it."""
+    from dataclasses import replace
+
+    half = len(sentences) // 2
+    return [
+        replace(row, frame=f"{row.frame} {side}", pair=f"{row.pair} {side}")
+        for side, rows in (("before", sentences[:half]), ("behind", sentences[half:]))
+        for row in rows
+    ]
+
+
+SENTENCES = named(BOTH)
+
+
+@cache
+def studied(seed):
+    model, place = resolver_encoder(seed)
+    options = {"seed": seed, "max_pairs": 48, "permutations": PERMUTATIONS}
+    return probe.study(model, corpus=corpus_of(SENTENCES), **options), place
+
+
+# --- 3: the planted head, and no other -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_planted_head_is_first_and_the_only_resolver(seed):
+    found, place = studied(seed)
+    assert found.words["ranked"].all() and found.left_out["reason"].str.contains("cue comes after").sum() == 0
+    heads = found.heads.set_index(["layer", "head"])
+    assert len(heads) == LAYERS * HEADS
+    for name in ("direct", "swap", "denoise", "noise"):
+        assert heads[name].idxmax() == place, name
+        assert heads.loc[place, name] == pytest.approx(1, abs=0.02), name
+        assert heads.drop(index=place)[name].abs().max() < 0.02, name
+    assert heads.loc[place, "auroc"] == 1 == heads["auroc"].max()
+    assert heads.index[heads["verdict"] == "resolver"].tolist() == [place]
+    for name in ("p_auroc", "p_swap"):
+        assert heads.loc[place, name] == 1 / (PERMUTATIONS + 1), name
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cues_on_either_side_are_read_and_used(seed):
+    found, place = studied(seed)
+    used = found.sentences[found.sentences["part"] == "report"]
+    assert (used["cue_start"] > used["start"]).any() and (used["cue_start"] < used["start"]).any()
+    assert found.heads.set_index(["layer", "head"]).loc[place, "attention_cue"] > 0.99
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_shares_sum_to_one(seed):
+    assert studied(seed)[0].shares["share"].sum() == pytest.approx(1, abs=1e-4)
+
+
+# --- 4: the decoy ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_decoy_separates_and_does_nothing(seed, tmp_path):
+    one, two = (divmod(int(at), HEADS) for at in np.random.default_rng(seed).permutation(LAYERS * HEADS)[:2])
+    even = {"sense": 0.5, "accent": 0.5}
+    heads = [resolver(*one, takes=even), resolver(*two, takes=even, gives="decoy", size=0.03)]
+    model = probe.load(make_handmade_encoder(tmp_path / "decoy", heads, seed=seed))
+    found = probe.study(model, corpus=corpus_of(SENTENCES), seed=seed, permutations=PERMUTATIONS)
+    table = found.heads.set_index(["layer", "head"])
+    assert table.loc[one, "verdict"] == "resolver" and table.loc[two, "verdict"] == "carrier"
+    assert table.loc[two, "auroc"] == 1 == table.loc[one, "auroc"]
+    for name in ("direct", "swap", "denoise", "noise"):
+        assert abs(table.loc[two, name]) < 0.02, name
+        assert table.loc[one, name] == pytest.approx(1, abs=0.02), name
+
+
+# --- 8: nothing is there ---------------------------------------------------------------------------------------------
+
+
+@cache
+def writes_of_an_encoder_without_the_head():
+    """What every head writes at the word, `layer head row d_head`: cue words differ, and no head carries their sense."""
+    with TemporaryDirectory() as folder:
+        model = probe.load(make_handmade_encoder(Path(folder) / "none", [], seed=4))
+    material = prepare(model, corpus_of(SENTENCES), WORD)
+    states = target_states(model, material.tokens, material.targets)
+    return senses.write_coordinates(states.z, read_whole(model))
+
+
+@cache
+def nulls():
+    """Senses dealt to cue words at random, RUNS times: AUROC of every head as dealt and under every relabelling."""
+    from dataclasses import replace
+
+    writes, found = writes_of_an_encoder_without_the_head(), []
+    words = sorted(set(cue_words(SENTENCES)))
+    for run in range(RUNS):
+        rng = np.random.default_rng(run)
+        chosen = rng.permutation(words)[:36].tolist()
+        sense = {word: SENSES[number % 2] for number, word in enumerate(chosen)}
+        part = {word: number // 16 for number, word in enumerate(chosen)}  # 16 cue words to fit, 20 to score
+        rows = [row for row, word in enumerate(cue_words(SENTENCES)) if word in sense]
+        rows = sorted(
+            rng.permutation(rows)[:180].tolist(), key=lambda row: sense[cue_words(SENTENCES[row : row + 1])[0]]
+        )
+        dealt = [replace(SENTENCES[row], sense=sense[cue_words(SENTENCES[row : row + 1])[0]]) for row in rows]
+        of = [min(part[cue_words([one])[0]], 1) for one in dealt]
+        parts = tuple([place for place, number in enumerate(of) if number == which] for which in (0, 1))
+        with pytest.MonkeyPatch.context() as patch:
+            without_intervals(patch)
+            given = writes[:, :, rows], dealt, parts
+            found.append(measure_separation(*given, permutations=PERMUTATIONS, seed=run).null)
+    return found
+
+
+def test_p_of_one_head_is_uniform():
+    found = [inference.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls()]
+    spread = np.random.default_rng(0).uniform(-0.5, 0.5, RUNS) / (PERMUTATIONS + 1)
+    assert kstest(np.array(found) + spread, "uniform").pvalue > 0.05
+
+
+def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says():
+    smallest = np.array([inference.max_t(null[0], null[1:]).p.min() for null in nulls()])
+    assert 0.02 <= np.mean(smallest < 0.05) <= 0.08
+
+
+def test_held_out_separation_of_nothing_is_one_half():
+    means = [null[0].mean() for null in nulls()]
+    assert np.mean(means) == pytest.approx(0.5, abs=2 * np.std(means) / np.sqrt(RUNS))
+
+
+def test_an_untrained_encoder_is_not_ranked():
+    passed = []
+    for seed in range(6):
+        model = untrained(resolver_encoder(0)[0], seed=seed)
+        [pair] = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), Options(seed, 8, 19)).pairs
+        passed.append(pair.effects is not None)
+        assert passed[-1] == (pair.gate_p < 0.01)
+    assert sum(passed) <= 1
+
+
+def test_the_word_itself_is_the_same_vector_before_attention():
+    model, _ = resolver_encoder(0)
+    material = prepare(model, corpus_of(SENTENCES), WORD)
+    states = target_states(model, material.tokens, material.targets)
+    assert torch.equal(states.token_embedding, states.token_embedding[:1].expand_as(states.token_embedding))

@@ -7,7 +7,7 @@ later words make there (none, in a causal model). `beside`: the same sentences i
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -16,16 +16,18 @@ import torch
 from probe import ledger, lexicon, senses
 from probe.controls import clearest
 from probe.experiment import GATE, PairResult, WordResult
+from probe.families.general import read_whole
 from probe.lexicon import Showcase
 from probe.material import Material
 from probe.models import Model
-from probe.numerals import listed
+from probe.numerals import listed, percent
+from probe.patching import swap_heads
 from probe.records import Trace
 from probe.senses import Axis
 from probe.splits import FIT, REPORT
-from probe.suppliers import carriers
+from probe.suppliers import WORTH_NAMING
 from probe.tidy import rounded
-from probe.tokens import positions_of_span, tokenize
+from probe.tokens import Placed, Tokens, positions_of_span, tokenize
 from probe.trace import target_states, trace
 
 LEADERS = 3
@@ -218,8 +220,9 @@ def later_words_matter(model: Model, whole: Trace, target: int) -> float:
 def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     """The lesson's sentences whose cue comes after the word, read at the word in another model, which may read both ways.
 
-    `source` is the token other than the word that supplied most of the coordinate directly, `share` its share of it and `through` the
-    heads that carried it (`probe.suppliers`); missing where the word does not stand on the side that is meant.
+    Every other token is hidden in turn ([MASK] in its place, or taken out where the tokenizer has no mask): `source` is the one whose
+    absence costs most of the coordinate, `share` how much of it, and `through` the heads that cost most of that alone, when each has
+    the z that it has without the source. Missing where the word does not stand on the side that is meant.
     """
     by_word = {result.material.word: result for result in results}
     late = [item for item in lexicon.showcase() if item.cue_after and item.word in by_word]
@@ -240,10 +243,30 @@ def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, objec
     found |= {"model": model.name, "shown": pair.gate_p < GATE, "source": None, "share": np.nan, "through": None}
     if shown["reads_as"] != item.sense:
         return found
-    target = positions_of_span(tokenize(model, item.text), item.start, item.end)
-    entries = pd.DataFrame(asdict(entry) for entry in _entries(model, result, item.text, target[-1], pair.axis))
-    from_others = entries[entries["head"].notna() & ~entries["pos"].isin(target)]
-    by_token = from_others.groupby("token", sort=False)["contribution"].sum() / entries["contribution"].sum()
-    lead = by_token.idxmax()
-    carried = listed(carriers(from_others[from_others["token"] == lead]))
-    return found | {"source": str(lead).split("·", 1)[1], "share": by_token.max(), "through": carried}
+    tokens, axis = tokenize(model, item.text), pair.axis
+    word = positions_of_span(tokens, item.start, item.end)
+    others = [pos for pos, (start, end) in enumerate(tokens.spans) if start < end and pos not in word]
+    hidden = [_without(model, tokens, pos, word[-1]) for pos in others]
+    states = target_states(model, [tokens, *(one for one, _ in hidden)], [word[-1], *(at for _, at in hidden)])
+    whole, *without = axis.coordinate(states.resid[:, axis.depth]).tolist()
+    lost = [(whole - left) / whole for left in without]
+    lead = int(np.argmax(lost))
+    text, donor = [Placed(tokens.ids, word[-1])], states.z[[lead + 1], : axis.depth]
+    moved = swap_heads(read_whole(model), text, donor, (axis.u / axis.gap)[None])[0, ..., 0].double() / -whole
+    heads = [(float(cost), f"L{layer}H{head}") for layer, row in enumerate(moved) for head, cost in enumerate(row)]
+    leading = sorted((one for one in heads if one[0] >= WORTH_NAMING), reverse=True)[:LEADERS]
+    told = listed([f"{name} ({percent(cost)})" for cost, name in leading])
+    piece = tokens.pieces[others[lead]].strip() or tokens.labels[others[lead]]
+    return found | {"source": piece, "share": lost[lead], "through": told or "no head by itself"}
+
+
+def _without(model: Model, tokens: Tokens, pos: int, at: int) -> tuple[Tokens, int]:
+    """The tokens with one of them hidden, and where the word is read then."""
+    mask = model.tokenizer.mask_token_id
+    if mask is not None:
+        ids = (*tokens.ids[:pos], mask, *tokens.ids[pos + 1 :])
+        return replace(tokens, ids=ids), at
+    parts = {
+        name: getattr(tokens, name)[:pos] + getattr(tokens, name)[pos + 1 :] for name in ("ids", "pieces", "spans")
+    }
+    return replace(tokens, **parts), at - (pos < at)

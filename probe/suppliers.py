@@ -14,7 +14,7 @@ import pandas as pd
 from probe.numerals import decimal, listed, percent
 
 SENTENCE = ["word", "sense", "sentence", "sense_a", "sense_b"]
-GATHERED = {"MLP": "MLPs", "attention": "attention biases"}
+GATHERED = {"MLP": "MLPs", "attention": "attention biases", "norm": "norm biases"}
 CLEAR = 0.1  # of the gap; the mean of a sense is at 0.5
 WORTH_NAMING = 0.1
 MOST = 0.8
@@ -24,7 +24,8 @@ Source = dict[Hashable, Any]
 
 
 def by_source(ledger: pd.DataFrame) -> pd.DataFrame:
-    """One row per sentence and source: each token with all heads summed, the two embeddings, all MLPs, all attention biases.
+    """One row per sentence and source: each token with all heads summed, the embeddings, all MLPs, all attention biases,
+    all norm biases.
 
     `contribution` in fractions of the gap, `share` of the sentence's `total` (they sum to 1), `through`: the heads that carry
     most of what came from a token, as text.
@@ -39,7 +40,8 @@ def by_source(ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def source(ledger: pd.DataFrame) -> pd.Series:
-    """What each row is summed into: its token's label, the embedding, `MLPs` or `attention biases`."""
+    """What each row is summed into: its token's label, the embedding, `MLPs`, `attention biases`
+    or `norm biases`."""
     components = ledger["component"]
     return ledger["token"].fillna(components.str.split(" ").str[0].map(GATHERED).fillna(components))
 

@@ -284,7 +284,7 @@ def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
         difference=[0.62, 0.3],
         source=["carbon", None],
         share=[0.58, np.nan],
-        through=["L1H0 and L2H3", None],
+        through=["L1H0 (61 %) and L2H3 (22 %)", None],
     )
 
 

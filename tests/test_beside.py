@@ -34,7 +34,8 @@ def test_both_ways_the_word_is_a_company_by_the_smartphone(studied):
     toward = 1 if row["sense_a"] == "company" else -1
     assert toward * row["coordinate"] > 0.2
     assert row["difference"] > 0.2
-    assert row["source"].strip() == "smartphone" and row["share"] > 0.2
+    assert row["source"] == "smartphone" and row["share"] > 0.3
+    assert row["through"].startswith("L")
 
 
 def test_the_page_shows_both(studied, tmp_path):
@@ -43,7 +44,7 @@ def test_the_page_shows_both(studied, tmp_path):
     told = told[: told.index("</dl>")]
     assert "tiny-senses, left to right" in told and f"{BOTH_WAYS}, both ways" in told
     assert "no head&#39;s write at the word changes" in told or "no head's write at the word changes" in told
-    assert "“smartphone” directly supplies" in told
+    assert "Hide “smartphone”, and " in told and " of the coordinate is gone" in told
 
 
 def test_without_a_second_model_there_is_an_empty_frame():

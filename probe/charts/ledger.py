@@ -14,7 +14,8 @@ OTHER_HEADS, NO_HEAD = "#8d96a1", "#5f7f86"
 MOST_TOKENS = 24
 SUM = "all together"
 MEAN = 0.5  # where the mean of a sense stands
-LAST = ["other tokens", "token embedding", "position embedding", "MLPs", "attention biases", SUM]
+LAST = ["other tokens", "token embedding", "position embedding", "token type embedding", "MLPs"]
+LAST += ["attention biases", "norm biases", SUM]
 
 
 def ledger_bars(ledger: pd.DataFrame, word: str, *, sentence: int) -> pd.DataFrame:

@@ -9,6 +9,15 @@ from probe.charts.palette import INK, MUTED, WITH, finish, reference_line, sense
 from probe.numerals import percent
 
 TOP_SHARES = 6
+KINDS = {
+    "attention": "attention bias",
+    "norm": "norm bias",
+    "MLP": "MLP",
+    "token": "embedding",
+    "position": "embedding",
+}
+BIASES = {"attention bias": "attention biases", "norm bias": "norm biases"}
+COLOURS = {"head": WITH, "MLP": "#7f8b99", "embedding": MUTED} | dict.fromkeys(BIASES, MUTED)
 
 
 def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
@@ -22,8 +31,8 @@ def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
     heads, mlps = (_leading(mean[[kinds[name] == kind for name in mean.index]]) for kind in ("head", "MLP"))
     heads.sort(key=lambda name: -mean[name])
     embeddings = [name for name in mean.index if kinds[name] == "embedding"]
-    order = [*embeddings, *heads, "other heads", *mlps, "other MLPs", "attention biases"]
-    rest = {"head": "other heads", "MLP": "other MLPs", "bias": "attention biases"}
+    order = [*embeddings, *heads, "other heads", *mlps, "other MLPs", *BIASES.values()]
+    rest = {"head": "other heads", "MLP": "other MLPs"} | BIASES
     labels = {name: name if name in order else rest[kinds[name]] for name in mean.index}
     rows = rows.assign(label=rows["component"].map(labels), kind=rows["component"].map(kinds))
     gathered = rows.groupby(["sense_a", "sense_b", "label", "kind"], sort=False, as_index=False)["share"].sum()
@@ -34,7 +43,7 @@ def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
 
 def _kind(component: str) -> str:
     first = component.split(" ")[0]
-    return {"attention": "bias", "MLP": "MLP", "token": "embedding", "position": "embedding"}.get(first, "head")
+    return KINDS.get(first, "head")
 
 
 def _leading(mean: pd.Series) -> list[str]:
@@ -59,7 +68,7 @@ def share_bars(shares: pd.DataFrame, word: str) -> Any:
         "kind:N",
         title=None,
         legend=None,
-        scale=alt.Scale(domain=["head", "MLP", "embedding", "bias"], range=[WITH, "#7f8b99", MUTED, MUTED]),
+        scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())),
     )
     tip = [alt.Tooltip("label:N", title="component"), alt.Tooltip("mean:Q", title="share", format=".2%")]
     bars = alt.Chart(means).mark_bar(height={"band": 0.62}).encode(y=y, x=x, color=hue, tooltip=tip)

@@ -138,15 +138,23 @@ def showcase(frames: Frames) -> Section:
         item = {"word": row["word"], "sense": row["sense"], "mark": marks.get(row["sense"], ""), "parts": marked(row)}
         if row["reads_as"] is None or pd.isna(row["reads_as"]):
             others = frames["beside"][frames["beside"]["text"] == row["text"]]
-            told = [{"model": other["model"], "said": remarks.beside(other)} for other in others.to_dict("records")]
+            told = [
+                {"model": other["model"], "said": remarks.beside(other), "place": _place(other, marks)}
+                for other in others.to_dict("records")
+            ]
             after.append(item | {"said": remarks.later_words(row), "difference": row["difference"], "beside": told})
         else:
-            place = {"a": row["sense_a"], "b": row["sense_b"], "x": f"{_on_axis(row['coordinate']):.1f}"}
-            place |= {"mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}
+            place = _place(row, marks)
             known = bool(ranked[row["word"]])
             mark = ("✓" if row["reads_as"] == row["sense"] else "✗") if known else ""
             before.append(item | {"said": remarks.reading(row, known), "place": place, "verdict": mark})
     return {"before": before, "after": after}
+
+
+def _place(row: dict[Any, Any], marks: dict[str, str]) -> Section:
+    """A coordinate on the small axis between its two senses."""
+    ends = {"a": row["sense_a"], "b": row["sense_b"], "mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}
+    return ends | {"x": f"{_on_axis(row['coordinate']):.1f}", "mark": marks.get(row["sense"], "")}
 
 
 def _on_axis(coordinate: float) -> float:

@@ -39,17 +39,19 @@ def later_words(row: Row) -> str:
 
 
 def beside(row: Row) -> str:
-    """What another model, which reads on beyond the word, has at the same word: where it stands, and what supplied it directly."""
+    """What another model, which reads on beyond the word, has at the same word: where it stands, and without which word it would not."""
+    right = "as meant" if row["reads_as"] == row["sense"] else f"although {row['sense']} is meant"
     said = (
-        f"At the word it is nearest to {row['reads_as']} (coordinate {decimal(row['coordinate'])}, from −0.50 for {row['sense_b']} to 0.50 "
-        f"for {row['sense_a']}); with everything after the word removed, the largest change of a head's write is "
-        f"{percent(row['difference'])} of the largest ΔE."
+        f"At the word it is nearest to {row['reads_as']}, {right} (coordinate {decimal(row['coordinate'])}). With everything after the "
+        f"word removed, heads' writes there change by up to {percent(row['difference'])} of the largest ΔE."
     )
     if not row["shown"]:
         return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
-    if row["source"] is None:
-        return f"{said} {row['sense'].capitalize()} is meant."
-    return f"{said} Of what places it there, “{row['source']}” directly supplies {percent(row['share'])}, through {row['through']}."
+    known = bool(pd.notna(row["share"]))
+    if not known:
+        return said
+    lost = f"Hide “{row['source']}”, and {percent(row['share'])} of the coordinate is gone"
+    return f"{said} {lost}; single heads that are given what they carry then cost: {row['through']}."
 
 
 def reading(row: Row, ranked: bool) -> str:

@@ -21,9 +21,9 @@ from probe.embedded.bidirectional.hiding import Lists, hide, lists
 from probe.embedded.training import PARTS
 
 SEED = 1
-STEPS = 8000
+STEPS = 18000
 SIZE = 3300
-BATCH_TOKENS = 384
+BATCH_TOKENS = 1024
 SAMPLE = 30_000
 # Post-norm blocks want smaller steps than pre-norm ones.
 RATES = (0.01, 0.002)

@@ -59,7 +59,7 @@ def report(
     beside: Annotated[
         str | None,
         typer.Option(
-            help="A second model, for the sentences whose cue comes after the word; beside tiny-senses its companion that reads both ways."
+            help="A second model, for the sentences whose cue comes after the word; beside tiny-senses its companion that reads both ways ('' for none)."
         ),
     ] = None,
     max_memory: Annotated[
@@ -75,7 +75,7 @@ def report(
 
         typer.echo(write_page(shards, out, words=words))
     else:
-        models = (model, COMPANION.get(model) if beside is None else beside)
+        models = (model, COMPANION.get(model) if beside is None else beside or None)
         typer.echo(_report_study(words, models, sentences, out, (seed, permutations, max_memory)))
 
 
@@ -269,8 +269,9 @@ def main() -> None:
 def _command(models: tuple[str, str | None], sentences: Path | None, options: Mapping[str, Any]) -> str:
     """The `probe report` that makes the same page again, whatever the defaults will be then, without this machine's folders."""
     permutations = options["permutations"] if options["permutations"] != PERMUTATIONS else None
-    model, beside = (None if name is None else Path(name).name for name in models)
-    more = {"sentences": sentences and sentences.name, "beside": None if COMPANION.get(models[0]) == beside else beside}
+    model = Path(models[0]).name
+    beside = Path(models[1]).name if models[1] else "" if model in COMPANION else None
+    more = {"sentences": sentences and sentences.name, "beside": beside}
     more |= {"permutations": permutations, "seed": options["seed"]}
     return shlex.join(_again("report", *options["words"], model=model, **more))
 

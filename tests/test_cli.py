@@ -117,16 +117,17 @@ def test_a_wrong_option_points_to_the_help_of_its_command(run, arguments, comman
 @pytest.mark.parametrize(
     "given, made",
     [
-        ({}, "probe report bank mole --model tiny-senses --seed 3"),
-        ({"permutations": 99}, "probe report bank mole --model tiny-senses --permutations 99 --seed 3"),
-        ({"words": ["A b"]}, "probe report 'A b' --model tiny-senses --seed 3"),
+        ({}, "probe report bank mole --model small --seed 3"),
+        ({"permutations": 99}, "probe report bank mole --model small --permutations 99 --seed 3"),
+        ({"words": ["A b"]}, "probe report 'A b' --model small --seed 3"),
     ],
 )
 def test_the_command_of_a_page_spells_out_what_made_it(given, made):
     options = {"words": ["bank", "mole"], "seed": 3, "permutations": 1000} | given
-    assert cli._command("some/folder/tiny-senses", None, options) == made
-    own = cli._command("tiny-senses", Path("some/folder/own.jsonl"), options)
-    assert " --sentences own.jsonl " in own and "folder" not in own
+    assert cli._command(("some/folder/small", None), None, options) == made
+    own = cli._command(("small", "some/folder/other"), Path("some/folder/own.jsonl"), options)
+    assert " --sentences own.jsonl --beside other " in own and "folder" not in own
+    assert " --beside '' " in cli._command(("tiny-senses", None), None, options)
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,12 @@ import torch
 from torch import Tensor
 
 from probe.errors import CrossCheckError, InputError
-from probe.families.frozen import Norms, embeddings, norms_of
-from probe.families.general import General, blocks_of
+from probe.families.frozen import Norms, norms_of
+from probe.families.general import General, blocks_of, embeddings
 from probe.records import HEAD_VECTORS, TargetStates, Trace
 from probe.replay import Weights
 from probe.senses import Axis
+from probe.trace import with_embeddings
 
 CLOSES = 1e-4
 
@@ -180,18 +181,10 @@ def _looks_ahead(weights: Weights | General) -> bool:
 
 def states_at(trace: Trace, at: int) -> TargetStates:
     """What a trace holds of one position, as the states of one text."""
-    place, ids = torch.tensor([at]), torch.tensor([trace.tokens.ids[at]])
-    found = embeddings(trace.whole, ids, place)
-    token = found["token embedding"]
-    return TargetStates(
-        ids=ids,
-        target=place,
-        token_embedding=token,
-        position_embedding=found.get("position embedding", torch.zeros_like(token)),
-        resid=torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])[None],
-        mlp_out=trace.mlp_out[None, :, at],
-        **{name: getattr(trace, name)[None, :, :, at] for name in (*HEAD_VECTORS, "pattern")},
-    )
+    read = {name: getattr(trace, name)[None, :, :, at] for name in (*HEAD_VECTORS, "pattern")}
+    read |= {"mlp_out": trace.mlp_out[None, :, at]}
+    read |= {"resid": torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])[None]}
+    return with_embeddings(trace.whole, read, [trace.tokens.ids[at]], [at])
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:

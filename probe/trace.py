@@ -14,14 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from probe.errors import InputError
-from probe.families.ends import embedding_parts
-from probe.families.general import read_general
+from probe.families.general import General, embeddings, read_general
 from probe.families.hooked import read, read_at
 from probe.families.pairs import PairTrace, trace_pair
 from probe.families.table import WHOLE, require_whole
 from probe.models import Model
 from probe.records import HEAD_VECTORS, TargetStates, TargetTrace, Trace
-from probe.replay import read_weights
+from probe.replay import Weights, read_weights
 from probe.tokens import Tokens, batch_by_length, batch_of_like_length, in_order, tokenize
 
 if TYPE_CHECKING:
@@ -111,7 +110,9 @@ def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
     for start in range(0, len(ids), CHUNK):  # the square of a pattern is never held, only CHUNK of its rows
         chunk = ids[start : start + CHUNK]
         read = _read_last(model, [chunk], before, v[:, :, start : start + len(chunk)])
-    return TargetTrace(tokens, read_weights(model), at, _with_embeddings(model, read, [ids[at]], [at]), v.cpu())
+    return TargetTrace(
+        tokens, read_weights(model), at, with_embeddings(read_weights(model), read, [ids[at]], [at]), v.cpu()
+    )
 
 
 def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[int]) -> TargetStates:
@@ -130,7 +131,7 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
             whole = states.setdefault(name, part.new_zeros(len(sentences), *part.shape[1:-1], size))
             whole[batch, ..., : part.shape[-1]] = part
     last = [tokens.ids[target] for tokens, target in zip(sentences, targets, strict=True)]
-    return _with_embeddings(model, states, last, targets)
+    return with_embeddings(read_weights(model), states, last, targets)
 
 
 def _family_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[int]) -> TargetStates:
@@ -148,20 +149,9 @@ def _family_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[
         for name, part in read.items():
             states[name].append(part)
     order = in_order(batches)
-    last, places = (
-        torch.tensor([tokens.ids[at] for tokens, at in zip(sentences, targets, strict=True)]),
-        torch.tensor(targets),
-    )
-    raw = {name: tensor.cpu() for name, tensor in model.weights.items() if "embed" in name}
-    parts = embedding_parts(raw, last, places, model.config, dtype=model.dtype)
-    token = parts["token embedding"]
-    return TargetStates(
-        ids=last,
-        target=places,
-        token_embedding=token,
-        position_embedding=parts.get("position embedding", torch.zeros_like(token)),
-        **{name: torch.cat(found)[order] for name, found in states.items()},
-    )
+    together = {name: torch.cat(found)[order] for name, found in states.items()}
+    last = [tokens.ids[at] for tokens, at in zip(sentences, targets, strict=True)]
+    return with_embeddings(weights, together, last, targets)
 
 
 def run_hooked(
@@ -210,16 +200,18 @@ def _read_last(
     return {name: torch.stack(parts, dim=1) for name, parts in kept.items()}
 
 
-def _with_embeddings(
-    model: Model, read: Mapping[str, Tensor], ids: Sequence[int], targets: Sequence[int]
+def with_embeddings(
+    weights: Weights | General, read: Mapping[str, Tensor], ids: Sequence[int], targets: Sequence[int]
 ) -> TargetStates:
-    weights = read_weights(model)
+    """What was read at the targets, with the embeddings of the tokens there; no position vectors where a family has none."""
     last, target = torch.tensor(ids), torch.tensor(targets)
+    found = embeddings(weights, last, target)
+    token = found["token embedding"]
     return TargetStates(
         ids=last,
         target=target,
-        token_embedding=weights.wte[last.to(model.device)].cpu(),
-        position_embedding=weights.wpe[target.to(model.device)].cpu(),
+        token_embedding=token,
+        position_embedding=found.get("position embedding", torch.zeros_like(token)),
         **{name: whole.cpu() for name, whole in read.items()},
     )
 

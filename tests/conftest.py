@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from browser import chromium, opening
 from checkpoints import make_checkpoint
 
 import probe
@@ -24,6 +25,21 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(checkpoint: Path) -> Model:
     """The loaded `checkpoint`, float32 on the CPU; shared, so no test may leave a hook or a changed weight in it."""
     return probe.load(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium; a test that asks for it is skipped where Playwright is not installed."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with chromium(sync_api) as launched:
+        yield launched
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens pages, and says afterwards what they said, threw and asked for."""
+    with opening(browser) as opened:
+        yield opened
 
 
 @pytest.fixture

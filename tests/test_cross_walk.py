@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import MARKS, chromium, opening, serious_findings
+from browser import MARKS, serious_findings
 from families import family_model
 from test_translator import TRAINED
 from test_walk_page import cells, dots, number, settled
@@ -44,19 +44,6 @@ def pair(model):
 @pytest.fixture(scope="module")
 def page_path(walked, tmp_path_factory):
     return probe.write_walk(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with chromium(sync_api) as launched:
-        yield launched
-
-
-@pytest.fixture
-def open_page(browser):
-    with opening(browser) as opened:
-        yield opened
 
 
 def unpacked(walked, name):

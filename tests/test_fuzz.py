@@ -1,5 +1,6 @@
 """Hostile input at every door, a few hundred cases each, and the ones by name that once were, or could have been, trouble."""
 
+import csv
 import json
 import os
 import struct
@@ -8,7 +9,7 @@ from pathlib import Path
 import fuzzing
 import pytest
 from checkpoints import make_checkpoint
-from fuzzing import GOOD, read_both_ways, shares, small_model, try_cases
+from fuzzing import COLUMNS, GOOD, TARGETS, read_both_ways, shares, small_model, try_cases
 
 import probe
 from probe.errors import InputError, ModelError
@@ -18,6 +19,7 @@ from probe.sweep.streams import LONGEST_LINE, Source, sources, stream
 from probe.tokens import tokenize
 
 CASES = 2_500
+REPORT = Path(__file__).parent.parent / "reports" / "fuzz_campaign.csv"
 
 
 @pytest.mark.parametrize("name, cases", list(shares(CASES)))
@@ -33,6 +35,13 @@ def test_a_reader_that_loses_turns_or_doubles_rows_is_found_out(tmp_path, monkey
     monkeypatch.setattr(fuzzing, "stream", lambda source: iter(wrong(list(stream(source)))))
     with pytest.raises(AssertionError):
         read_both_ways(file)
+
+
+def test_a_campaign_of_a_hundred_thousand_cases_is_on_record():
+    rows = list(csv.DictReader(REPORT.open(encoding="utf-8")))
+    assert tuple(rows[0]) == COLUMNS and {row["target"] for row in rows} == {*TARGETS, "all"}
+    assert sum(int(row["cases"]) for row in rows[:-1]) == int(rows[-1]["cases"]) >= 100_000
+    assert all(int(row["taken"]) + int(row["refused"]) == int(row["cases"]) and row["failed"] == "0" for row in rows)
 
 
 def one(source: Path):

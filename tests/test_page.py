@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser import MARKS, chromium, opening, serious_findings
+from browser import MARKS, serious_findings
 from example_study import make_study
 
 import probe
@@ -12,7 +12,6 @@ from probe.numerals import decimal, measured
 from probe.report.appendix import dictionary
 from probe.report.excerpts import BAR
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = MARKS
 
 HOSTILE = (
@@ -34,18 +33,6 @@ HOSTILE = (
 
 
 EVIDENCE = ("verdicts", "distances", "routes", "curves", "random_sets", "controls", "ledger")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium(sync_api) as launched:
-        yield launched
-
-
-@pytest.fixture
-def open_page(browser):
-    with opening(browser) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

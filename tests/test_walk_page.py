@@ -3,11 +3,10 @@
 import re
 
 import pytest
-from browser import MARKS, chromium, opening, serious_findings
+from browser import MARKS, serious_findings
 
 import probe
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = MARKS
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -21,18 +20,6 @@ SECTIONS = [
     *("tokens", "embedding", "layernorm", "qkv", "scores", "scaling", "mask", "softmax", "values", "sum"),
     *("heads", "layers", "parameters", "certificate"),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium(sync_api) as launched:
-        yield launched
-
-
-@pytest.fixture
-def open_page(browser):
-    with opening(browser) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

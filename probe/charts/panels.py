@@ -41,7 +41,8 @@ def _lines(rows: pd.DataFrame, panel: Panel, variants: list[str]) -> Any:
     scale = alt.Scale(**kind, nice=False, padding=8)
     x = alt.X("x:Q", title=panel.x, scale=scale, axis=alt.Axis(values=_ticks(rows["x"]), format="d", grid=False))
     y_scale = alt.Scale(type="log") if log_y else alt.Scale(zero=True)
-    y_axis = alt.Axis(tickCount=4, format="~s") if log_y else alt.Axis(tickCount=4)
+    small = "datum.value < 1 ? format(datum.value, '~g') : format(datum.value, '~s')"  # .1 and not 100m
+    y_axis = alt.Axis(tickCount=4, labelExpr=small) if log_y else alt.Axis(tickCount=4)
     y = alt.Y("value:Q", title=panel.y, scale=y_scale, axis=y_axis)
     key = alt.Legend(orient="bottom", title=None, symbolSize=70, labelLimit=260) if len(variants) > 1 else None
     hue = alt.Color("variant:N", scale=alt.Scale(domain=variants, range=list(HUES[: len(variants)])), legend=key)

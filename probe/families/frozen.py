@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from probe.families import ends, forward
-from probe.families.general import General
+from probe.families.general import General, embeddings
 from probe.families.table import FAMILIES
 from probe.records import TargetStates
 from probe.replay import Weights
@@ -79,13 +79,3 @@ def norms_of(weights: Weights | General, states: TargetStates, depth: int) -> No
     scales = torch.stack([(one.var(-1, unbiased=False) + weights.config.epsilon).sqrt() for one in sums], dim=1)
     gains, biases = (torch.stack([one.cpu().double() for one in part]) for part in zip(*norms, strict=True))
     return Norms(gains, biases, scales)
-
-
-def embeddings(weights: Weights | General, ids: Tensor, places: Tensor) -> dict[str, Tensor]:
-    """What is added before the first block, by name, of single tokens at their places, on the CPU. `row -> row d_model`, types `d_model`"""
-    ids, places = ids.to(weights.device), places.to(weights.device)
-    if isinstance(weights, Weights):
-        found = {"token embedding": weights.wte[ids], "position embedding": weights.wpe[places]}
-    else:
-        found = ends.embedding_parts(weights.raw, ids, places, weights.config, dtype=weights.dtype)
-    return {name: vectors.cpu() for name, vectors in found.items()}

@@ -85,6 +85,16 @@ def embed(weights: General, ids: Tensor) -> Tensor:
     return ends.embed(weights.raw, ids, weights.config, dtype=weights.dtype)
 
 
+def embeddings(weights: Weights | General, ids: Tensor, places: Tensor) -> dict[str, Tensor]:
+    """What is added before the first block, by name, of single tokens at their places, on the CPU. `row -> row d_model`, types `d_model`"""
+    ids, places = ids.to(weights.device), places.to(weights.device)
+    if isinstance(weights, Weights):
+        found = {"token embedding": weights.wte[ids], "position embedding": weights.wpe[places]}
+    else:
+        found = ends.embedding_parts(weights.raw, ids, places, weights.config, dtype=weights.dtype)
+    return {name: vectors.cpu() for name, vectors in found.items()}
+
+
 def attend(weights: General, block: Block, resid: Tensor) -> dict[str, Tensor]:
     """q k v pattern z of one block from what enters it. `... pos d_model -> ... head pos d_head`, pattern `... query_pos key_pos`"""
     config = weights.config

@@ -156,6 +156,7 @@ def shares(frames: Frames) -> list[Section]:
                 "sum": total,
                 "pairs": number,
                 "token_is_zero": token == 0,
+                "normed": bool(mine["component"].str.startswith("norm bias").any()),
             }
         )
     return found

@@ -16,7 +16,7 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or len(architectures) != 1:
         kind = raw.get("model_type", WHOLE)
-        if kind not in FAMILIES:
+        if not isinstance(kind, str) or kind not in FAMILIES:
             raise _unsupported(folder, f"its model_type is {kind!r}")
         step = f'add "architectures": ["{FAMILIES[kind].architectures[0]}"] to config.json if that is what the model is'
         raise refuse(folder, f"config.json does not name one architecture (got {architectures!r})", step)

@@ -339,11 +339,11 @@ UNSUPPORTED = {
         {"architectures": ["FalconForCausalLM"], "model_type": "falcon"},
         "its architecture is FalconForCausalLM (model_type 'falcon'), and certified are GPT-2, BERT, RoBERTa, T5, BART, Marian",
     ),
-    "no architecture": (
+    "a list for a type": (
         {"architectures": None, "model_type": ["gpt2"]},
         "its model_type is ['gpt2'], and certified are GPT-2, BERT, RoBERTa, T5, BART, Marian, GPT-NeoX, Llama, Qwen2",
     ),
-    "a list for a type": (
+    "no architecture": (
         {"architectures": None, "model_type": "falcon"},
         "its model_type is 'falcon', and certified are GPT-2, BERT, RoBERTa, T5, BART, Marian, GPT-NeoX, Llama, Qwen2",
     ),

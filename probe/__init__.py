@@ -5,7 +5,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
 
     sentences, sentence_files, lexicon (+ lexicon/)    what is read: a user's sentences, the words that ship
     models (+ loading/, embedded/)                     what is loaded, and what must be true of it
-    families/                                          the architectures beside GPT-2: their table, hooks, forward, rows
+    families/                                          the architectures beside GPT-2: their table, hooks, formulas, rows; swaps in them
     tokens, trace, records, lens                       text to tokens, hooks to tensors, vectors to the tokens they read as
     handover                                           a trace as other packages draw it
     attention, replay, check                           the formulas, a forward from raw weights, the certificate
@@ -13,7 +13,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     senses, ledger, separation                         observation: sense axes, the residual stream as a sum, held-out AUROC
     engine, patching, effects, routes, head_sets       intervention: a fast forward, exact swaps, what they amount to, how, and together
     statistics, inference, verdicts, controls          how sure: intervals, corrected tests, what a head was shown to be
-    experiment, study, examples, suppliers             one word measured; the front door; single sentences to look at
+    experiment, study, examples, lessons, suppliers    one word measured; the front door; single sentences to look at
     columns, tidy, tables, head_tables                 the border to pandas
     charts/, pages/, report/, numerals                 pictures, what pages share, the report
     cli, terminal                                      the command line, what it prints

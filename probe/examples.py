@@ -1,34 +1,24 @@
-"""Single sentences to look at: what the leading heads read and write on them, and the lesson's own sentences.
+"""Single sentences to look at: what the leading heads read and write on them.
 
 `readings`: for the leading heads of each word, the attention of the word over real report sentences and ΔE by source token on
-the sense axis. `ledgers`: on the same sentences, the whole vector at the word as a sum. `showcase`: the sentences that every
-introduction uses, with the sense the model has at the word, or, where the cue comes later, the measured difference that the
-later words make there (none, in a causal model). `beside`: the same sentences in a model that may read both ways.
+the sense axis. `ledgers`: on the same sentences, the whole vector at the word as a sum.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
-import torch
 
-from probe import ledger, lexicon, senses
+from probe import ledger
 from probe.controls import clearest
-from probe.experiment import GATE, PairResult, WordResult
-from probe.families.general import read_whole
-from probe.lexicon import Showcase
+from probe.experiment import PairResult, WordResult
 from probe.material import Material
 from probe.models import Model
-from probe.numerals import listed, percent
-from probe.patching import swap_heads
 from probe.records import Trace
-from probe.senses import Axis
 from probe.splits import FIT, REPORT
-from probe.suppliers import WORTH_NAMING
 from probe.tidy import rounded
-from probe.tokens import Placed, Tokens, positions_of_span, tokenize
-from probe.trace import target_states, trace
+from probe.trace import trace
 
 LEADERS = 3
 PER_SENSE = 2
@@ -121,8 +111,10 @@ _LEDGER += ["norm", "contribution", "total", "closing"]
 
 def _ledger(model: Model, result: WordResult, row: int, pair: PairResult) -> pd.DataFrame:
     material, axis = result.material, pair.axis
-    text, target = material.sentences[row].text, material.targets[row]
-    shown, entries = trace(model, text), _entries(model, result, text, target, axis)
+    shown, target = trace(model, material.sentences[row].text), material.targets[row]
+    fit = [result.part(FIT, sense) for sense in (axis.sense_a, axis.sense_b)]
+    mean = ledger.average(shown.whole, result.states, *fit, depth=axis.depth)
+    entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=mean)
     rows = [
         asdict(entry) | {"role": None if entry.pos is None else _role(material, row, entry.pos)} for entry in entries
     ]
@@ -135,138 +127,3 @@ def _ledger(model: Model, result: WordResult, row: int, pair: PairResult) -> pd.
         total=axis.coordinate(shown.resid_post[axis.depth - 1, target]).item(),
         closing=ledger.close(shown, axis.depth, at=target),
     )
-
-
-def _entries(model: Model, result: WordResult, text: str, target: int, axis: Axis) -> list[ledger.Entry]:
-    """The ledger of one text, counted from what is written halfway between the senses of the axis on the fit part."""
-    fit = [result.part(FIT, sense) for sense in (axis.sense_a, axis.sense_b)]
-    shown = trace(model, text)
-    mean = ledger.average(shown.whole, result.states, *fit, depth=axis.depth)
-    return ledger.ledger(shown, axis.depth, at=target, axis=axis, average=mean)
-
-
-def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
-    """The lesson's sentences of the words studied.
-
-    `reads_as` is the sense whose mean (fit part, at the read-out) is nearest, only where the cue comes before the word.
-    `difference` is the largest change of any head's ΔE at the word when everything after the word is removed, relative to
-    the largest ΔE: zero up to rounding in a causal model.
-    """
-    by_word = {result.material.word: result for result in results}
-    rows = [
-        _show(model, by_word[item.word], item)
-        for item in lexicon.showcase()
-        if item.word in by_word
-        and item.sense in by_word[item.word].material.labels  # a user's senses may have other names
-    ]
-    return rounded(pd.DataFrame(rows, columns=_SHOWCASE))
-
-
-_SHOWCASE = [
-    "text",
-    "word",
-    "sense",
-    "start",
-    "end",
-    "cue",
-    "cue_start",
-    "cue_end",
-    "cue_after",
-    "note",
-    "reads_as",
-    "coordinate",
-]
-_SHOWCASE += ["sense_a", "sense_b", "difference"]
-
-
-def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
-    tokens = tokenize(model, item.text)
-    target = positions_of_span(tokens, item.start, item.end)[-1]
-    whole = trace(model, item.text)
-    resid = whole.resid_post[result.depth - 1, target]
-    fit = result.part(FIT)
-    labels = [result.material.labels[result.rows[index]] for index in fit]
-    reads_as = senses.nearest_sense(result.states.resid[fit, result.depth], labels, resid[None])[0]
-    axis = _pair_with(result, item.sense, reads_as).axis
-    seen = {
-        name: getattr(item, name) for name in ("text", "word", "sense", "start", "end", "cue", "cue_start", "cue_end")
-    }
-    seen |= {"cue_after": item.cue_after, "note": item.note}
-    if item.cue_after and model.config.causal:
-        seen |= {"reads_as": None, "coordinate": np.nan, "sense_a": None, "sense_b": None}
-    else:
-        coordinate = axis.coordinate(resid.double()).item()
-        seen |= {"reads_as": reads_as, "coordinate": coordinate, "sense_a": axis.sense_a, "sense_b": axis.sense_b}
-    return seen | {"difference": later_words_matter(model, whole, target)}
-
-
-def _pair_with(result: WordResult, sense: str, other: str) -> PairResult:
-    """The pair of two senses; of the other one and any third where both are the same or the sense is not in the study."""
-    both = [pair for pair in result.pairs if {sense, other} == set(pair.senses)]
-    return (both or [pair for pair in result.pairs if other in pair.senses])[0]
-
-
-def later_words_matter(model: Model, whole: Trace, target: int) -> float:
-    """The largest change of any head's ΔE at `target` when every later token is removed, relative to the largest ΔE."""
-    w_o = torch.stack([block.w_o for block in whole.whole.blocks]).cpu()  # layer head d_head d_model
-    alone_tokens = (
-        whole.tokens if model.config.causal else tokenize(model, whole.tokens.text[: whole.tokens.spans[target][1]])
-    )
-    cut = target_states(model, [alone_tokens], [target]).z[0]
-    full, alone = ((z.unsqueeze(-2) @ w_o).squeeze(-2) for z in (whole.z[:, :, target], cut))
-    return ((full - alone).abs().max() / full.abs().max()).item()
-
-
-def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
-    """The lesson's sentences whose cue comes after the word, read at the word in another model, which may read both ways.
-
-    Every other token is hidden in turn ([MASK] in its place, or taken out where the tokenizer has no mask): `source` is the one whose
-    absence costs most of the coordinate, `share` how much of it, and `through` the heads that cost most of that alone, when each has
-    the z that it has without the source. Missing where the word does not stand on the side that is meant.
-    """
-    by_word = {result.material.word: result for result in results}
-    late = [item for item in lexicon.showcase() if item.cue_after and item.word in by_word]
-    rows = [
-        _beside(model, by_word[item.word], item) for item in late if item.sense in by_word[item.word].material.labels
-    ]
-    return rounded(pd.DataFrame(rows, columns=BESIDE))
-
-
-BESIDE = ["model", "text", "word", "sense", "reads_as", "coordinate", "sense_a", "sense_b", "shown", "difference"]
-BESIDE += ["source", "share", "through"]
-
-
-def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
-    shown = _show(model, result, item)
-    pair = _pair_with(result, item.sense, str(shown["reads_as"]))
-    found = {name: shown[name] for name in BESIDE if name in shown}
-    found |= {"model": model.name, "shown": pair.gate_p < GATE, "source": None, "share": np.nan, "through": None}
-    if shown["reads_as"] != item.sense:
-        return found
-    tokens, axis = tokenize(model, item.text), pair.axis
-    word = positions_of_span(tokens, item.start, item.end)
-    others = [pos for pos, (start, end) in enumerate(tokens.spans) if start < end and pos not in word]
-    hidden = [_without(model, tokens, pos, word[-1]) for pos in others]
-    states = target_states(model, [tokens, *(one for one, _ in hidden)], [word[-1], *(at for _, at in hidden)])
-    whole, *without = axis.coordinate(states.resid[:, axis.depth]).tolist()
-    lost = [(whole - left) / whole for left in without]
-    lead = int(np.argmax(lost))
-    text, donor = [Placed(tokens.ids, word[-1])], states.z[[lead + 1], : axis.depth]
-    moved = swap_heads(read_whole(model), text, donor, (axis.u / axis.gap)[None])[0, ..., 0].double() / -whole
-    heads = [(float(cost), f"L{layer}H{head}") for layer, row in enumerate(moved) for head, cost in enumerate(row)]
-    leading = sorted((one for one in heads if one[0] >= WORTH_NAMING), reverse=True)[:LEADERS]
-    told = listed([f"{name} ({percent(cost)})" for cost, name in leading])
-    piece = tokens.pieces[others[lead]].strip() or tokens.labels[others[lead]]
-    return found | {"source": piece, "share": lost[lead], "through": told or "no head by itself"}
-
-
-def _without(model: Model, tokens: Tokens, pos: int, at: int) -> tuple[Tokens, int]:
-    """The tokens with one of them hidden, and where the word is read then."""
-    mask = model.tokenizer.mask_token_id
-    if mask is not None:
-        ids = (*tokens.ids[:pos], mask, *tokens.ids[pos + 1 :])
-        return replace(tokens, ids=ids), at
-    parts = {
-        name: getattr(tokens, name)[:pos] + getattr(tokens, name)[pos + 1 :] for name in ("ids", "pieces", "spans")
-    }
-    return replace(tokens, **parts), at - (pos < at)

@@ -1,7 +1,7 @@
 """The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
 
 The front door: it chooses the words, certifies the model before anything else, measures word by word (`probe.experiment`)
-and collects one tidy frame per question (`probe.tables`, `probe.examples`). It stands to the right of `tables` because a
+and collects one tidy frame per question (`probe.tables`, `probe.examples`, `probe.lessons`). It stands to the right of `tables` because a
 Study is what the user holds: frames, never tensors.
 """
 
@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 import pandas as pd
 
-from probe import cost, examples, lexicon, tables
+from probe import cost, examples, lessons, lexicon, tables
 from probe.check import Certificate, certify
 from probe.controls import measure_controls
 from probe.cost import Plan
@@ -90,7 +90,7 @@ def study(
     frames["controls"] = tables.controls(measured)
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
-    frames["showcase"] = examples.showcase(model, results)
+    frames["showcase"] = lessons.showcase(model, results)
     frames["beside"] = _read_beside(beside, frames["showcase"], options)
     made: dict[str, object] = {
         "words": chosen,
@@ -108,10 +108,10 @@ def _read_beside(model: Model | None, showcase: pd.DataFrame, options: Options) 
     """The sentences with a late cue in another model, which is certified first; its axes come from the lexicon's sentences."""
     late = showcase.loc[showcase["cue_after"].astype(bool), "word"].unique() if model else ()
     if model is None or not len(late):
-        return pd.DataFrame(columns=examples.BESIDE)
+        return pd.DataFrame(columns=lessons.BESIDE)
     materials = [prepare(model, _sentences_of(word, None, model), word) for word in late]
     certify(model, [material.sentences[0].text for material in materials]).require()
-    return examples.beside(model, [observe_word(model, material, options) for material in materials])
+    return lessons.beside(model, [observe_word(model, material, options) for material in materials])
 
 
 def plan(

@@ -24,8 +24,8 @@ from handmade import (
 import probe
 from probe import effects, patching, statistics
 from probe.errors import InputError
-from probe.examples import later_words_matter
 from probe.experiment import Options, study_word
+from probe.lessons import later_words_matter
 from probe.material import prepare
 from probe.replay import read_weights
 from probe.tokens import positions_of_span, tokenize

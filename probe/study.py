@@ -1,8 +1,8 @@
 """The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
 
 The front door: it chooses the words, certifies the model before anything else, measures word by word (`probe.experiment`)
-and collects one tidy frame per question (`probe.tables`, `probe.examples`, `probe.lessons`). It stands to the right of `tables` because a
-Study is what the user holds: frames, never tensors.
+and collects one tidy frame per question (`probe.tables`, `probe.examples`, `probe.lessons`). It stands to the right of `tables`
+because a Study is what the user holds: frames, never tensors.
 """
 
 from collections.abc import Callable, Sequence

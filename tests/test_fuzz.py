@@ -15,6 +15,7 @@ import probe
 from probe.errors import InputError, ModelError
 from probe.sentences import read_sentences
 from probe.sweep.deal import read_all
+from probe.sweep.page import read_manifest
 from probe.sweep.streams import LONGEST_LINE, Source, sources, stream
 from probe.tokens import tokenize
 
@@ -42,6 +43,14 @@ def test_a_campaign_of_a_hundred_thousand_cases_is_on_record():
     assert tuple(rows[0]) == COLUMNS and {row["target"] for row in rows} == {*TARGETS, "all"}
     assert sum(int(row["cases"]) for row in rows[:-1]) == int(rows[-1]["cases"]) >= 100_000
     assert all(int(row["taken"]) + int(row["refused"]) == int(row["cases"]) and row["failed"] == "0" for row in rows)
+
+
+@pytest.mark.parametrize("name", [10**400, "9" * 400, "../elsewhere", "", None, ["x"]])
+def test_a_manifest_that_names_no_set_of_ours_is_refused(name, tmp_path):
+    made = dict.fromkeys(("counts", "layers", "heads", "model", "origin")) | {"shards": [], "set": name}
+    (tmp_path / "manifest.json").write_text(json.dumps(made))
+    with pytest.raises(InputError, match="no finished sweep is there"):
+        read_manifest(tmp_path)
 
 
 def one(source: Path):

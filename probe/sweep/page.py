@@ -49,10 +49,12 @@ def read_manifest(sweep: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
     try:
         made = json.loads((place / "manifest.json").read_bytes())
         folder = place if place.name == f"{SET}{made['set']}" else place / f"{SET}{made['set']}"
-        known = isinstance(made["shards"], list) and {"counts", "layers", "heads", "model", "origin"} <= set(made)
+        named = isinstance(made["set"], str) and made["set"].isalnum()  # a name of ours, and no way to somewhere else
+        whole = isinstance(made["shards"], list) and {"counts", "layers", "heads", "model", "origin"} <= set(made)
+        known = named and whole and folder.is_dir()
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         known = False
-    if not known or not folder.is_dir():
+    if not known:
         raise InputError(
             f"Reading the sweep in {place}: no finished sweep is there, expected the folder that `probe sweep --out` wrote; run "
             "that command to its end first."

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EMBEDDED", "Available", "Config", "Model", "Origin", "available", "load"]
 
-EMBEDDED = ("tiny-senses", "tiny-translator")
+EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 DTYPES = (torch.float32, torch.float64)
 SHORT_TEXT = "The mole dug under the river bank."

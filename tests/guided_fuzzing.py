@@ -1,12 +1,12 @@
 """The same doors as `fuzzing`, with cases that coverage leads to: `python tests/guided_fuzzing.py "sentences.csv" --seconds 60`.
 
 Atheris (which has to be installed beside the project's own packages) watches which lines of probe each case reaches and changes the
-bytes that hypothesis draws its cases from. It ends at the first case that fails, with its traceback, or when the time is over.
+bytes that hypothesis draws its cases from. It ends at the first case that fails, with its traceback, or when the time is over, with
+the number of cases.
 """
 
 import argparse
 import sys
-from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,20 +24,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    target, counts = fuzzing.TARGETS[chosen.target], Counter[str]()
+    target = fuzzing.TARGETS[chosen.target]
     with TemporaryDirectory() as place:
 
         @settings(deadline=None, database=None)
         @given(target.draw)
         def attempt(case: object) -> None:
-            counts[target.attempt(Path(place), case)] += 1
+            target.attempt(Path(place), case)
 
         options = [f"-max_total_time={chosen.seconds}", f"-seed={chosen.seed}", "-max_len=4096"]
         atheris.Setup([sys.argv[0], *options], attempt.hypothesis.fuzz_one_input)
-        try:
-            atheris.Fuzz()
-        finally:
-            sys.stderr.write(f"{chosen.target}: {dict(counts)}\n")
+        atheris.Fuzz()
 
 
 if __name__ == "__main__":

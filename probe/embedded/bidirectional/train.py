@@ -21,7 +21,7 @@ from probe.embedded.bidirectional.hiding import Lists, hide, lists
 from probe.embedded.training import PARTS
 
 SEED = 1
-STEPS = 18000
+STEPS = 12000
 SIZE = 3300
 BATCH_TOKENS = 1024
 SAMPLE = 30_000

@@ -25,7 +25,6 @@ from pathlib import Path
 
 import pandas as pd
 
-import probe
 from probe import charts
 
 charts.as_pictures()  # no network
@@ -92,4 +91,4 @@ long = table.melt(["model", "machines"], ["hours", "measuring_hours"], "variant"
 long["variant"] = long["variant"].map({"hours": "all of it", "measuring_hours": "measuring alone"})
 picture = charts.line_panels(long.rename(columns={"model": "panel", "machines": "x"}), panels)
 charts.save(picture, out / "ten_million_sentences.png")
-picture, probe.__version__
+picture

@@ -59,7 +59,7 @@ def report(
     beside: Annotated[
         str | None,
         typer.Option(
-            help="A second model, for the sentences whose cue comes after the word; beside tiny-senses its companion that reads both ways ('' for none)."
+            help="A model that reads both ways, for the lesson's sentences whose cue comes after the word ('' for none)."
         ),
     ] = None,
     max_memory: Annotated[

@@ -4,6 +4,7 @@ Causal columns are missing where the model does not separate the senses at the w
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -146,12 +147,13 @@ def routes(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def curves(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Faithfulness and necessity of the first `size` heads, in the order found on the select part; `added` is the last of them."""
+    """Faithfulness and necessity of the first `size` heads, in the order found on the select part; `added` those that joined since the size before."""
     parts = []
     for result in results:
         curve = result.curves
         if curve is not None:
-            added = [None if size == 0 else "L{}H{}".format(*curve.order[size - 1]) for size in curve.sizes]
+            joined = [curve.order[less:size] for less, size in pairwise((0, *curve.sizes))]
+            added = [", ".join("L{}H{}".format(*head) for head in heads) or None for heads in joined]
             columns = {
                 "size": curve.sizes,
                 "added": added,

@@ -117,7 +117,7 @@ def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 BESIDE = ["model", "text", "word", "sense", "reads_as", "coordinate", "sense_a", "sense_b", "shown", "difference"]
-BESIDE += ["source", "share", "through"]
+BESIDE += ["source", "share", "through", "cue", "cue_share"]
 
 
 def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
@@ -125,6 +125,7 @@ def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, objec
     pair = _pair_with(result, item.sense, str(shown["reads_as"]))
     found = {name: shown[name] for name in BESIDE if name in shown}
     found |= {"model": model.name, "shown": pair.gate_p < GATE, "source": None, "share": np.nan, "through": None}
+    found |= {"cue": item.cue, "cue_share": np.nan}
     if shown["reads_as"] != item.sense:
         return found
     tokens, axis = tokenize(model, item.text), pair.axis
@@ -141,7 +142,11 @@ def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, objec
     leading = sorted((one for one in heads if one[0] >= WORTH_NAMING), reverse=True)[:LEADERS]
     told = listed([f"{name} ({percent(cost)})" for cost, name in leading])
     piece = tokens.pieces[others[lead]].strip() or tokens.labels[others[lead]]
-    return found | {"source": piece, "share": lost[lead], "through": told or "no head by itself"}
+    found |= {"source": piece, "share": lost[lead], "through": told or "no head by itself"}
+    if item.cue_start is None or item.cue_end is None:
+        return found
+    cue = positions_of_span(tokens, item.cue_start, item.cue_end)
+    return found | {"cue_share": max(cost for pos, cost in zip(others, lost, strict=True) if pos in cue)}
 
 
 def _without(model: Model, tokens: Tokens, pos: int, at: int) -> tuple[Tokens, int]:

@@ -71,6 +71,7 @@ def study(
     sentences are read whose cue comes after the word (the frame `beside`). `planned` is told the cost before the work, and may raise.
     """
     report = progress or (lambda stage, share: None)
+    _require_both_ways(beside)
     materials = _materials(model, words, corpus)
     chosen = [material.word for material in materials]
     options = Options(seed, max_pairs, permutations)
@@ -102,6 +103,18 @@ def study(
     made |= {"beside": beside.name} if beside else {}
     data = corpus.sha256 if corpus else lexicon.sha256(chosen)
     return Study(model.name, model.origin, made, certificate, frames, data)
+
+
+def _require_both_ways(beside: Model | None) -> None:
+    """Raises before any work for a model beside that could add nothing: it must have one stack, and read on beyond a word."""
+    if beside is None:
+        return
+    require_single(beside.config.architecture, "a study")
+    if beside.config.causal:
+        raise InputError(
+            f"Reading the sentences whose cue comes after the word beside the study: {beside.name} reads left to right only, expected a "
+            "model that reads both ways; give tiny-senses-bidirectional or another BERT or RoBERTa."
+        )
 
 
 def _read_beside(model: Model | None, showcase: pd.DataFrame, options: Options) -> pd.DataFrame:

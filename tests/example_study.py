@@ -285,6 +285,8 @@ def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
         source=["carbon", None],
         share=[0.58, np.nan],
         through=["L1H0 (61 %) and L2H3 (22 %)", None],
+        cue=["dioxide", "orange"],
+        cue_share=[0.12, np.nan],
     )
 
 

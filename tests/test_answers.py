@@ -296,3 +296,12 @@ def test_small_numbers_are_powers_of_ten_and_zero_is_zero():
 
 def test_lists_read_as_english():
     assert [numerals.listed(list(items)) for items in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
+
+
+def test_a_smallest_set_names_every_head_also_where_sizes_grow_in_steps():
+    size = [0, 1, 3, 6]
+    kept = [0.0, 0.5, 0.95, 1.0]
+    curves = pd.DataFrame({"word": "bank", "size": size, "smallest": 3, "faithfulness": kept})
+    curves = curves.assign(faithfulness_low=kept, faithfulness_high=kept)
+    curves["added"] = [None, "L0H0", "L0H1, L1H0", "L1H1, L2H0, L2H1"]
+    assert answers.smallest_set({"curves": curves}, "bank").names == ["L0H0", "L0H1", "L1H0"]

@@ -3,7 +3,7 @@
 import pytest
 
 import probe
-from probe.errors import UnsupportedModel
+from probe.errors import InputError, UnsupportedModel
 from probe.models import EMBEDDED
 
 BOTH_WAYS = "tiny-senses-bidirectional"
@@ -50,6 +50,16 @@ def test_the_page_shows_both(studied, tmp_path):
 def test_without_a_second_model_there_is_an_empty_frame():
     studied = probe.study(probe.load("tiny-senses"), "bank", permutations=99)
     assert studied.beside.empty and "beside" not in studied.options
+
+
+def test_a_causal_model_beside_is_refused_before_the_work():
+    model = probe.load("tiny-senses")
+    with pytest.raises(InputError) as caught:
+        probe.study(model, "seal", beside=model, planned=lambda plan: pytest.fail("it had begun"))
+    assert str(caught.value) == (
+        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads left to right only, expected a model "
+        "that reads both ways; give tiny-senses-bidirectional or another BERT or RoBERTa."
+    )
 
 
 def test_an_encoder_decoder_beside_is_refused():

@@ -99,6 +99,8 @@ def test_the_leading_heads_restore_the_sense_and_beat_every_random_set(study):
         curve = study.curves[study.curves["word"] == word].set_index("size")
         smallest = int(curve["smallest"].iloc[0])
         assert smallest <= 4
+        joined = ", ".join(curve["added"].dropna()).split(", ")
+        assert len(joined) == len(set(joined)) == curve.index.max()
         assert curve.loc[smallest, "faithfulness"] >= 0.9 > curve.loc[smallest - 1, "faithfulness"]
         random = study.random_sets[(study.random_sets["word"] == word) & (study.random_sets["size"] == smallest)]
         assert len(random) > 20 and random["faithfulness"].max() < curve.loc[smallest, "faithfulness_low"]

@@ -50,7 +50,7 @@ _Y = "share of the sense gap"
 _LINES = {"faithfulness": KEPT, "necessity": LOST}
 _SHARES = alt.Axis(format=".0%", values=[0, 0.25, 0.5, 0.75, 0.9, 1])
 _TOOLTIP = [
-    alt.Tooltip("added:N", title="last to join"),
+    alt.Tooltip("added:N", title="joined"),
     alt.Tooltip("size:Q", title="heads"),
     alt.Tooltip("what:N", title="what"),
     alt.Tooltip("value:Q", title="share of the gap", format=".1%"),

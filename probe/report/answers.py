@@ -168,7 +168,7 @@ def smallest_set(frames: Frames, word: str) -> SmallestSet | None:
     if not reaching:
         return None
     found = reaching[0]
-    names = rows.loc[rows["size"].between(1, found["size"]), "added"].tolist()
+    names = [name for added in rows.loc[rows["size"].between(1, found["size"]), "added"] for name in added.split(", ")]
     kept = measured(found["faithfulness"], found["faithfulness_low"], found["faithfulness_high"])
     return SmallestSet(names, float(found["faithfulness"]), kept, int(rows["size"].max()))
 

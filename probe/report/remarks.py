@@ -47,11 +47,13 @@ def beside(row: Row) -> str:
     )
     if not row["shown"]:
         return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
-    known = bool(pd.notna(row["share"]))
+    known, marked = (bool(pd.notna(row[name])) for name in ("share", "cue_share"))
     if not known:
         return said
     lost = f"Hide “{row['source']}”, and {percent(row['share'])} of the coordinate is gone"
-    return f"{said} {lost}; single heads that are given what they carry then cost: {row['through']}."
+    if marked and row["cue"] != row["source"]:
+        lost += f" (“{row['cue']}” by itself: {percent(row['cue_share'])})"
+    return f"{said} {lost}. Heads that alone cost most of it: {row['through']}."
 
 
 def reading(row: Row, ranked: bool) -> str:

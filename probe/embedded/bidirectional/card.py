@@ -49,7 +49,8 @@ Cue behind the word ({frames} frames, the cue 1, 2, 3 or more tokens behind, `bi
 
 {behind}
 
-The example sentences, read at the word (in bold) with the means of all these sentences with seen cues:
+The example sentences, read at the word (in bold) with the means of all these sentences with seen cues
+(`probe report` fits on the lexicon's sentences alone, whose cue comes first: there some of these fall on the other side):
 
 {shown}
 

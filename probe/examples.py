@@ -4,15 +4,17 @@
 the sense axis. `ledgers`: on the same sentences, the whole vector at the word as a sum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from probe import ledger
 from probe.controls import clearest
 from probe.experiment import PairResult, WordResult
+from probe.families.general import read_whole
 from probe.material import Material
 from probe.models import Model
 from probe.records import Trace
@@ -95,12 +97,14 @@ def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.Dat
     `contribution` (fraction of the gap) is counted from what the component writes halfway between the two senses of the row, on
     the fit part: a sentence's rows sum to its `total`. Only senses that are apart from another; see `probe.ledger`.
     """
-    parts = [
-        _ledger(model, result, row, pair)
-        for result in results
-        for row in _example_rows(result, seed)
-        if (pair := _pair_of(result, result.material.labels[row])).effects is not None
-    ]
+    parts = []
+    for result in results:
+        rows = [(row, _pair_of(result, result.material.labels[row])) for row in _example_rows(result, seed)]
+        apart = {pair.senses: pair for _, pair in rows if pair.effects is not None}
+        averages = {senses: _average(model, result, pair) for senses, pair in apart.items()}
+        parts += [
+            _ledger(model, result, row, pair, averages[pair.senses]) for row, pair in rows if pair.senses in apart
+        ]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_LEDGER)
     return rounded(frame[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
 
@@ -109,12 +113,18 @@ _LEDGER = ["word", "sense", "sentence", "sense_a", "sense_b", "component", "laye
 _LEDGER += ["norm", "contribution", "total", "closing"]
 
 
-def _ledger(model: Model, result: WordResult, row: int, pair: PairResult) -> pd.DataFrame:
+def _average(model: Model, result: WordResult, pair: PairResult) -> Mapping[str, Tensor]:
+    """What every component writes halfway between the two senses, on the fit part."""
+    fit = [result.part(FIT, sense) for sense in pair.senses]
+    return ledger.average(read_whole(model), result.states, *fit, depth=pair.axis.depth)
+
+
+def _ledger(
+    model: Model, result: WordResult, row: int, pair: PairResult, average: Mapping[str, Tensor]
+) -> pd.DataFrame:
     material, axis = result.material, pair.axis
     shown, target = trace(model, material.sentences[row].text), material.targets[row]
-    fit = [result.part(FIT, sense) for sense in (axis.sense_a, axis.sense_b)]
-    mean = ledger.average(shown.whole, result.states, *fit, depth=axis.depth)
-    entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=mean)
+    entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=average)
     rows = [
         asdict(entry) | {"role": None if entry.pos is None else _role(material, row, entry.pos)} for entry in entries
     ]

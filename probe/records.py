@@ -4,6 +4,7 @@ A record checks its own shapes. ΔE is never stored whole: one head at one posit
 computed on demand from the hooked z, pattern and V.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from html import escape
@@ -25,7 +26,7 @@ HEAD_VECTORS = ("q", "k", "v", "z")
 STREAMS = ("x", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 
-class HeadWrites:
+class HeadWrites(ABC):
     """ΔE of single heads, for records with `stack`, `z: layer head query_pos d_head`, `v: layer head key_pos d_head` and `pattern`."""
 
     stack: Weights | Stack
@@ -44,8 +45,9 @@ class HeadWrites:
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
 
+    @abstractmethod
     def _require_place(self, **place: int) -> None:
-        raise NotImplementedError
+        """Raises InputError for a layer, a head or a position `at` that is not there."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ because a Study is what the user holds: frames, never tensors.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 
 import pandas as pd
@@ -93,12 +93,7 @@ def study(
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = lessons.showcase(model, results)
     frames["beside"] = _read_beside(beside, frames["showcase"], options)
-    made: dict[str, object] = {
-        "words": chosen,
-        "seed": seed,
-        "max_pairs": max_pairs,
-        "permutations": permutations,
-    }
+    made = {"words": chosen} | asdict(options)
     made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
     made |= {"beside": beside.name} if beside else {}
     data = corpus.sha256 if corpus else lexicon.sha256(chosen)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from shipping import require_command_makes, require_complete
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerFast
 
 from probe import lexicon
@@ -122,12 +121,8 @@ def test_the_files_are_small_and_whole() -> None:
 
 @TRAINED
 def test_plain_transformers_loads_it_completely() -> None:
-    model, info = AutoModelForMaskedLM.from_pretrained(FOLDER, output_loading_info=True)
-    assert isinstance(model, BertForMaskedLM)
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     tokenizer = shipped()[1]
-    assert isinstance(tokenizer, PreTrainedTokenizerFast)
-    assert len(tokenizer) == model.config.vocab_size
+    require_complete(FOLDER, AutoModelForMaskedLM, BertForMaskedLM, tokenizer)
 
 
 @TRAINED
@@ -316,14 +311,7 @@ def test_one_seed_trains_one_model() -> None:
 @TRAINED
 @pytest.mark.slow
 def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
-    out = tmp_path / "made"
-    command = [sys.executable, "-m", "probe.embedded.bidirectional.train", "--out", out, "--seed", "7", "--steps", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert {path.name for path in FOLDER.iterdir()} <= {path.name for path in out.iterdir()}
-    text = (out / "card.md").read_text("utf-8")
-    assert "--seed 7 --steps 20" in text and text in done.stdout
-    model = AutoModelForMaskedLM.from_pretrained(out)
-    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))
+    require_command_makes(FOLDER, "bidirectional", AutoModelForMaskedLM, tmp_path / "made")
 
 
 def test_held_out_cues_of_a_sense_are_a_fifth() -> None:

@@ -4,6 +4,7 @@
 weights show nothing. The general engine runs every swap.
 """
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,8 +47,6 @@ BOTH = (
 
 def named(sentences):
     """Frames with the cue behind the word are not those with the cue before it."""
-    from dataclasses import replace
-
     half = len(sentences) // 2
     return [
         replace(row, frame=f"{row.frame} {side}", pair=f"{row.pair} {side}")
@@ -132,21 +131,18 @@ def writes_of_an_encoder_without_the_head():
 @cache
 def nulls():
     """Senses dealt to cue words at random, RUNS times: AUROC of every head as dealt and under every relabelling."""
-    from dataclasses import replace
-
     writes, found = writes_of_an_encoder_without_the_head(), []
-    words = sorted(set(cue_words(SENTENCES)))
+    cues = cue_words(SENTENCES)
+    words = sorted(set(cues))
     for run in range(RUNS):
         rng = np.random.default_rng(run)
         chosen = rng.permutation(words)[:36].tolist()
         sense = {word: SENSES[number % 2] for number, word in enumerate(chosen)}
         part = {word: number // 16 for number, word in enumerate(chosen)}  # 16 cue words to fit, 20 to score
-        rows = [row for row, word in enumerate(cue_words(SENTENCES)) if word in sense]
-        rows = sorted(
-            rng.permutation(rows)[:180].tolist(), key=lambda row: sense[cue_words(SENTENCES[row : row + 1])[0]]
-        )
-        dealt = [replace(SENTENCES[row], sense=sense[cue_words(SENTENCES[row : row + 1])[0]]) for row in rows]
-        of = [min(part[cue_words([one])[0]], 1) for one in dealt]
+        rows = [row for row, word in enumerate(cues) if word in sense]
+        rows = sorted(rng.permutation(rows)[:180].tolist(), key=lambda row: sense[cues[row]])
+        dealt = [replace(SENTENCES[row], sense=sense[cues[row]]) for row in rows]
+        of = [min(part[cues[row]], 1) for row in rows]
         parts = tuple([place for place, number in enumerate(of) if number == which] for which in (0, 1))
         with pytest.MonkeyPatch.context() as patch:
             without_intervals(patch)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from shipping import require_command_makes, require_complete
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from probe import lexicon
@@ -60,12 +59,8 @@ def test_the_files_are_small_and_whole() -> None:
 
 
 def test_plain_transformers_loads_it_completely() -> None:
-    model, info = AutoModelForCausalLM.from_pretrained(FOLDER, output_loading_info=True)
-    assert isinstance(model, GPT2LMHeadModel)
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     tokenizer = shipped()[1]
-    assert isinstance(tokenizer, PreTrainedTokenizerFast)
-    assert len(tokenizer) == model.config.vocab_size
+    model = require_complete(FOLDER, AutoModelForCausalLM, GPT2LMHeadModel, tokenizer)
     assert tokenizer.bos_token == tokenizer.eos_token == tokenizer.unk_token == "<|endoftext|>"
     assert tokenizer.bos_token_id == model.config.bos_token_id == model.config.eos_token_id
 
@@ -230,12 +225,5 @@ def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
 
 @pytest.mark.slow
 def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
-    out = tmp_path / "made"
-    command = [sys.executable, "-m", "probe.embedded.causal.train", "--out", str(out), "--seed", "7", "--steps", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert {path.name for path in FOLDER.iterdir()} <= {path.name for path in out.iterdir()}
-    text = (out / "card.md").read_text("utf-8")
-    assert "--seed 7 --steps 20" in text and text in done.stdout
-    model = AutoModelForCausalLM.from_pretrained(out)
-    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))
+    require_command_makes(FOLDER, "causal", AutoModelForCausalLM, tmp_path / "made")
     assert cards.count_types(["A b-c d's", "a D's"]) == 3

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -11,6 +9,7 @@ from random import Random
 import pytest
 import torch
 from safetensors.torch import load_file
+from shipping import require_command_makes, require_complete
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditionalGeneration, PreTrainedTokenizerFast
 
 from probe import lexicon
@@ -264,12 +263,8 @@ def test_the_files_are_small_and_whole() -> None:
 
 @TRAINED
 def test_plain_transformers_loads_it_completely() -> None:
-    model, info = AutoModelForSeq2SeqLM.from_pretrained(FOLDER, output_loading_info=True)
-    assert isinstance(model, BartForConditionalGeneration)
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     tokenizer = shipped()[1]
-    assert isinstance(tokenizer, PreTrainedTokenizerFast)
-    assert len(tokenizer) == model.config.vocab_size
+    model = require_complete(FOLDER, AutoModelForSeq2SeqLM, BartForConditionalGeneration, tokenizer)
     assert tokenizer.bos_token_id == model.config.decoder_start_token_id
     assert tokenizer.eos_token_id == model.config.eos_token_id
 
@@ -379,11 +374,4 @@ def test_every_frame_has_both_slots_in_both_languages() -> None:
 @TRAINED
 @pytest.mark.slow
 def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
-    out = tmp_path / "made"
-    command = [sys.executable, "-m", "probe.embedded.translator.train", "--out", out, "--seed", "7", "--steps", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert {path.name for path in FOLDER.iterdir()} <= {path.name for path in out.iterdir()}
-    text = (out / "card.md").read_text("utf-8")
-    assert "--seed 7 --steps 20" in text and text in done.stdout
-    model = AutoModelForSeq2SeqLM.from_pretrained(out)
-    assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))
+    require_command_makes(FOLDER, "translator", AutoModelForSeq2SeqLM, tmp_path / "made")

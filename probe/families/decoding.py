@@ -97,7 +97,7 @@ def carry(parts: Parts, run: Decoded, donor_z: Tensor, swapped: Tensor) -> Tenso
     for layer, (block, crossing) in enumerate(parts.layers()):
         z = _look_back(parts, block, resid, run.own[layer], bias)
         middle = forward.leave(block, resid, z, config)["resid_mid"]
-        x = _normed(crossing, middle, config)
+        x = forward.enter(crossing, middle, config)
         q = forward.project(x, crossing.w_q, crossing.b_q)
         k, v = run.read[layer]
         z = formulas.mix(_pattern(parts, q, k, "cross", None), v)
@@ -109,7 +109,7 @@ def carry(parts: Parts, run: Decoded, donor_z: Tensor, swapped: Tensor) -> Tenso
 
 def _look_back(parts: Parts, block: Block, resid: Tensor, before: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
     """z of self-attention at the last position of every variant, its own key and value in place of the unchanged run's."""
-    x = _normed(block, resid, parts.config)
+    x = forward.enter(block, resid, parts.config)
     q, *own = forward.ask(block, x, x, parts.config)
     k, v = (
         torch.cat([known[:, :-1].expand(len(resid), -1, -1, -1), new], dim=-2)
@@ -121,12 +121,6 @@ def _look_back(parts: Parts, block: Block, resid: Tensor, before: tuple[Tensor, 
 def _pattern(parts: Parts, q: Tensor, k: Tensor, name: str, bias: Tensor | None) -> Tensor:
     scores = forward.score(q, k, parts.config, parts.attentions[name], bias)
     return forward.softmax(scores, parts.config)
-
-
-def _normed(block: Block, resid: Tensor, config: Config) -> Tensor:
-    if not FAMILIES[config.architecture].norm_first:
-        return resid
-    return forward.norm(resid, block.norm, block.norm_bias, config)
 
 
 def _embed(parts: Parts, ids: Sequence[int], side: str) -> Tensor:

@@ -90,13 +90,20 @@ def attend(
     `pos d_model -> ...`, shapes as in `probe.records.Trace`; `memory: key_pos d_model` is what cross-attention reads. What
     comes after the pattern is computed from `pattern` where one is given: one that was rounded, so that its rounding ends there.
     """
-    x = norm(resid_pre, block.norm, block.norm_bias, config) if FAMILIES[config.architecture].norm_first else resid_pre
+    x = enter(block, resid_pre, config)
     q, k, v = ask(block, x, x if memory is None else memory, config)
     scores = score(q, k, config, attention, bias)
     own = softmax(scores, config)
     z = formulas.mix(own if pattern is None else pattern.to(own), v)
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": own, "z": z}
     return steps | leave(block, resid_pre, z, config)
+
+
+def enter(block: Block, resid_pre: Tensor, config: Config) -> Tensor:
+    """x, what attention reads of the stream: through the norm where the family has it in front. Shape unchanged."""
+    if not FAMILIES[config.architecture].norm_first:
+        return resid_pre
+    return norm(resid_pre, block.norm, block.norm_bias, config)
 
 
 def ask(block: Block, x: Tensor, source: Tensor, config: Config) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,10 +116,15 @@ def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[st
     """What the heads write and the stream behind it: delta_e attn_out resid_mid. `... pos d_model, ... head pos d_head`"""
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
+    return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": add(block, resid_pre, attn_out, config)}
+
+
+def add(block: Block, resid_pre: Tensor, attn_out: Tensor, config: Config) -> Tensor:
+    """E′ behind attention: the sum, through the norm where the family has it behind. `... pos d_model`, twice"""
     resid_mid = resid_pre + attn_out
-    if not FAMILIES[config.architecture].norm_first:
-        resid_mid = norm(resid_mid, block.norm, block.norm_bias, config)
-    return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": resid_mid}
+    if FAMILIES[config.architecture].norm_first:
+        return resid_mid
+    return norm(resid_mid, block.norm, block.norm_bias, config)
 
 
 def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> dict[str, Tensor]:

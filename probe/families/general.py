@@ -98,7 +98,7 @@ def embeddings(weights: Weights | General, ids: Tensor, places: Tensor) -> dict[
 def attend(weights: General, block: Block, resid: Tensor) -> dict[str, Tensor]:
     """q k v pattern z of one block from what enters it. `... pos d_model -> ... head pos d_head`, pattern `... query_pos key_pos`"""
     config = weights.config
-    x = forward.norm(resid, block.norm, block.norm_bias, config) if FAMILIES[config.architecture].norm_first else resid
+    x = forward.enter(block, resid, config)
     q, k, v = forward.ask(block, x, x, config)
     bias = forward.position_bias(weights.raw, config, weights.attention, resid.shape[-2])
     pattern = forward.softmax(forward.score(q, k, config, weights.attention, bias), config)
@@ -109,9 +109,7 @@ def finish(weights: General, block: Block, resid: Tensor, z: Tensor) -> Tensor:
     """What leaves the block when its heads carry z. `... pos d_model, ... head pos d_head -> ... pos d_model`"""
     config = weights.config
     attn_out = z.transpose(-3, -2).flatten(-2) @ block.w_o.flatten(0, 1)
-    resid_mid = resid + (attn_out if block.b_o is None else attn_out + block.b_o)
-    if not FAMILIES[config.architecture].norm_first:
-        resid_mid = forward.norm(resid_mid, block.norm, block.norm_bias, config)
+    resid_mid = forward.add(block, resid, attn_out if block.b_o is None else attn_out + block.b_o, config)
     return forward.mlp(block, resid_mid, resid, config)["resid_post"]
 
 

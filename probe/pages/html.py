@@ -64,6 +64,12 @@ def style(templates: Environment, name: str, values: Mapping[str, object]) -> Ma
     return Markup(templates.get_template(name).render(colours, tint=tint, **values))
 
 
+def assets(templates: Environment, *, sheet: str, script: str, values: Mapping[str, object]) -> dict[str, Markup | str]:
+    """What every page carries, by the names that its template has for them: style, script, vega, and the policy that allows just these."""
+    made, code, drawing = style(templates, sheet, values), Markup(templates.get_template(script).render()), vega()
+    return {"style": made, "script": code, "vega": drawing, "policy": policy(made, [drawing, code])}
+
+
 @cache
 def vega() -> Markup:
     """Everything that draws a chart, as one script."""

@@ -6,8 +6,6 @@ What keeps the file by itself is in `probe.pages.html`; without scripts the answ
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 from probe import charts
 from probe.pages import html
 from probe.report import answers, appendix, evidence, excerpts, sections
@@ -22,8 +20,6 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
     frames, columns = study.frames, appendix.dictionary(study.frames)
     templates = html.environment("probe.report")
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
-    style = html.style(templates, "style.css.j2", values)
-    script, vega = Markup(templates.get_template("page.js").render()), html.vega()
     return templates.get_template("ambiguity.html.j2").render(
         all_verdicts=[(name, charts.MARKS[name], charts.MEANINGS[name]) for name in ORDER],
         causal=bool(frames["words"]["causal"].all()),
@@ -44,8 +40,5 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
         downloads=appendix.downloads(frames | {"columns": columns}),
         dictionary=columns.to_dict("records"),
         manifest=manifest,
-        style=style,
-        script=script,
-        vega=vega,
-        policy=html.policy(style, [vega, script]),
+        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
     )

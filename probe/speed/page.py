@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from probe import charts
 from probe.charts import Panel
@@ -28,17 +27,13 @@ def write_page(
     seconds megabytes` · `exponents`: `shape axis quantity exponent square_share square_from`.
     """
     templates, scaling = html.environment("probe.speed", "probe.report"), frames["scaling"]
-    style = html.style(templates, "style.css.j2", {"tints": 1, "bar": 0, "leaders": 0})
-    script, vega = Markup(templates.get_template("page.js").render()), html.vega()
+    values = {"tints": 1, "bar": 0, "leaders": 0}
     page = templates.get_template("speed.html.j2").render(
         rows=[_row(row) for row in frames["targets"].to_dict("records")],
         pictures=[(title, _picture(scaling[scaling["axis"] == axis], axis)) for axis, title in AXES.items()],
         exponents=[_exponent(row) for row in frames["exponents"].to_dict("records")],
         machine=dict(machine) | {"date": date},
-        style=style,
-        script=script,
-        vega=vega,
-        policy=html.policy(style, [vega, script]),
+        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
     )
     return write_folder(out, {PAGE: page}, frames=frames, made={"machine": dict(machine), "date": date}) / PAGE
 

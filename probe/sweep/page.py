@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from probe import charts
 from probe.errors import InputError
@@ -99,10 +98,7 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
     """The page as one self-contained HTML file."""
     templates = html.environment("probe.sweep", "probe.report")
     templates.filters["grouped"] = lambda number: f"{number:,}".replace(",", "\u202f")
-    style = html.style(
-        templates, "style.css.j2", {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
-    )
-    script, vega = Markup(templates.get_template("page.js").render()), html.vega()
+    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
     maps = frames["word_heads"].assign(verdict=NO_VERDICT)
     return templates.get_template("sweep.html.j2").render(
         question=f"Which heads move {_some(words)}?",
@@ -116,10 +112,7 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
         dictionary=frames["columns"].to_dict("records"),
         level=LEVEL,
         smallest=percent(SMALLEST),
-        style=style,
-        script=script,
-        vega=vega,
-        policy=html.policy(style, [vega, script]),
+        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
     )
 
 

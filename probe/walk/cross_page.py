@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from probe import attention
 from probe.charts import grid, weights
@@ -31,8 +30,6 @@ def render(walk: "CrossWalk", manifest: Mapping[str, Any]) -> str:
     """The page of a walk through cross-attention; `manifest` says what made it."""
     templates = html.environment("probe.walk", "probe.report")
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
-    style = html.style(templates, "walk.css.j2", values)
-    script, vega = Markup(templates.get_template("cross.js").render()), html.vega()
     tokens, certificate = walk.frames["tokens"], walk.frames["certificate"]
     return templates.get_template("cross.html.j2").render(
         walk=walk,
@@ -46,10 +43,7 @@ def render(walk: "CrossWalk", manifest: Mapping[str, Any]) -> str:
         downloads=[{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in walk.frames.items()],
         manifest=manifest,
         data=html.as_json(walk.block),
-        style=style,
-        script=script,
-        vega=vega,
-        policy=html.policy(style, [vega, script]),
+        **html.assets(templates, sheet="walk.css.j2", script="cross.js", values=values),
     )
 
 

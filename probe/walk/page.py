@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import pandas as pd
-from markupsafe import Markup
 
 from probe import attention, replay
 from probe.charts import grid, stream, vectors, weights
@@ -64,8 +63,6 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     templates = html.environment("probe.walk", "probe.report")
     templates.filters |= {"grouped": lambda number: thin(f"{number:,}"), "thin": thin}
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
-    style = html.style(templates, "walk.css.j2", values)
-    script, vega = Markup(templates.get_template("walk.js").render()), html.vega()
     d_head = walk.block["sizes"]["d_head"]
     return templates.get_template("walk.html.j2").render(
         walk=walk,
@@ -85,10 +82,7 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
         downloads=[{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in walk.frames.items()],
         manifest=manifest,
         data=html.as_json(walk.block),
-        style=style,
-        script=script,
-        vega=vega,
-        policy=html.policy(style, [vega, script]),
+        **html.assets(templates, sheet="walk.css.j2", script="walk.js", values=values),
     )
 
 

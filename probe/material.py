@@ -13,6 +13,9 @@ from probe.lexicon import Corpus, LeftOut, Sentence
 from probe.models import Model
 from probe.tokens import Tokens, find_word, positions_of_span, tokenize
 
+LATE = "the cue comes after the word, where a causal model cannot have read it yet"
+SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+
 
 @dataclass(frozen=True)
 class Material:
@@ -76,13 +79,11 @@ def _without_late_cues(material: Material) -> Material:
     prefixes = [cut.ids[: target + 1] for cut, target in zip(material.tokens, material.targets, strict=True)]
     for prefix, sense in zip(prefixes, material.labels, strict=True):
         senses_of.setdefault(prefix, set()).add(sense)
-    late = "the cue comes after the word, where a causal model cannot have read it yet"
-    same = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
     rows, left_out = [], []
     for row, (sentence, cue, target) in enumerate(
         zip(material.sentences, material.cues, material.targets, strict=True)
     ):
-        reason = late if cue is not None and cue[0] > target else same if len(senses_of[prefixes[row]]) > 1 else None
+        reason = LATE if cue is not None and cue[0] > target else SAME if len(senses_of[prefixes[row]]) > 1 else None
         rows += [row] if reason is None else []
         left_out += [] if reason is None else [LeftOut(sentence.text, reason)]
     return material.keep(rows, left_out)
@@ -102,12 +103,15 @@ def _require_word_in_span(sentence: Sentence) -> None:
 def _require_two_senses(material: Material) -> None:
     found = list(dict.fromkeys(material.labels))
     if len(found) < 2:
-        lost = (
-            f" ({len(material.left_out)} sentences were left out: {material.left_out[-1].reason})"
-            if material.left_out
+        reasons = [row.reason for row in material.left_out]
+        lost = f" ({len(reasons)} sentences were left out: {reasons[-1]})" if reasons else ""
+        unseen = {LATE, SAME} & set(reasons)
+        other = (
+            ", with the cue before the word, or take a model that reads both ways, as tiny-senses-bidirectional"
+            if unseen
             else ""
         )
         raise InputError(
             f"Comparing the senses of {material.word!r}: got {f'only {found[0]!r}' if found else 'no usable sentence'}{lost}, "
-            "expected sentences of at least two senses; give sentences of another sense, with the cue before the word."
+            f"expected sentences of at least two senses; give sentences of another sense{other}."
         )

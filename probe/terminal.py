@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "tiny-senses"
 # Who reads beside whom the sentences whose cue comes after the word.
-COMPANION = {"tiny-senses": "tiny-senses-bidirectional"}
+COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
 
 ModelOption = Annotated[str, typer.Option("--model", help="An embedded name, a hub name or a folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

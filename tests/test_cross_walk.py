@@ -18,6 +18,7 @@ from probe import attention, charts
 from probe.charts.grid import token_grid
 from probe.check import certify_pair
 from probe.cli import main
+from probe.families.crossing import first_token
 from probe.walk import cross_frames
 from probe.walk.cross_frames import OF_LONG
 from probe.walk.cross_page import NAMES, TABLES, pictures
@@ -81,7 +82,7 @@ def test_a_word_of_the_target_is_followed_where_it_is_chosen(model, walked, pair
     close(walked.frames["values"]["logit"].to_numpy(), added, rtol=1e-3, atol=1e-6)
 
 
-def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model):
+def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, pair):
     walked = probe.walk(model, SOURCE, target=TARGET, word="bank")
     assert walked.at == len(probe.trace(model, SOURCE, TARGET).target) - 1
     added = probe.cross_logits(model, probe.trace(model, SOURCE, TARGET), "bank")[:, :, -1].sum(-1)
@@ -90,6 +91,8 @@ def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model):
     best = walked.frames["heads"].query(f"layer == {walked.layer} and head == {walked.head}")["logit"].item()
     assert f"by itself adds {best:.2f} to the logit of “bank”".replace("-", "−") in walked.answer
     assert f"together add {added.sum().item():.2f}.".replace("-", "−") in walked.answer
+    above = pair.logits[-1] - pair.logits[-1].mean()
+    assert f"the whole logit is {above[first_token(model, TARGET, 'bank')]:.2f};".replace("-", "−") in walked.answer
 
 
 def test_without_a_word_the_longest_write_at_the_last_token_is_followed(model, pair):
@@ -161,8 +164,7 @@ def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked
             "llama",
             {"text": SOURCE, "target": TARGET},
             probe.InputError,
-            "Walking a text through llama: it has no decoder for a target; leave --target away, or take an encoder-decoder as "
-            + "tiny-translator.",
+            "Walking a text through llama: it has no decoder for a target; take an encoder-decoder, as tiny-translator.",
         ),
         (
             "bart",

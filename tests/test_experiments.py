@@ -299,7 +299,8 @@ def test_only_late_cues_are_refused_in_one_sentence(model):
         probe.study(model, corpus=corpus_of(late))
     assert str(error.value) == (
         f"Comparing the senses of 'lock': got no usable sentence (40 sentences were left out: {LATE}), "
-        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word."
+        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word, or take a model "
+        "that reads both ways, as tiny-senses-bidirectional."
     )
 
 

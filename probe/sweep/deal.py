@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
+from probe.material import LATE, SAME
 from probe.provenance import content_key
 from probe.sentences import REPEATS, Sentence, bad_rows, check_row
 from probe.splits import FIT, MIN_PER_SENSE, REPORT
@@ -26,8 +27,6 @@ from probe.sweep.streams import Source, stream
 INDEX = "rows"
 BUFFERED = 64
 LONGEST_TEXT = 100_000
-LATE = "the cue comes after the word, where a causal model cannot have read it yet"
-SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
 DONOR = "donor"
 Record = dict[str, Any]
 

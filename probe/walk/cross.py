@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from probe.check import Certificate, certify_pair
@@ -82,7 +83,7 @@ def walk_cross(
         found = directly.directions(model, pair, directly.toward(model, token))
         added = directly.by_source(pair, found)
     layer, number, because = _choose(pair, at, head, added, word)
-    scene = CrossScene(pair, at, layer, number, word, added)
+    scene = CrossScene(pair, at, layer, number, word, token, added)
     return CrossWalk(
         model_name=model.name,
         origin=model.origin,
@@ -94,7 +95,7 @@ def walk_cross(
         layer=layer,
         head=number,
         because=because,
-        answer=_answer(scene),
+        answer=_answer(model, scene),
         frames=frames(model, scene, certificate),
         block=carried(model, scene),
     )
@@ -129,11 +130,11 @@ def _choose(
     return layers[place], number, f"L{layers[place]}H{number} is followed because, of {among}, it {by}."
 
 
-def _answer(scene: CrossScene) -> str:
+def _answer(model: Model, scene: CrossScene) -> str:
     """What the page says first."""
     pair, (layer, head, at) = scene.pair, (scene.layer, scene.head, scene.at)
     after, name = f"After “{pair.target.pieces[at].strip()}”", f"L{layer}H{head}"
-    if scene.added is None:
+    if scene.added is None or scene.token is None:
         size = decimal(float(lengths(pair)[0][layer, head, at]))
         return f"{after}, {name} adds a vector of length {size}, {_mostly(pair, shares(scene, layer)[head, at])}."
     parts, whole, heads = (
@@ -143,7 +144,20 @@ def _answer(scene: CrossScene) -> str:
     )
     return (
         f"{after}, {name} by itself adds {decimal(float(parts.sum()))} to the logit of “{scene.word}”, {_mostly(pair, parts)}; all "
-        f"{heads} heads of cross-attention together add {decimal(whole)}."
+        f"{heads} heads of cross-attention together add {decimal(whole)}. {_whole(model, pair.logits[at], scene.token)}"
+    )
+
+
+def _whole(model: Model, logits: Tensor, token: int) -> str:
+    """The whole logit that heads add to, beside the largest of any other token."""
+    above = logits - logits.mean()
+    others = above.clone()
+    others[token] = -torch.inf
+    rival = int(others.argmax())
+    name = model.tokenizer.decode([rival]).strip()
+    return (
+        f"Against the mean of all tokens the whole logit is {decimal(float(above[token]))}; that of “{name}”, the likeliest "
+        f"other, is {decimal(float(above[rival]))}."
     )
 
 

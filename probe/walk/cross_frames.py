@@ -28,7 +28,7 @@ NEXT = 5
 class CrossScene:
     """One trace of two texts, the position and head that are followed first, and what a word's logit gets from where.
 
-    `added: layer head query_pos key_pos`, None where no word was asked for.
+    `token` is that word's first, `added: layer head query_pos key_pos`; both None where no word was asked for.
     """
 
     pair: PairTrace
@@ -36,6 +36,7 @@ class CrossScene:
     layer: int
     head: int
     word: str | None
+    token: int | None
     added: Tensor | None
 
     @cached_property

@@ -8,7 +8,7 @@ import pandas as pd
 
 from probe.check import Certificate, certify
 from probe.errors import InputError
-from probe.families.table import require_whole
+from probe.families.table import WHOLE, require_whole
 from probe.models import Model, Origin
 from probe.parameters import Count, count_tensors
 from probe.provenance import content_key
@@ -111,6 +111,11 @@ def walk(
     check_target(model, target, beside)
     if target is not None:
         return walk_cross(model, text, target, word=word, head=head)
+    return _walk_word(model, text, word, head, beside)
+
+
+def _walk_word(model: Model, text: str, word: str | None, head: Head, beside: str | None) -> Walk:
+    """The walk of a single text, at its word."""
     require_whole(model.config.architecture, "a walk")
     here = choose.place(model, text, word)
     there = choose.beside(model, here, beside)
@@ -147,7 +152,8 @@ def check_target(model: Model, target: str | None, beside: str | None) -> None:
     if two and target is None:
         found = "it is an encoder-decoder; give the translation so far with --target"
     elif target is not None and not two:
-        found = "it has no decoder for a target; leave --target away, or take an encoder-decoder as tiny-translator"
+        found = "it has no decoder for a target; take an encoder-decoder, as tiny-translator"
+        found += ", or leave --target away" if model.config.architecture == WHOLE else ""
     elif target is not None and beside is not None:
         found = "a walk through two texts compares no word with another sentence; leave --beside away"
     else:

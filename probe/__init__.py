@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from probe.study import Study, study
     from probe.tokens import positions_of_word, tokenize
     from probe.trace import target_states, trace, trace_target
-    from probe.walk import CrossWalk, Walk, walk, write_walk
+    from probe.walk import AttentionWalk, Walk, walk, write_walk
 
 __version__ = "0.1.0"
 
@@ -94,7 +94,7 @@ _HOME = {
     "write_evaluation": "evaluation.evaluate",
     "walk": "walk",
     "Walk": "walk",
-    "CrossWalk": "walk",
+    "AttentionWalk": "walk",
     "write_walk": "walk",
     "count_parameters": "parameters",
     "ProbeError": "errors",
@@ -145,7 +145,7 @@ __all__ = [
     "write_evaluation",
     "walk",
     "Walk",
-    "CrossWalk",
+    "AttentionWalk",
     "write_walk",
     "count_parameters",
     "ProbeError",

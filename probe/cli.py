@@ -22,7 +22,7 @@ from probe.terminal import COMPANION, DEFAULT_MODEL, JsonOption, ModelOption
 
 if TYPE_CHECKING:
     from probe.cost import Plan
-    from probe.walk import CrossWalk, Walk
+    from probe.walk import AttentionWalk, Walk
 
 INTERRUPTED = 130
 PERMUTATIONS = 1000
@@ -276,10 +276,10 @@ def _command(models: tuple[str, str | None], sentences: Path | None, options: Ma
     return shlex.join(_again("report", *options["words"], model=model, **more))
 
 
-def _walk_command(model: str, walked: "Walk | CrossWalk") -> str:
+def _walk_command(model: str, walked: "Walk | AttentionWalk") -> str:
     """The `probe walk` that makes the same page again, without this machine's folders."""
     asked = walked.options
-    text = str(asked.pop("source" if "source" in asked else "text"))
+    text = str(asked.pop("text"))
     first = {name: asked.pop(name) for name in ("target", "word", "beside") if name in asked}
     return shlex.join(_again("walk", text, **first, model=Path(model).name, **asked))
 

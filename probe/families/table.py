@@ -166,7 +166,7 @@ def require_whole(architecture: str, doing: str) -> None:
     if architecture != WHOLE:
         family = FAMILIES[architecture]
         paired = family.kind == "encoder-decoder"
-        works = "trace, check and a walk with a target" if paired else "trace, check, report and evaluate"
+        works = "trace, check and a walk with a target" if paired else "trace, check, report, evaluate and walk"
         raise UnsupportedModel(
             f"Cannot do {doing} with a {family.name} model: so far it works for GPT-2 only, and for {family.name} {works} do; "
             "take a GPT-2 or tiny-senses."

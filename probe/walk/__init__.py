@@ -1,4 +1,4 @@
-"""One sentence through one model, step by step, with its real numbers; or what a translation reads of its source.
+"""One sentence through one model, step by step, with its real numbers; of families beside GPT-2, one attention.
 
 choose     which word, which other sentence, which head, which tokens are drawn
 scene      what every part looks at
@@ -8,12 +8,12 @@ frames     tensors -> tables (torch stops here)
 carried    tensors -> what the page needs to follow another head or token
 record     all of it together -> Walk
 page       frames and charts -> one HTML file
-cross, cross_frames, cross_page    the same for cross-attention: its record -> CrossWalk, tables and arrays, the page
+attended, attended_frames, attended_page    the same for one attention, cross or own: its record -> AttentionWalk, tables and arrays, the page
 folder     page, tables and manifest -> files
 """
 
-from probe.walk.cross import CrossWalk
+from probe.walk.attended import AttentionWalk
 from probe.walk.folder import write_walk
 from probe.walk.record import Walk, walk
 
-__all__ = ["CrossWalk", "Walk", "walk", "write_walk"]
+__all__ = ["AttentionWalk", "Walk", "walk", "write_walk"]

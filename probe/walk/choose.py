@@ -1,9 +1,10 @@
 """What a walk follows: the word and its tokens, the same word in another sentence, the head, the tokens that are drawn.
 
 Without a head given, it is the one that carries most from the other words into the word: ‖Σ_j A[t, j] V[j] W_O‖ / ‖E′[t]‖ over the
-tokens j of the text before the word. BOS and the word itself are left out of the sum, because many heads rest there and write
-the same whatever the text says; divided by the length of the stream after that layer's attention, because the stream grows with
-depth. It is a choice of where to look first, not a finding about the head.
+tokens j of the text before the word, and behind it where the model reads both ways. Special tokens and the word itself are left out
+of the sum, because many heads rest there and write the same whatever the text says; divided by the length of the stream after that
+layer's attention, E′ = E + Σ ΔE + b_O, because the stream grows with depth. It is a choice of where to look first, not a finding
+about the head.
 """
 
 import re
@@ -54,6 +55,10 @@ class Place:
         first = self.positions[0] if at in self.positions else at
         return list(range(int(self.tokens.bos), first))
 
+    def others(self) -> list[int]:
+        """The positions on both sides of the word that are no special tokens."""
+        return [pos for pos, (start, end) in enumerate(self.tokens.spans) if start < end and pos not in self.positions]
+
 
 def place(model: Model, text: str, word: str | None) -> Place:
     """Where `word` stands in `text`, the last word of the text by default. Raises InputError where it does not."""
@@ -89,9 +94,9 @@ def _usable(model: Model, text: str, word: str) -> bool:
 
 def moved(trace: Trace, layer: int, *, at: int, sources: Sequence[int]) -> Tensor:
     """How far each head of a layer moves position `at` by what it takes from `sources`: ‖Σ A V W_O‖ / ‖E′‖. `-> head`"""
-    w_o = trace.weights.blocks[layer].w_o.cpu()
+    w_o, after = trace.stack.blocks[layer].w_o.cpu(), trace.resid_pre[layer, at] + trace.attn_out[layer, at]
     z = attention.mix(trace.pattern[layer][:, at : at + 1, list(sources)], trace.v[layer][:, list(sources)])
-    return attention.write(z, w_o)[:, 0].norm(dim=-1) / trace.resid_mid[layer, at].norm()
+    return attention.write(z, w_o)[:, 0].norm(dim=-1) / after.norm()
 
 
 def check_head(model: Model, layer: int | None, head: int | None) -> None:
@@ -109,21 +114,23 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
         )
 
 
-def choose_head(trace: Trace, here: Place, layer: int | None, head: int | None) -> tuple[int, int, str]:
+def choose_head(
+    trace: Trace, here: Place, layer: int | None, head: int | None, *, causal: bool = True
+) -> tuple[int, int, str]:
     """The layer and head to follow, and why in a sentence; what was asked for was checked by `check_head`."""
     if layer is not None and head is not None:
         return layer, head, f"L{layer}H{head} was asked for."
-    return _largest(trace, here, range(trace.weights.shape[0]) if layer is None else [layer])
+    return _largest(trace, here, range(len(trace.stack.blocks)) if layer is None else [layer], causal)
 
 
-def _largest(trace: Trace, here: Place, layers: Sequence[int]) -> tuple[int, int, str]:
-    sources = here.context()
-    whole = not sources  # a word with nothing before it: only what it takes from itself and BOS is there
-    taken = list(range(here.at + 1)) if whole else sources
+def _largest(trace: Trace, here: Place, layers: Sequence[int], causal: bool) -> tuple[int, int, str]:
+    sources = here.context() if causal else here.others()
+    whole = not sources  # a word with nothing beside it: only what it takes from itself and special tokens is there
+    taken = list(range(here.at + 1 if causal else len(trace.tokens))) if whole else sources
     sizes = torch.stack([moved(trace, layer, at=here.at, sources=taken) for layer in layers])
     place, head = divmod(int(sizes.argmax()), sizes.shape[1])
     among = f"{sizes.numel()} heads" if len(layers) > 1 else f"{sizes.numel()} heads of layer {layers[0]}"
-    by = "most" if whole else "most by what it takes from the words before"
+    by = "most" if whole else f"most by what it takes from the {'words before' if causal else 'other words'}"
     why = (
         f"L{layers[place]}H{head} is followed because, of {among}, it moves “{here.word}” {by}: with a vector "
         f"{percent(float(sizes[place, head]))} as long as the word's own after that layer's attention."

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from probe.pages.folder import WALK, check_folder, write_folder
 from probe.provenance import manifest
-from probe.walk import cross_page
-from probe.walk.cross import CrossWalk
+from probe.walk import attended_page
+from probe.walk.attended import AttentionWalk
 from probe.walk.page import render
 
 if TYPE_CHECKING:
     from probe.walk.record import Walk
 
 
-def write_walk(walk: "Walk | CrossWalk", out: str | os.PathLike[str], *, command: str = "") -> Path:
+def write_walk(walk: "Walk | AttentionWalk", out: str | os.PathLike[str], *, command: str = "") -> Path:
     """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
 
     `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
@@ -32,5 +32,5 @@ def write_walk(walk: "Walk | CrossWalk", out: str | os.PathLike[str], *, command
         dtype=walk.certificate.dtype,
         options=walk.options,
     )
-    html = cross_page.render(walk, made) if isinstance(walk, CrossWalk) else render(walk, made)
+    html = attended_page.render(walk, made) if isinstance(walk, AttentionWalk) else render(walk, made)
     return write_folder(out, {WALK: html}, frames=walk.frames, made=made) / WALK

@@ -8,7 +8,7 @@ import pandas as pd
 
 from probe.check import Certificate, certify
 from probe.errors import InputError
-from probe.families.table import WHOLE, require_whole
+from probe.families.table import WHOLE
 from probe.models import Model, Origin
 from probe.parameters import Count, count_tensors
 from probe.provenance import content_key
@@ -16,8 +16,8 @@ from probe.tables import certificate_rows
 from probe.tidy import rounded
 from probe.trace import trace
 from probe.walk import choose
+from probe.walk.attended import AttentionWalk, Head, walk_pair, walk_word
 from probe.walk.carried import Block, carried
-from probe.walk.cross import CrossWalk, walk_cross
 from probe.walk.frames import frames
 from probe.walk.scene import Scene
 
@@ -66,17 +66,14 @@ class Walk:
         )
 
 
-Head = tuple[int | None, int | None]
-
-
 @overload
 def walk(
     model: Model, text: str, *, word: str | None = None, head: Head = (None, None), beside: str | None = None
-) -> Walk: ...
+) -> Walk | AttentionWalk: ...
 @overload
 def walk(
     model: Model, text: str, target: str, *, word: str | None = None, head: Head = (None, None), beside: None = None
-) -> CrossWalk: ...
+) -> AttentionWalk: ...
 @overload
 def walk(
     model: Model,
@@ -86,7 +83,7 @@ def walk(
     word: str | None = None,
     head: Head = (None, None),
     beside: str | None = None,
-) -> Walk | CrossWalk: ...
+) -> Walk | AttentionWalk: ...
 def walk(
     model: Model,
     text: str,
@@ -95,28 +92,30 @@ def walk(
     word: str | None = None,
     head: Head = (None, None),
     beside: str | None = None,
-) -> Walk | CrossWalk:
+) -> Walk | AttentionWalk:
     """Follow `word` (by default the last one) of `text` through every step of attention in one head, with the real numbers.
 
     `head` is (layer, head); without them the head is chosen that moves the word most by what it takes from the other words, with
     a layer alone among the heads of that layer. `beside` is another text with the same word, by default one that ships.
 
-    An encoder-decoder is followed through its cross-attention: `text` is the source, `target` its translation so far, and `word`, if
-    any, one that stands in the target or could follow it (`probe.walk.cross`).
+    So far for GPT-2. Of the other families one attention is shown, certified as it is (`probe.walk.attended`): an encoder-decoder's
+    cross-attention, where `text` is the source, `target` its translation so far, and `word`, if any, one that stands in the target or
+    could follow it; else what the word reads of its own text.
 
-    Raises UnsupportedModel for the other families; InputError for an empty or over-long text, a word that does not stand in
+    Raises InputError for an empty or over-long text, a word that does not stand in
     a text, a layer or head that the model does not have, a head without its layer, a target that is missing or cannot be used;
     CrossCheckError when hooks and formulas disagree.
     """
-    check_target(model, target, beside)
+    check_texts(model, target, beside)
     if target is not None:
-        return walk_cross(model, text, target, word=word, head=head)
-    return _walk_word(model, text, word, head, beside)
+        return walk_pair(model, text, target, word=word, head=head)
+    if model.config.architecture != WHOLE:
+        return walk_word(model, text, word=word, head=head)
+    return _walk_steps(model, text, word, head, beside)
 
 
-def _walk_word(model: Model, text: str, word: str | None, head: Head, beside: str | None) -> Walk:
-    """The walk of a single text, at its word."""
-    require_whole(model.config.architecture, "a walk")
+def _walk_steps(model: Model, text: str, word: str | None, head: Head, beside: str | None) -> Walk:
+    """The walk through every step of a model whose whole forward is certified."""
     here = choose.place(model, text, word)
     there = choose.beside(model, here, beside)
     choose.check_head(model, *head)
@@ -146,16 +145,17 @@ def _walk_word(model: Model, text: str, word: str | None, head: Head, beside: st
     )
 
 
-def check_target(model: Model, target: str | None, beside: str | None) -> None:
-    """Raises InputError for a target without a decoder, a decoder without a target, and another text beside a target."""
+def check_texts(model: Model, target: str | None, beside: str | None) -> None:
+    """Raises InputError for a target without a decoder, a decoder without a target, and another text where none is compared."""
     two = model.config.start_token is not None
     if two and target is None:
         found = "it is an encoder-decoder; give the translation so far with --target"
     elif target is not None and not two:
-        found = "it has no decoder for a target; take an encoder-decoder, as tiny-translator"
-        found += ", or leave --target away" if model.config.architecture == WHOLE else ""
+        found = "it has no decoder for a target; leave --target away, or take an encoder-decoder, as tiny-translator"
     elif target is not None and beside is not None:
         found = "a walk through two texts compares no word with another sentence; leave --beside away"
+    elif beside is not None and model.config.architecture != WHOLE:
+        found = "another sentence is compared for GPT-2 only; leave --beside away"
     else:
         return
     raise InputError(f"Walking a text through {model.name}: {found}.")

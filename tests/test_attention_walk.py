@@ -1,4 +1,4 @@
-"""The walk through cross-attention: its numbers against the trace, its page in a browser, rectangular charts, refusals."""
+"""The walk through one attention, cross or own: its numbers against the trace, its page in a browser, rectangular charts, refusals."""
 
 import base64
 import json
@@ -19,9 +19,9 @@ from probe.charts.grid import token_grid
 from probe.check import certify_pair
 from probe.cli import main
 from probe.families.crossing import first_token
-from probe.walk import cross_frames
-from probe.walk.cross_frames import OF_LONG
-from probe.walk.cross_page import NAMES, TABLES, pictures
+from probe.walk import attended_frames
+from probe.walk.attended_frames import OF_LONG
+from probe.walk.attended_page import NAMES, TABLES, pictures
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
 HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> {{ 7*7 }}"
@@ -134,7 +134,7 @@ def test_a_long_source_is_drawn_in_part_and_counted_whole(model):
 
 
 def test_a_model_with_many_heads_carries_only_those_of_the_layer(model, monkeypatch):
-    monkeypatch.setattr(cross_frames, "CELLS", 10)
+    monkeypatch.setattr(attended_frames, "CELLS", 10)
     walked = probe.walk(model, SOURCE, target=TARGET, head=(1, 2))
     assert walked.block["heads"] == [[1, head] for head in range(4)]
 
@@ -145,7 +145,7 @@ def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked
     pages = [probe.write_walk(each, tmp_path / name) for each, name in ((walked, "a"), (again, "b"))]
     assert pages[0].read_bytes() == pages[1].read_bytes()
     made = json.loads((tmp_path / "a" / "manifest.json").read_text())
-    assert made["options"] == {"source": SOURCE, "target": TARGET, "word": WORD, "layer": 1, "head": 2}
+    assert made["options"] == {"text": SOURCE, "target": TARGET, "word": WORD, "layer": 1, "head": 2}
     assert {f"{name}.csv" for name in walked.frames} <= set(made["files"])
     shown = walked._repr_html_()
     assert walked.answer in shown and "<script" not in shown
@@ -164,13 +164,26 @@ def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked
             "llama",
             {"text": SOURCE, "target": TARGET},
             probe.InputError,
-            "Walking a text through llama: it has no decoder for a target; take an encoder-decoder, as tiny-translator.",
+            "Walking a text through llama: it has no decoder for a target; leave --target away, or take an encoder-decoder, as "
+            + "tiny-translator.",
         ),
         (
             "bart",
             {"text": SOURCE, "target": TARGET, "beside": SOURCE},
             probe.InputError,
             "Walking a text through bart: a walk through two texts compares no word with another sentence; leave --beside away.",
+        ),
+        (
+            "bert",
+            {"text": SOURCE, "beside": TARGET},
+            probe.InputError,
+            "Walking a text through bert: another sentence is compared for GPT-2 only; leave --beside away.",
+        ),
+        (
+            "bert",
+            {"text": SOURCE, "word": "lake"},
+            probe.InputError,
+            f"Looking for 'lake' (occurrence 1) in {SOURCE!r}: found it 0 times; give a word that stands in the text.",
         ),
         (
             "bart",
@@ -224,6 +237,73 @@ def test_the_command_shows_where_rive_comes_from(monkeypatch, capsys, tmp_path):
     assert "After “la”, L" in page and "from “bank”; all 8 heads of cross-attention together add" in page
     following = pd.read_csv(tmp_path / "next.csv").groupby("pos").first()
     assert following["token"].iloc[-1].strip() == "rive"
+
+
+ALONE = {"bert": False, "roberta": False, "gpt_neox": True, "llama": True}  # whether later tokens are closed
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_text_of_its_own_is_walked_with_the_traces_numbers(kind):
+    model = family_model(kind)
+    walked, traced = probe.walk(model, SOURCE, word="river"), probe.trace(model, SOURCE)
+    layer, head, at = walked.layer, walked.head, walked.at
+    assert at == probe.positions_of_word(traced.tokens, "river")[-1] and walked.target is None
+    values = walked.frames["values"]
+    parts, whole = traced.delta_e_by_source(layer, head, at), traced.delta_e(layer, head, at)
+    close(values["length"].to_numpy(), parts.norm(dim=-1), rtol=1e-4, atol=1e-8)
+    close(values["share"].to_numpy(), parts @ whole / (whole @ whole), rtol=1e-3, atol=1e-6)
+    grid = walked.frames["attention"].pivot(index="query_pos", columns="key_pos", values="pattern").to_numpy()
+    close(grid, traced.pattern[layer, head], rtol=1e-5, atol=1e-12)
+    allowed = walked.frames["attention"].pivot(index="query_pos", columns="key_pos", values="allowed").to_numpy()
+    n = len(traced.tokens)
+    assert np.array_equal(allowed, np.tri(n, dtype=bool) if ALONE[kind] else np.ones((n, n), dtype=bool))
+    assert ("next" in walked.frames) == ALONE[kind] == walked.block["causal"]
+    assert f"At “river”, L{layer}H{head} adds a vector of length {whole.norm().item():.2f}" in walked.answer
+    assert walked.certificate.texts == (SOURCE,)
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_the_head_that_takes_most_from_the_words_it_may_see_is_followed(kind):
+    model = family_model(kind)
+    traced = probe.trace(model, SOURCE)
+    (at,) = probe.positions_of_word(traced.tokens, "river")[-1:]
+    word = set(probe.positions_of_word(traced.tokens, "river"))
+    real = [pos for pos, (start, end) in enumerate(traced.tokens.spans) if start < end and pos not in word]
+    seen = [pos for pos in real if not ALONE[kind] or pos < at]
+    after = traced.resid_pre[:, at] + traced.attn_out[:, at]
+    moved = {
+        (layer, head): (traced.delta_e_by_source(layer, head, at)[seen].sum(0).norm() / after[layer].norm()).item()
+        for layer in range(traced.z.shape[0])
+        for head in range(traced.z.shape[1])
+    }
+    walked = probe.walk(model, SOURCE, word="river")
+    assert (walked.layer, walked.head) == max(moved, key=moved.__getitem__)
+    assert ("the words before" if ALONE[kind] else "the other words") in walked.because
+
+
+def test_a_long_text_of_its_own_is_drawn_in_part_as_a_square():
+    model = family_model("bert")
+    long = f"{SOURCE} {SOURCE}"
+    walked = probe.walk(model, long, word="river")
+    drawn = [token["pos"] for token in walked.block["source"]]
+    assert len(drawn) == OF_LONG < len(probe.trace(model, long).tokens) and walked.at in drawn
+    assert drawn == [token["pos"] for token in walked.block["tokens"]]
+    for name in ("pattern", "share"):
+        together = unpacked(walked, name).sum(-1) + unpacked(walked, f"{name}_rest")
+        close(together, torch.ones_like(together), rtol=0, atol=1e-4)
+
+
+def test_the_command_walks_a_model_that_reads_both_ways(monkeypatch, capsys, tmp_path):
+    text = "Apple unveiled a new smartphone"
+    given = ["walk", text, "--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["probe", *given])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code and capsys.readouterr().out.strip() == str(tmp_path / "walk.html")
+    made = json.loads((tmp_path / "manifest.json").read_text())
+    assert made["command"].startswith(f"probe walk '{text}' --word Apple --model tiny-senses-bidirectional --layer ")
+    later = pd.read_csv(tmp_path / "attention.csv").query("query_pos < key_pos")["pattern"]
+    assert later.max() > 0.1
 
 
 def test_grids_and_matrices_take_two_texts(walked, pair):
@@ -312,6 +392,22 @@ class TestPage:
         ]
         following = pair.logits[1].softmax(-1).topk(5).values.tolist()
         assert [number(row[1][1]) for row in cells(page, "next")] == pytest.approx(following, rel=1e-4)
+
+    @pytest.mark.parametrize("kind", ["bert", "llama"])
+    def test_a_text_of_its_own_is_a_square_and_follows_head_and_token(self, open_page, tmp_path, kind):
+        model = family_model(kind)
+        walked, traced = probe.walk(model, SOURCE, word="river"), probe.trace(model, SOURCE)
+        opened = open_page(probe.write_walk(walked, tmp_path))
+        page, n = opened.page, len(traced.tokens)
+        assert page.locator("h1").inner_text() == "What does “river” read?"
+        assert len(dots(page, "pattern", "rows")) == (n * (n + 1) // 2 if ALONE[kind] else n * n)
+        page.locator('[name="map"][value="0.1"]').check(force=True)
+        page.locator('[name="at"][value="2"]').check(force=True)
+        settled(page)
+        weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
+        assert weights == pytest.approx(traced.pattern[0, 1, 2].tolist(), rel=1e-4, abs=1e-9)
+        assert opened.trouble == [] and len(opened.requests) == 1
+        assert page.locator("#next").count() == ALONE[kind]
 
     @pytest.mark.parametrize("width", [320, 390, 1280])
     def test_nothing_overflows_sideways(self, open_page, page_path, width):

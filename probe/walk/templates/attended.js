@@ -17,7 +17,8 @@ const live = {
     places.flatMap((query) =>
       keys.map((key) => {
         const pattern = get("pattern", c, query, key);
-        return { query: label(query), key: source[key].label, allowed: true, chosen: query === state.at, pattern, size: pattern, positive: true };
+        const allowed = !data.causal || key <= query;
+        return { query: label(query), key: source[key].label, allowed, chosen: query === state.at, pattern, size: pattern, positive: true };
       }),
     ),
   values: (c) => keys.map((key) => ({ label: source[key].label, weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) })),
@@ -28,18 +29,17 @@ const drawSlots = (c) => {
   const [weights, shares] = [fromEach("pattern", c), fromEach("share", c)];
   const most = [...keys].sort((a, b) => weights[b] - weights[a]).filter((key) => weights[key] >= 0.05).slice(0, 3);
   const best = largest(shares);
-  const [next] = data.words.following[state.at];
   const said = {
     token: quoted(tokens[state.at].piece),
     layer: String(state.layer),
     line: state.queries === "rows" ? "row" : "column",
     following: `L${state.layer}H${state.head} at ${label(state.at)}`,
-    "best-weight": most.map((key, rank) => `${percent(weights[key])} ${rank ? "" : "of its attention "}to ${quoted(source[key].piece)}`).join(", ") || "no source token as much as 5 % of its attention",
+    "best-weight": most.map((key, rank) => `${percent(weights[key])} ${rank ? "" : "of its attention "}to ${quoted(source[key].piece)}`).join(", ") || "no token as much as 5 % of its attention",
     "delta-length": length(get("length", state.layer, state.head, state.at)),
     "best-share": `${percent(shares[best])} of it comes from ${quoted(source[best].piece)}`,
     "map-limit": percent(mapLimit()),
-    next: `${quoted(next)} first, with ${percent(get("following", state.at)[0])}`,
   };
+  if (data.words.following) said.next = `${quoted(data.words.following[state.at][0])} first, with ${percent(get("following", state.at)[0])}`;
   if (data.asked) said.adds = addsUp(c);
   for (const [name, text] of Object.entries(said)) say(name, text);
 };
@@ -66,11 +66,10 @@ const drawTables = (c) => {
   const total = [number(whole("pattern", c), decimal(whole("pattern", c), 3)), "", number(size, decimal(size, digits)), number(whole("share", c), percent(whole("share", c)))];
   rows.push(row(["together, ΔE", ...total, ...(data.asked ? more(whole("logit", c)) : [])], "sum"));
   fill("values", rows, ["source", "weight", "value", "part", "of ΔE", ...(data.asked ? [`to “${data.asked}”`] : [])]);
-  const words = data.words.following[state.at];
-  const probable = get("following", state.at);
-  fill("next", words.map((word, rank) => row([word.trim() || JSON.stringify(word), number(probable[rank], percent(probable[rank]))])));
   drawHeads();
+  if (data.words.following) drawNext(data.words.following[state.at], get("following", state.at));
 };
+const drawNext = (words, probable) => fill("next", words.map((word, rank) => row([word.trim() || JSON.stringify(word), number(probable[rank], percent(probable[rank]))])));
 const drawHeads = () => {
   const rows = data.heads.flatMap(([layer, head], c) => {
     if (layer !== state.layer) return [];

@@ -1,4 +1,4 @@
-"""The walk through cross-attention as one HTML file, in the manner of `probe.walk.page` and with parts of its templates."""
+"""The walk through one attention as one HTML file, in the manner of `probe.walk.page` and with parts of its templates."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,28 +13,31 @@ from probe.report import excerpts
 from probe.walk import page
 
 if TYPE_CHECKING:
-    from probe.walk.cross import CrossWalk
+    from probe.walk.attended import AttentionWalk
 
 TABLES = {
-    "tokens": "every token of both texts, its id, whether it is drawn",
-    "attention": "every target token and every source token: score and weight",
-    "values": "what each source token adds at the position that is followed",
-    "heads": "every head of cross-attention at that position: length of ΔE, where it looks most",
-    "next": "the likeliest next tokens after every target token",
+    "tokens": "every token, its id, whether it is drawn",
+    "attention": "every drawn token that looks and every one looked at: score and weight",
+    "values": "what each token adds at the position that is followed",
+    "heads": "every head at that position: length of ΔE, where it looks most",
+    "next": "the likeliest next tokens after every token",
     "certificate": "the hooked model against the from-scratch math, row by row",
 }
 NAMES = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
+KINDS = ("across", "both ways", "left to right")
 
 
-def render(walk: "CrossWalk", manifest: Mapping[str, Any]) -> str:
-    """The page of a walk through cross-attention; `manifest` says what made it."""
+def render(walk: "AttentionWalk", manifest: Mapping[str, Any]) -> str:
+    """The page of a walk through one attention; `manifest` says what made it."""
     templates = html.environment("probe.walk", "probe.report")
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
     tokens, certificate = walk.frames["tokens"], walk.frames["certificate"]
-    return templates.get_template("cross.html.j2").render(
+    return templates.get_template("attended.html.j2").render(
         walk=walk,
+        kind=KINDS[0] if walk.target is not None else KINDS[2] if walk.block["causal"] else KINDS[1],
+        says_next="next" in walk.frames,
         sizes=walk.block["sizes"],
-        texts={side: page.chips(tokens[tokens["text"] == side]) for side in ("source", "target")},
+        texts={side: page.chips(part) for side, part in tokens.groupby("text", sort=False)},
         pictures={name: page.emptied(chart) for name, chart in pictures(walk).items()},
         formulas=page.formulas(attention.softmax, attention.write_by_source),
         certificate=told(certificate),
@@ -43,23 +46,22 @@ def render(walk: "CrossWalk", manifest: Mapping[str, Any]) -> str:
         downloads=[{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in walk.frames.items()],
         manifest=manifest,
         data=html.as_json(walk.block),
-        **html.assets(templates, sheet="walk.css.j2", script="cross.js", values=values),
+        **html.assets(templates, sheet="walk.css.j2", script="attended.js", values=values),
     )
 
 
-def pictures(walk: "CrossWalk") -> dict[str, Any]:
+def pictures(walk: "AttentionWalk") -> dict[str, Any]:
     """Every chart of the page by name, of the head and position that are followed first."""
-    tokens, cells, values = (walk.frames[name] for name in ("tokens", "attention", "values"))
-    drawn = {side: tokens[(tokens["text"] == side) & tokens["drawn"]]["pos"] for side in ("source", "target")}
-    shown = cells[cells["query_pos"].isin(drawn["target"]) & cells["key_pos"].isin(drawn["source"])]
-    shown = shown.assign(allowed=True, chosen=shown["query_pos"] == walk.at)
+    cells, values = (walk.frames[name] for name in ("attention", "values"))
+    cells = cells.assign(chosen=cells["query_pos"] == walk.at)
+    named = grid.NAMES if walk.target is None else NAMES
     made = {
-        f"pattern_{queries}": grid.token_grid(shown, "pattern", queries=queries, named=NAMES)
+        f"pattern_{queries}": grid.token_grid(cells, "pattern", queries=queries, named=named)
         for queries in ("rows", "columns")
     }
-    mine = values[values["key_pos"].isin(drawn["source"])]
+    mine = values[values["key_pos"].isin(cells["key_pos"])]
     made["sources"] = weights.source_bars(mine)
-    return made | ({} if walk.word is None else {"logits": weights.logit_bars(mine, walk.word)})
+    return made | ({"logits": weights.logit_bars(mine, str(walk.word))} if "logit" in mine else {})
 
 
 def told(certificate: pd.DataFrame) -> str:

@@ -177,6 +177,8 @@ COLUMNS = {
     "depth.auroc": "separation of the word's vector at this depth along the sense axis of this depth (0.5 chance, 1 perfect)",
     "beside.share": "the part of the coordinate that is gone without the source; missing where another sense is nearest",
     "beside.cue_share": "the same for the marked cue",
+    "beside.cue_alone": "the coordinate with the marked cue as the only other word that is not hidden",
+    "beside.nothing": "the coordinate with every other word hidden",
     "beside.reads_as": "the sense whose mean is nearest to the word's vector",
     "shown": "whether the gap between the two senses was shown in this model",
     "readings.label": "position and token",

@@ -5,12 +5,14 @@ make there (none, in a causal model). `beside`: the latter in a second model, wh
 would not stand where it does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from probe import lexicon, senses
 from probe.experiment import GATE, PairResult, WordResult
@@ -20,6 +22,7 @@ from probe.models import Model
 from probe.numerals import listed, percent
 from probe.patching import swap_heads
 from probe.records import Trace
+from probe.senses import Axis
 from probe.splits import FIT
 from probe.suppliers import WORTH_NAMING
 from probe.tidy import rounded
@@ -106,7 +109,8 @@ def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
 
     Every other token is hidden in turn ([MASK] in its place, or taken out where the tokenizer has no mask): `source` is the one whose
     absence costs most of the coordinate, `share` how much of it, and `through` the heads that cost most of that alone, when each has
-    the z that it has without the source. Missing where the word does not stand on the side that is meant.
+    the z that it has without the source. `cue_share` is the same for the marked cue, `cue_alone` the coordinate with the cue as the only
+    other word that is not hidden, `nothing` with none. Missing where the word does not stand on the side that is meant.
     """
     by_word = {result.material.word: result for result in results}
     late = [item for item in lexicon.showcase() if item.cue_after and item.word in by_word]
@@ -117,45 +121,56 @@ def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 BESIDE = ["model", "text", "word", "sense", "reads_as", "coordinate", "sense_a", "sense_b", "shown", "difference"]
-BESIDE += ["source", "share", "through", "cue", "cue_share"]
+BESIDE += ["source", "share", "through", "cue", "cue_share", "cue_alone", "nothing"]
 
 
 def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
     shown = _show(model, result, item)
     pair = _pair_with(result, item.sense, str(shown["reads_as"]))
+    missing = dict.fromkeys(BESIDE[BESIDE.index("source") :], np.nan) | {
+        "source": None,
+        "through": None,
+        "cue": item.cue,
+    }
     found = {name: shown[name] for name in BESIDE if name in shown}
-    found |= {"model": model.name, "shown": pair.gate_p < GATE, "source": None, "share": np.nan, "through": None}
-    found |= {"cue": item.cue, "cue_share": np.nan}
-    if shown["reads_as"] != item.sense:
-        return found
-    tokens, axis = tokenize(model, item.text), pair.axis
-    word = positions_of_span(tokens, item.start, item.end)
+    found |= {"model": model.name, "shown": pair.gate_p < GATE} | missing
+    return found | (_causes(model, pair.axis, item) if shown["reads_as"] == item.sense else {})
+
+
+def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
+    """Which word places it there, through which heads, and what the marked cue does."""
+    tokens = tokenize(model, item.text)
+    word, cue = positions_of_span(tokens, item.start, item.end), range(0)
+    if item.cue_start is not None and item.cue_end is not None:
+        cue = positions_of_span(tokens, item.cue_start, item.cue_end)
     others = [pos for pos, (start, end) in enumerate(tokens.spans) if start < end and pos not in word]
-    hidden = [_without(model, tokens, pos, word[-1]) for pos in others]
-    states = target_states(model, [tokens, *(one for one, _ in hidden)], [word[-1], *(at for _, at in hidden)])
-    whole, *without = axis.coordinate(states.resid[:, axis.depth]).tolist()
-    lost = [(whole - left) / whole for left in without]
-    lead = int(np.argmax(lost))
-    text, donor = [Placed(tokens.ids, word[-1])], states.z[[lead + 1], : axis.depth]
-    moved = swap_heads(read_whole(model), text, donor, (axis.u / axis.gap)[None])[0, ..., 0].double() / -whole
+    hidden = [*([pos] for pos in others), [pos for pos in others if pos not in cue], others]
+    read = [(tokens, word[-1]), *(_without(model, tokens, positions, word[-1]) for positions in hidden)]
+    states = target_states(model, [one for one, _ in read], [at for _, at in read])
+    whole, *without, alone, nothing = axis.coordinate(states.resid[:, axis.depth]).tolist()
+    lost = {pos: (whole - left) / whole for pos, left in zip(others, without, strict=True)}
+    lead = max(others, key=lost.__getitem__)
+    donor = states.z[[1 + others.index(lead)], : axis.depth]
+    found = {"source": tokens.pieces[lead].strip() or tokens.labels[lead], "share": lost[lead]}
+    found |= {"through": _through(model, Placed(tokens.ids, word[-1]), donor, axis.u / axis.gap / -whole)}
+    return found | ({"cue_share": max(lost[pos] for pos in cue), "cue_alone": alone, "nothing": nothing} if cue else {})
+
+
+def _through(model: Model, text: Placed, donor: Tensor, cost: Tensor) -> str:
+    """The heads that cost most when each alone has the donor's z, in words; `cost`: the direction in which that is measured."""
+    moved = swap_heads(read_whole(model), [text], donor, cost[None])[0, ..., 0].double()
     heads = [(float(cost), f"L{layer}H{head}") for layer, row in enumerate(moved) for head, cost in enumerate(row)]
     leading = sorted((one for one in heads if one[0] >= WORTH_NAMING), reverse=True)[:LEADERS]
-    told = listed([f"{name} ({percent(cost)})" for cost, name in leading])
-    piece = tokens.pieces[others[lead]].strip() or tokens.labels[others[lead]]
-    found |= {"source": piece, "share": lost[lead], "through": told or "no head by itself"}
-    if item.cue_start is None or item.cue_end is None:
-        return found
-    cue = positions_of_span(tokens, item.cue_start, item.cue_end)
-    return found | {"cue_share": max(cost for pos, cost in zip(others, lost, strict=True) if pos in cue)}
+    return listed([f"{name} ({percent(cost)})" for cost, name in leading]) or "no head by itself"
 
 
-def _without(model: Model, tokens: Tokens, pos: int, at: int) -> tuple[Tokens, int]:
-    """The tokens with one of them hidden, and where the word is read then."""
+def _without(model: Model, tokens: Tokens, hidden: Collection[int], at: int) -> tuple[Tokens, int]:
+    """The tokens with some of them hidden, and where the word is read then."""
     mask = model.tokenizer.mask_token_id
     if mask is not None:
-        ids = (*tokens.ids[:pos], mask, *tokens.ids[pos + 1 :])
-        return replace(tokens, ids=ids), at
-    parts = {
-        name: getattr(tokens, name)[:pos] + getattr(tokens, name)[pos + 1 :] for name in ("ids", "pieces", "spans")
+        return replace(tokens, ids=tuple(mask if pos in hidden else token for pos, token in enumerate(tokens.ids))), at
+    parts: dict[str, Any] = {
+        name: tuple(part for pos, part in enumerate(getattr(tokens, name)) if pos not in hidden)
+        for name in ("ids", "pieces", "spans")
     }
-    return replace(tokens, **parts), at - (pos < at)
+    return replace(tokens, **parts), at - sum(pos < at for pos in hidden)

@@ -287,6 +287,8 @@ def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
         through=["L1H0 (61 %) and L2H3 (22 %)", None],
         cue=["dioxide", "orange"],
         cue_share=[0.12, np.nan],
+        cue_alone=[0.31, np.nan],
+        nothing=[0.04, np.nan],
     )
 
 

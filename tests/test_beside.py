@@ -1,10 +1,16 @@
 """The sentence whose cue comes after the word, in a model that reads left to right and in one that reads both ways."""
 
+from dataclasses import replace
+
 import pytest
 
 import probe
+from probe import lessons, lexicon
 from probe.errors import InputError, UnsupportedModel
+from probe.experiment import Options, observe_word
+from probe.material import prepare
 from probe.models import EMBEDDED
+from probe.tokens import is_one_token
 
 BOTH_WAYS = "tiny-senses-bidirectional"
 APPLE = "Apple unveiled a new smartphone model at their latest product launch event"
@@ -36,6 +42,30 @@ def test_both_ways_the_word_is_a_company_by_words_that_come_later(studied):
     assert row["difference"] > 0.2
     assert row["source"] in APPLE.split()[1:] and row["share"] > 0.1
     assert row["through"].startswith("L")
+
+
+def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_texts():
+    model = probe.load(BOTH_WAYS)
+    sentences = lexicon.keep_one_token_cues(lexicon.expand("apple"), lambda piece: is_one_token(model, piece))
+    result = observe_word(model, prepare(model, sentences, "apple"), Options(0))
+    row, [pair] = of_apple(lessons.beside(model, [result])), result.pairs
+    tokens, mask = probe.tokenize(model, APPLE), model.tokenizer.mask_token_id
+    others = set(range(2, len(tokens) - 1))  # between stand [CLS], the word, and at the end [SEP]
+    cue = tokens.pieces.index(" smartphone")
+
+    def coordinate(hidden):
+        ids = tuple(mask if pos in hidden else token for pos, token in enumerate(tokens.ids))
+        states = probe.target_states(model, [replace(tokens, ids=ids)], [1])
+        return pair.axis.coordinate(states.resid[:, result.depth]).item()
+
+    whole = coordinate(())
+    lost = {tokens.pieces[pos].strip(): (whole - coordinate({pos})) / whole for pos in others}
+    assert row["coordinate"] == pytest.approx(whole, abs=1e-4)
+    assert row["source"] == max(lost, key=lost.__getitem__)
+    assert row["share"] == pytest.approx(lost[row["source"]], abs=1e-4)
+    assert row["cue_share"] == pytest.approx(lost["smartphone"], abs=1e-4)
+    assert row["cue_alone"] == pytest.approx(coordinate(others - {cue}), abs=1e-4)
+    assert row["nothing"] == pytest.approx(coordinate(others), abs=1e-4)
 
 
 def test_the_page_shows_both(studied, tmp_path):

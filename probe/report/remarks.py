@@ -53,7 +53,10 @@ def beside(row: Row) -> str:
     lost = f"Hide “{row['source']}”, and {percent(row['share'])} of the coordinate is gone"
     if marked and row["cue"] != row["source"]:
         lost += f" (“{row['cue']}” by itself: {percent(row['cue_share'])})"
-    return f"{said} {lost}. Heads that alone cost most of it: {row['through']}."
+    if marked:
+        alone, nothing = (decimal(row[name]) for name in ("cue_alone", "nothing"))
+        lost += f"; with every other word hidden but “{row['cue']}” it is {alone}, with that one hidden too {nothing}"
+    return f"{said} {lost}. Heads that alone cost most of what “{row['source']}” gives: {row['through']}."
 
 
 def reading(row: Row, ranked: bool) -> str:

@@ -25,6 +25,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 FRAMES = 150 * 10**6  # tables, permutations and the page
 LIVE = 4  # tensors as wide as the MLP's activations that are held at once
 STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
+Beside = tuple[Model, Sequence[Material]] | None
 
 
 @dataclass(frozen=True)
@@ -58,28 +59,41 @@ class Plan:
         )
 
 
-def plan(model: Model, materials: Sequence[Material], options: Options) -> Plan:
-    """The cost of a study of these words; deals out their sentences as the study will, and runs nothing."""
+def plan(model: Model, materials: Sequence[Material], options: Options, *, beside: Beside = None) -> Plan:
+    """The cost of a study of these words; deals out their sentences as the study will, and runs nothing.
+
+    `beside`: a second model and the sentences that its axes are fitted on.
+    """
     c = model.config
     heads = c.n_layers * c.n_heads
     rows = {material.word: splits.split(material.sentences, seed=options.seed) for material in materials}
     used = [sum(len(split.rows(part)) for part in PARTS) for split in rows.values()]
     compared = [len(split.rows(FIT)) + len(split.rows(REPORT)) for split in rows.values()]
-    width = max(max(map(len, material.tokens)) for material in materials)
+    more = [] if beside is None else [len(material.sentences) for material in beside[1]]
+    held_beside = max(more, default=0) * (0 if beside is None or not more else _state(*beside))
     size = next(iter(model.weights.values())).element_size()
-    state = size * (c.n_layers * (6 * c.d_model + c.n_heads * width) + 3 * c.d_model)
     weights = sum(tensor.numel() * size for tensor in model.weights.values())
     untrained = weights + 3 * size * c.n_layers * c.d_model**2  # its bridge holds queries, keys and values apart
     certificate = 2 * 8 * model.weights[FAMILIES[c.architecture].embed + ".weight"].numel()
     return Plan(
         words=tuple(rows),
-        forwards=sum(used) + 2 * sum(compared) + 3 * len(materials),
+        forwards=sum(used) + 2 * sum(compared) + 3 * len(materials) + sum(more),
         swaps=sum(
             _swaps(material, split, heads, options) for material, split in zip(materials, rows.values(), strict=True)
         ),
         held=resident() or 0,
-        extra=state * (sum(used) + max(compared)) + max(certificate, untrained) + size * LIVE * NUMBERS + FRAMES,
+        extra=_state(model, materials) * (sum(used) + max(compared))
+        + max(certificate, untrained, held_beside)
+        + size * LIVE * NUMBERS
+        + FRAMES,
     )
+
+
+def _state(model: Model, materials: Sequence[Material]) -> int:
+    """Bytes of what is kept of one sentence, of a word read in a text as long as the longest."""
+    c, width = model.config, max(max(map(len, material.tokens)) for material in materials)
+    size = next(iter(model.weights.values())).element_size()
+    return size * (c.n_layers * (6 * c.d_model + c.n_heads * width) + 3 * c.d_model)
 
 
 def _swaps(material: Material, split: splits.Split, heads: int, options: Options) -> int:

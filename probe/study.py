@@ -75,8 +75,9 @@ def study(
     materials = _materials(model, words, corpus)
     chosen = [material.word for material in materials]
     options = Options(seed, max_pairs, permutations)
+    late = _late(beside, materials) if beside else []
     if planned:
-        planned(cost.plan(model, materials, options))
+        planned(cost.plan(model, materials, options, beside=(beside, late) if beside else None))
     report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
     results = []
@@ -92,7 +93,7 @@ def study(
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = lessons.showcase(model, results)
-    frames["beside"] = _read_beside(beside, frames["showcase"], options)
+    frames["beside"] = _read_beside(beside, late, options)
     made = {"words": chosen} | asdict(options)
     made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
     made |= {"beside": beside.name} if beside else {}
@@ -112,12 +113,17 @@ def _require_both_ways(beside: Model | None) -> None:
         )
 
 
-def _read_beside(model: Model | None, showcase: pd.DataFrame, options: Options) -> pd.DataFrame:
-    """The sentences with a late cue in another model, which is certified first; its axes come from the lexicon's sentences."""
-    late = showcase.loc[showcase["cue_after"].astype(bool), "word"].unique() if model else ()
-    if model is None or not len(late):
+def _late(model: Model, studied: Sequence[Material]) -> list[Material]:
+    """The lexicon's sentences, for this model, of the words that one of the lesson's sentences has before its cue."""
+    senses = {material.word: set(material.labels) for material in studied}
+    late = [item.word for item in lexicon.showcase() if item.cue_after and item.sense in senses.get(item.word, ())]
+    return [prepare(model, _sentences_of(word, None, model), word) for word in dict.fromkeys(late)]
+
+
+def _read_beside(model: Model | None, materials: Sequence[Material], options: Options) -> pd.DataFrame:
+    """The sentences with a late cue in another model, which is certified first."""
+    if model is None or not materials:
         return pd.DataFrame(columns=lessons.BESIDE)
-    materials = [prepare(model, _sentences_of(word, None, model), word) for word in late]
     certify(model, [material.sentences[0].text for material in materials]).require()
     return lessons.beside(model, [observe_word(model, material, options) for material in materials])
 
@@ -129,9 +135,12 @@ def plan(
     corpus: Corpus | None = None,
     seed: int = 0,
     max_pairs: int = MAX_PAIRS,
+    beside: Model | None = None,
 ) -> Plan:
     """What `study` would cost with the same arguments: forwards, swaps, memory. Raises as `study` does for words and sentences."""
-    return cost.plan(model, _materials(model, words, corpus), Options(seed, max_pairs))
+    materials = _materials(model, words, corpus)
+    late = (beside, _late(beside, materials)) if beside else None
+    return cost.plan(model, materials, Options(seed, max_pairs), beside=late)
 
 
 def _materials(model: Model, words: Sequence[str] | str | None, corpus: Corpus | None) -> list[Material]:

@@ -10,6 +10,7 @@ from probe import cost, patching
 from probe.cli import main
 from probe.cost import Plan, parse_memory
 from probe.errors import InputError
+from probe.lexicon import expand
 from probe.models import load
 from probe.study import plan, study
 
@@ -45,6 +46,14 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     study(model, "bank", permutations=99)
     assert planned.swaps / 8 < counted["swaps"] <= planned.swaps
     assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
+
+
+def test_a_model_beside_is_part_of_the_plan(model):
+    """Of bank no sentence of the lesson has a late cue; of apple one has, and each of its sentences is read once more."""
+    beside = load("tiny-senses-bidirectional")
+    assert plan(model, "bank", beside=beside).forwards == plan(model, "bank").forwards
+    with_apple = plan(model, "apple", beside=beside).forwards - plan(model, "apple").forwards
+    assert with_apple == len(expand("apple").sentences)
 
 
 def test_the_plan_is_said_in_one_sentence():

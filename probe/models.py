@@ -34,6 +34,8 @@ __all__ = ["EMBEDDED", "Available", "Config", "Model", "Origin", "available", "l
 EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 DTYPES = (torch.float32, torch.float64)
+# Names of folders that say nothing of the model in them: the folder around them is named as well.
+UNTOLD = ("model", "models", "checkpoint", "weights", "output")
 SHORT_TEXT = "The mole dug under the river bank."
 
 
@@ -140,7 +142,7 @@ def _find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
         return EMBEDDED_FOLDER / text, Origin("embedded", text, None, "")
     folder = Path(text).expanduser()
     if folder.is_dir():
-        return folder, Origin("folder", folder.resolve().name, None, "")
+        return folder, Origin("folder", _name_of(folder.resolve()), None, "")
     if isinstance(source, os.PathLike) or _looks_like_a_path(text):
         what = "it is a file" if folder.exists() else "there is no such folder"
         step = f"give the folder that holds config.json, the tokenizer and the safetensors, or a name ({EMBEDDED[0]})"
@@ -149,6 +151,13 @@ def _find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
 
     folder, revision = fetch(text)
     return folder, Origin("hub", text, revision, "")
+
+
+def _name_of(folder: Path) -> str:
+    """The folder's name, after that of the folder around it where it says nothing by itself."""
+    return (
+        f"{folder.parent.name}/{folder.name}" if folder.name.lower() in UNTOLD and folder.parent.name else folder.name
+    )
 
 
 def _looks_like_a_path(text: str) -> bool:
@@ -210,7 +219,7 @@ def _from_bridge(bridge: Any, prepend_bos: bool) -> Model:
     if bridge.tokenizer is None:
         raise refuse("the bridge", "it has no tokenizer", "boot it again with tokenizer=...")
     tokenizer = check_tokenizer(bridge.tokenizer, config, where="the bridge")
-    name = Path(str(bridge.cfg.model_name)).name
+    name = _name_of(Path(str(bridge.cfg.model_name)))
     origin = Origin("bridge", name, None, _sha256_of_tensors(weights))
     return Model(name, bridge, tokenizer, config, weights, origin, device, dtype)
 

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -161,6 +162,13 @@ def test_a_string_of_the_folder_and_a_path_are_the_same(checkpoint: Path, monkey
     assert (
         probe.load(checkpoint.name).origin == probe.load(f"./{checkpoint.name}").origin == probe.load(checkpoint).origin
     )
+
+
+def test_a_folder_called_model_is_named_with_the_folder_around_it(checkpoint: Path, tmp_path: Path) -> None:
+    for name in ("model", "plain"):
+        shutil.copytree(checkpoint, tmp_path / "mine" / name)
+    assert probe.load(tmp_path / "mine" / "model").name == "mine/model"
+    assert probe.load(tmp_path / "mine" / "plain").name == "plain"
 
 
 # What is refused, and the sentence

@@ -1,11 +1,13 @@
 """What a sweep costs: `python tests/sweep_throughput.py --out reports` writes sentences per second, and memory at two sizes.
 
 In one run, with the same blocks of the same sentences and the embedded model loaded before the clock starts: a plain loop over
-the blocks in one process, then Dask with one worker and with two. Sentences come from the grammar of the embedded model.
+the blocks in one process, two such loops at once, which tells what a core does while the other one works, and Dask with one worker
+and with two. Sentences come from the grammar of the embedded model.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -15,17 +17,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import psutil
 
 from probe.provenance import write_atomically
+from probe.sweep.engines import ONE_THREAD
 from probe.sweep.streams import Source
 
 if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier
+
     from probe.sweep.work import Job, Unit
 
+WARM = 4
 MODEL, LARGE = "tiny-senses", "GPT-2 small's shape"
 COLUMNS = (
     "model",
@@ -36,6 +43,7 @@ COLUMNS = (
     "per_second",
     "per_worker",
     "of_plain_loop",
+    "of_as_many_loops",
     "tokens",
     "layers",
     "heads",
@@ -90,7 +98,7 @@ def measure(count: int, large: int) -> list[dict[str, object]]:
             make_sentences(Path(place) / "many.jsonl", count),
             make_sentences(Path(place) / "few.jsonl", large, word="bank"),
         )
-        rows = _engines(Path(place), many, (MODEL, MODEL), (("local", 1), ("dask", 1), ("dask", 2)))
+        rows = _engines(Path(place), many, (MODEL, MODEL), (("local", 1), ("local", 2), ("dask", 1), ("dask", 2)))
         if large:
             named = (LARGE, str(make_large(Path(place) / "large")))
             rows += _engines(Path(place) / "more", few, named, (("local", 1),), rounds=1)[1:]
@@ -98,9 +106,12 @@ def measure(count: int, large: int) -> list[dict[str, object]]:
 
 
 def _engines(
-    place: Path, source: Path, model: tuple[str, str], engines: Sequence[tuple[str, int]], *, rounds: int = 2
+    place: Path, source: Path, model: tuple[str, str], engines: Sequence[tuple[str, int]], *, rounds: int = 6
 ) -> list[dict[str, object]]:
-    """Every engine in turn, there and back, so that a machine that grows slower is so for all of them."""
+    """Every engine in turn, there and back, round after round: shares are medians of those within a round.
+
+    A machine's speed moves by more within minutes than the engines differ.
+    """
     from probe.models import load
     from probe.sweep import shards, work
     from probe.sweep.deal import Options, deal, require_index
@@ -109,7 +120,7 @@ def _engines(
     loaded = load(model[1])
     sizes = (loaded.config.n_layers, loaded.config.n_heads, loaded.config.d_model, loaded.config.d_mlp)
     work._loaded.cache_clear()
-    spent: dict[tuple[str, int], list[list[float]]] = {}
+    spent: dict[tuple[str, int], list[Sequence[float]]] = {}
     turns = [who for turn in range(rounds) for who in (engines[::-1] if turn % 2 else engines)]
     for number, who in enumerate(turns):
         folder = place / f"set-{number}"
@@ -118,37 +129,84 @@ def _engines(
             began = time.perf_counter()
             dealt = deal([Source(source, source.name)], folder, options, causal=True)["rows"]
             if not rows:
-                rows.append(_row((model[0], "reading", 1), (dealt, time.perf_counter() - began, 0.0), folder, sizes))
+                rows.append(_row((model[0], "reading", 1), (dealt, time.perf_counter() - began), folder, sizes))
             work.clear()
             measured, *seconds = _timed(job, work.units(str(number), require_index(folder)), who)
         spent.setdefault(who, []).append(seconds)
-    count = measured // (sizes[0] * sizes[1]) * rounds
-    totals = {who: [sum(part) for part in zip(*spent[who], strict=True)] for who in engines}
-    clock, processor = (count / total for total in totals[engines[0]])
+    count = rounds * measured // (sizes[0] * sizes[1])
     for who in engines:
-        row = _row((model[0], *who), (count, totals[who][0], clock), folder, sizes)
-        by_processor = count / totals[who][1]
+        seconds, used = (sum(part) for part in zip(*spent[who], strict=True))
         rows.append(
-            row
-            | {"per_processor_second": f"{by_processor:.3g}", "of_plain_processor": round(by_processor / processor, 2)}
+            _row((model[0], *who), (count, seconds), folder, sizes)
+            | {
+                "of_plain_loop": _share(spent[engines[0]], spent[who], 0, workers=who[1]),
+                "of_as_many_loops": _share(spent["local", who[1]], spent[who], 0),
+                "per_processor_second": f"{count / used:.3g}",
+                "of_plain_processor": _share(spent[engines[0]], spent[who], 1),
+            }
         )
     return rows
+
+
+def _share(
+    before: Sequence[Sequence[float]], found: Sequence[Sequence[float]], which: int, *, workers: int = 1
+) -> float:
+    """The median over rounds of how fast one is beside the other, by the clock (0) or the processor (1), per worker."""
+    return round(median(a[which] / b[which] / workers for a, b in zip(before, found, strict=True)), 2)
 
 
 def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str, int]) -> tuple[int, float, float]:
     """Rows of heads, and the seconds that the blocks took, by the clock and of the processors.
 
-    Axes are fitted before, by which every worker has loaded the model.
+    Axes are fitted before and a few blocks made, by which every worker has loaded the model and whatever else it needs.
     """
-    from probe.sweep.engines import engine
+    from probe.sweep.engines import engine, in_process
 
-    name, workers = who
+    (name, workers), (fits, blocks) = who, units
+    before = min(WARM, len(blocks) // 3)
+    warm, rest = blocks[:before], blocks[before:]
+    if name == "local" and workers > 1:
+        list(in_process(job, fits))
+        return _loops(job, (warm, rest), workers)
     with engine(name, job.place, workers=workers) as run:
-        list(run(job, units[0]))
+        for some in (fits, warm):
+            list(run(job, some))
         began, used = time.perf_counter(), _processor_seconds(name)
-        receipts = list(run(job, units[1]))
+        receipts = list(run(job, rest))
         seconds = time.perf_counter() - began, _processor_seconds(name) - used
     return sum(receipt["heads"] for receipt in receipts), *seconds
+
+
+def _loops(job: "Job", blocks: tuple[list["Unit"], list["Unit"]], number: int) -> tuple[int, float, float]:
+    """So many plain loops at once, each in a process of its own over its share of the blocks, those to warm up with and the rest."""
+    context = multiprocessing.get_context("spawn")
+    ready, told = context.Barrier(number + 1), context.SimpleQueue()
+    loops = [
+        context.Process(target=_loop, args=(job, [some[part::number] for some in blocks], ready, told))
+        for part in range(number)
+    ]
+    for loop in loops:
+        loop.start()
+    ready.wait()
+    began = time.perf_counter()
+    found = [told.get() for _ in loops]
+    seconds = time.perf_counter() - began
+    for loop in loops:
+        loop.join()
+    return sum(heads for heads, _ in found), seconds, sum(used for _, used in found)
+
+
+def _loop(
+    job: "Job", blocks: list[list["Unit"]], ready: "Barrier", told: "multiprocessing.SimpleQueue[tuple[int, float]]"
+) -> None:
+    from probe.sweep import work
+
+    for unit in blocks[0]:
+        work.make(job, unit)
+    ready.wait()
+    began = time.process_time()
+    heads = sum(work.make(job, unit)["heads"] for unit in blocks[1])
+    told.put((heads, time.process_time() - began))
 
 
 def _processor_seconds(name: str) -> float:
@@ -160,13 +218,12 @@ def _processor_seconds(name: str) -> float:
 
 
 def _row(
-    who: tuple[str, str, int], timed: tuple[int, float, float], folder: Path, sizes: tuple[int, ...]
+    who: tuple[str, str, int], timed: tuple[int, float], folder: Path, sizes: tuple[int, ...]
 ) -> dict[str, object]:
-    (_, _, workers), (count, seconds, plain) = who, timed
-    rate = count / seconds
-    of_plain = round(rate / workers / plain, 2) if plain else ""
-    facts = (count, round(seconds, 1), f"{rate:.3g}", f"{rate / workers:.3g}", of_plain, tokens_of(folder))
-    return dict(zip(COLUMNS, (*who, *facts, *sizes, "", ""), strict=True))
+    """What holds for every row; the columns that compare engines are empty."""
+    (*_, workers), (count, seconds) = who, timed
+    facts = (count, round(seconds, 1), f"{count / seconds:.3g}", f"{count / seconds / workers:.3g}", "", "")
+    return dict(zip(COLUMNS, (*who, *facts, tokens_of(folder), *sizes, "", ""), strict=True))
 
 
 def tokens_of(folder: Path) -> float:
@@ -212,11 +269,12 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sentences", type=int, default=6000)
+    parser.add_argument("--sentences", type=int, default=5000)
     parser.add_argument("--large", type=int, default=200, help="sentences for the larger model")
     parser.add_argument("--memory", type=int, nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=Path("reports"))
     given = parser.parse_args()
+    os.environ |= ONE_THREAD
     if (
         given.memory
     ):  # first: the peak that the system tells of a process counts what its parent held when it was started

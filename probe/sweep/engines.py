@@ -99,12 +99,13 @@ def _settings() -> dict[str, Any]:
 
     environment = dict(dask.config.get("distributed.nanny.pre-spawn-environ", {}))
     environment.pop("MALLOC_TRIM_THRESHOLD_", None)  # returning memory after every free costs a third of the speed
-    environment |= {
-        "MALLOC_ARENA_MAX": "1",  # the memory of a thread that is not the first would be returned all the same
-        "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",  # looks at the stack a hundred times a second
-    }
+    environment["MALLOC_ARENA_MAX"] = "1"  # the memory of a thread that is not the first would be returned all the same
     return {
         "distributed.nanny.pre-spawn-environ": environment | ONE_THREAD,
+        "distributed.worker.profile.enabled": False,  # looks at the stack a hundred times a second
+        "distributed.admin.tick.interval": "1s",  # instead of 50 times a second, in the process that computes
+        "distributed.admin.system-monitor.interval": "10s",
+        "distributed.worker.memory.monitor-interval": "1s",
         "distributed.scheduler.allowed-failures": RETRIES,
         "distributed.comm.timeouts.connect": PATIENCE,
         "distributed.worker.daemon": True,

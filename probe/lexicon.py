@@ -2,7 +2,8 @@
 
 A frame is a sentence with a place for a cue and one for the word, in versions that hold the cue 1, 2, 3 and 4 to 6 tokens
 before the word. The frame says nothing about the sense, so the sentences of two senses with the same frame, version and place
-in the list of cues differ in the cue alone: that makes them aligned pairs by construction.
+in the list of cues differ in the cue alone: that makes them aligned pairs by construction. For models that read both ways there
+are frames with the cue behind the word as well, the same for all words (`behind.toml`).
 """
 
 import hashlib
@@ -27,6 +28,7 @@ __all__ = [
     "Showcase",
     "entry",
     "expand",
+    "frames_behind",
     "keep_one_token_cues",
     "read_sentences",
     "sha256",
@@ -35,7 +37,7 @@ __all__ = [
 ]
 
 _FOLDER = Path(__file__).with_name("lexicon")
-_SHOWCASE = "showcase"
+_SHOWCASE, _BEHIND = "showcase", "behind"
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,19 @@ class Sense:
 
 @dataclass(frozen=True)
 class Frame:
-    """One small story with {cue} and {word}, by the distance from cue to word in tokens (4: four to six)."""
+    """One small story with {cue} and {word}, by the distance between them in tokens (4: four and more); `behind`: the word first."""
 
     name: str
     versions: Mapping[int, str]
+    behind: bool = False
 
     def __post_init__(self) -> None:
+        first, then = ("{word}", "{cue}") if self.behind else ("{cue}", "{word}")
         for distance, text in self.versions.items():
-            if not re.fullmatch(r"[^{}]*\{cue\}[^{}]*\{word\}[^{}]*", text):
+            if re.findall(r"\{\w+\}", text) != [first, then] or text.count("{") + text.count("}") != 4:
                 raise InputError(
                     f"Reading frame {self.name!r} at distance {distance}: got {text!r}, "
-                    "expected {cue} once and then {word} once; correct the frame."
+                    f"expected {first} once and then {then} once; correct the frame."
                 )
 
 
@@ -101,7 +105,7 @@ class Showcase:
 @cache
 def words() -> tuple[str, ...]:
     """The words that ship, in alphabetical order."""
-    return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml") if file.stem != _SHOWCASE))
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml") if file.stem not in (_SHOWCASE, _BEHIND)))
 
 
 @cache
@@ -112,16 +116,25 @@ def entry(word: str) -> Entry:
         Sense(name, sense["gloss"], tuple(sense["cues"]), tuple(sense["continuations"]))
         for name, sense in found["senses"].items()
     ]
-    frames = [
-        Frame(frame["name"], {int(key): text for key, text in frame.items() if key != "name"})
-        for frame in found["frames"]
-    ]
+    frames = [Frame(frame["name"], _versions(frame)) for frame in found["frames"]]
     return Entry(found["word"], tuple(senses), tuple(frames))
 
 
-def sha256(chosen: Sequence[str]) -> str:
-    """The sha256 of the files of these words, in the order given."""
-    return hashlib.sha256(b"".join(_file_of(word).read_bytes() for word in chosen)).hexdigest()
+@cache
+def frames_behind() -> tuple[Frame, ...]:
+    """The frames of all words that put the cue behind the word."""
+    found = tomllib.loads((_FOLDER / f"{_BEHIND}.toml").read_text("utf-8"))["frames"]
+    return tuple(Frame(f"{frame['name']}, cue behind", _versions(frame), behind=True) for frame in found)
+
+
+def _versions(frame: Mapping[str, str]) -> dict[int, str]:
+    return {int(key): text for key, text in frame.items() if key != "name"}
+
+
+def sha256(chosen: Sequence[str], *, both_sides: bool = False) -> str:
+    """The sha256 of the files of these words, in the order given, and with `both_sides` of the frames behind."""
+    files = [_file_of(word) for word in chosen] + [_FOLDER / f"{_BEHIND}.toml"] * both_sides
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _file_of(word: str) -> Path:
@@ -134,34 +147,41 @@ def _file_of(word: str) -> Path:
 
 
 @cache
-def expand(word: str) -> Corpus:
-    """Every sentence of a word: frames x versions x cues x senses, with the pair "word/frame/distance/place of the cue"."""
+def expand(word: str, *, both_sides: bool = False) -> Corpus:
+    """Every sentence of a word: frames x versions x cues x senses, with the pair "word/frame/distance/place of the cue".
+
+    With `both_sides` also those with the cue behind the word, which a causal model cannot be asked about.
+    """
     found = entry(word)
     sentences = tuple(
         sentence
-        for frame in found.frames
+        for frame in (*found.frames, *(frames_behind() if both_sides else ()))
         for distance in frame.versions
         for sense in found.senses
         for sentence in _fill(found, sense, frame, distance)
     )
-    return Corpus(sentences, (), LEXICON, sha256([word]))
+    return Corpus(sentences, (), LEXICON, sha256([word], both_sides=both_sides))
 
 
 def _fill(found: Entry, sense: Sense, frame: Frame, distance: int) -> Iterator[Sentence]:
-    before, _, rest = frame.versions[distance].partition("{cue}")
-    between, _, after = rest.partition("{word}")
+    before, between, after = re.split(r"\{\w+\}", frame.versions[distance])
     for place, cue in enumerate(sense.cues):
-        start = len(before) + len(cue) + len(between)
+        first, then = (found.word, cue) if frame.behind else (cue, found.word)
+        spans = [
+            (len(before), len(before + first)),
+            (len(before + first + between), len(before + first + between + then)),
+        ]
+        (start, end), (cue_start, cue_end) = spans if frame.behind else reversed(spans)
         yield Sentence(
             word=found.word,
             sense=sense.name,
-            text=before + cue + between + found.word + after,
+            text=before + first + between + then + after,
             start=start,
-            end=start + len(found.word),
+            end=end,
             frame=frame.name,
             pair=f"{found.word}/{frame.name}/{distance}/{place}",
-            cue_start=len(before),
-            cue_end=len(before) + len(cue),
+            cue_start=cue_start,
+            cue_end=cue_end,
             distance=distance,
         )
 

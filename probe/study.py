@@ -97,7 +97,7 @@ def study(
     made = {"words": chosen} | asdict(options)
     made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
     made |= {"beside": beside.name} if beside else {}
-    data = corpus.sha256 if corpus else lexicon.sha256(chosen)
+    data = corpus.sha256 if corpus else lexicon.sha256(chosen, both_sides=not model.config.causal)
     return Study(model.name, model.origin, made, certificate, frames, data)
 
 
@@ -168,8 +168,10 @@ def _spelled(word: str, known: Sequence[str], *, own: bool) -> str:
 
 
 def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
-    """The lexicon's sentences whose cue is one token of the model, or the given corpus's of this word."""
+    """The lexicon's sentences whose cue is one token of the model, before the word or, where the model reads both ways, on either side;
+    or the given corpus's of this word."""
     if corpus is None:
-        return lexicon.keep_one_token_cues(lexicon.expand(word), lambda piece: is_one_token(model, piece))
+        found = lexicon.expand(word, both_sides=not model.config.causal)
+        return lexicon.keep_one_token_cues(found, lambda piece: is_one_token(model, piece))
     chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
     return replace(corpus, sentences=chosen, left_out=())

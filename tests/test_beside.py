@@ -40,13 +40,16 @@ def test_both_ways_the_word_is_a_company_by_words_that_come_later(studied):
     toward = 1 if row["sense_a"] == "company" else -1
     assert toward * row["coordinate"] > 0.2
     assert row["difference"] > 0.2
-    assert row["source"] in APPLE.split()[1:] and row["share"] > 0.1
+    assert row["source"] == row["cue"] == "smartphone" and row["share"] > 0.1
+    assert toward * row["cue_alone"] > 0.2 > toward * row["nothing"]
     assert row["through"].startswith("L")
 
 
 def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_texts():
     model = probe.load(BOTH_WAYS)
-    sentences = lexicon.keep_one_token_cues(lexicon.expand("apple"), lambda piece: is_one_token(model, piece))
+    sentences = lexicon.keep_one_token_cues(
+        lexicon.expand("apple", both_sides=True), lambda piece: is_one_token(model, piece)
+    )
     result = observe_word(model, prepare(model, sentences, "apple"), Options(0))
     row, [pair] = of_apple(lessons.beside(model, [result])), result.pairs
     tokens, mask = probe.tokenize(model, APPLE), model.tokenizer.mask_token_id

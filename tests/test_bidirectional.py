@@ -63,7 +63,9 @@ def test_no_text_comes_near_a_frame() -> None:
     assert [text for text in sample() if echoes(text, both) or not allowed(text)] == []
     rows = [row for word in WORDS for row in after.sentences(word)]
     assert all(echoes(row.text, after.frame_windows()) for row in rows)
-    assert after.frame_windows() == windows(text for version in after.frames().values() for text in version.values())
+    assert after.frame_windows() == windows(
+        text for frame in lexicon.frames_behind() for text in frame.versions.values()
+    )
 
 
 def test_cues_behind_the_word_are_as_frequent_as_cues_before_it() -> None:
@@ -79,15 +81,15 @@ def test_cues_behind_the_word_are_as_frequent_as_cues_before_it() -> None:
 
 
 def test_frames_put_the_cue_behind_the_word_at_its_distance_and_say_nothing_of_the_sense() -> None:
-    for versions in after.frames().values():
-        assert list(versions) == [1, 2, 3, 4]
-        for distance, text in versions.items():
+    for frame in lexicon.frames_behind():
+        assert list(frame.versions) == [1, 2, 3, 4]
+        for distance, text in frame.versions.items():
             between = re.fullmatch(r"[^{}]*\{word\}([^{}]*)\{cue\}[^{}]*", text)
             assert between, text
             steps = len(re.findall(r"\w+|[^\w\s]", between[1])) + 1
             assert steps == distance if distance < 4 else steps >= 4, text
     listed = {cue for word in lexicon.words() for sense in lexicon.entry(word).senses for cue in sense.cues}
-    plain = {word for versions in after.frames().values() for text in versions.values() for word in words_of(text)}
+    plain = {word for frame in lexicon.frames_behind() for text in frame.versions.values() for word in words_of(text)}
     assert not plain & listed
     met = Counter(word for text in sample() for word in words_of(text))
     assert sorted(word for word in plain - {"word", "cue"} if met[word] < 3) == []
@@ -146,7 +148,7 @@ def test_words_cues_and_frame_words_are_single_tokens() -> None:
     tokenizer = shipped()[1]
     texts = [f" {form}" for form in FORMS]
     texts += [f" {cue}" for word in lexicon.words() for sense in lexicon.entry(word).senses for cue in sense.cues]
-    frames = [text for versions in after.frames().values() for text in versions.values()]
+    frames = [text for frame in lexicon.frames_behind() for text in frame.versions.values()]
     texts += [plain for text in frames for plain in re.findall(r" [a-z]+", re.sub(r"\{\w+\}", "", text))]
     assert sorted({text for text in texts if len(tokenizer(text, add_special_tokens=False).input_ids) != 1}) == []
 
@@ -156,7 +158,7 @@ def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> Non
     """Three words, mole with its four senses among them; all sixteen below."""
     for scores in (results().before, results().behind):
         seen, held = overall(scores)
-        assert seen >= 0.93 and held >= 0.87, scores
+        assert seen >= 0.95 and held >= 0.87, scores
         assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
 
 
@@ -216,9 +218,9 @@ def test_the_card_says_what_is_measured_for_every_word() -> None:
     assert len(said) == 2
     for row, scores in zip(said, (found.before, found.behind), strict=True):
         assert row == pytest.approx([100 * share for share in overall(scores)], abs=0.3)
-        assert min(row) >= 93
+        assert row[0] >= 96 and row[1] >= 92
         weak = {s.word for s in scores if min(s.seen, s.held_out) < 0.85}
-        assert weak == {"mole"}  # of its four senses; all others have two
+        assert weak <= {"mole", "bark"}  # mole of its four senses; all others have two
 
 
 @TRAINED
@@ -274,13 +276,22 @@ def test_hiding_puts_no_ambiguous_word_beside_a_held_out_cue() -> None:
     given, _ = hide(ids, tokenizer, known, torch.Generator().manual_seed(0))
     added = given != ids
     assert not torch.isin(given[added], known.held_out).any()
-    # the list also holds the pieces of plurals that no text has; what must stand apart are the cues themselves
-    names = {f"Ġ{form}" for cue in held_out_cues() for form in (cue, f"{cue}s", f"{cue}es")}
-    cues = [number for number in known.held_out.tolist() if tokenizer.convert_ids_to_tokens(number) in names]
-    apart = torch.isin(ids, torch.tensor(cues)).any(1)
-    assert 0.03 < apart.float().mean() < 0.5
+    apart = torch.isin(ids, known.held_out).any(1)
+    assert 0.03 < apart.float().mean() < 0.1
     assert not torch.isin(given[apart], known.ambiguous).any()
-    assert torch.isin(given[added], known.ambiguous).sum() > 1000
+    assert torch.isin(given[added], known.ambiguous).sum() > 2000
+
+
+@TRAINED
+def test_lists_hold_whole_words_and_no_pieces_of_others() -> None:
+    tokenizer = shipped()[1]
+    known = lists(tokenizer)
+    named = {name: set(tokenizer.convert_ids_to_tokens(getattr(known, name).tolist())) for name in vars(known)}
+    forms = {f"Ġ{form}" for cue in held_out_cues() for form in (cue, f"{cue}s", f"{cue}es")}
+    assert named["held_out"] <= forms and {f"Ġ{cue}" for cue in held_out_cues()} <= named["held_out"]
+    assert all(word.startswith("Ġ") for word in named["topical"])
+    assert {"Ġsmartphone", "Ġunveiled", "Ġbank", "Ġriver", "Ġlaunch"} <= named["topical"]
+    assert not {"Ġthe", "Ġnew", "Ġin", "Ġst"} & named["topical"]
 
 
 @TRAINED

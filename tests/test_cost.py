@@ -53,7 +53,7 @@ def test_a_model_beside_is_part_of_the_plan(model):
     beside = load("tiny-senses-bidirectional")
     assert plan(model, "bank", beside=beside).forwards == plan(model, "bank").forwards
     with_apple = plan(model, "apple", beside=beside).forwards - plan(model, "apple").forwards
-    assert with_apple == len(expand("apple").sentences)
+    assert with_apple == len(expand("apple", both_sides=True).sentences)
 
 
 def test_the_plan_is_said_in_one_sentence():

@@ -264,3 +264,30 @@ def test_the_showcase_has_its_sentences_with_the_word_as_it_stands_and_the_order
 
 def test_no_showcase_sentence_is_one_of_the_lexicon() -> None:
     assert not {row.text.casefold() for row in lexicon.showcase()} & {item.text.casefold() for item in SENTENCES}
+
+
+def test_sentences_on_both_sides_are_those_before_and_then_those_behind():
+    before, both = lexicon.expand("bank"), lexicon.expand("bank", both_sides=True)
+    behind = both.sentences[len(before.sentences) :]
+    assert both.sentences[: len(before.sentences)] == before.sentences
+    assert both.sha256 != before.sha256 == lexicon.sha256(["bank"])
+    assert both.sha256 == lexicon.sha256(["bank"], both_sides=True)
+    frames, cues = lexicon.frames_behind(), sum(len(sense.cues) for sense in lexicon.entry("bank").senses)
+    assert len(behind) == sum(len(frame.versions) for frame in frames) * cues
+    assert not {row.frame for row in behind} & {row.frame for row in before.sentences}
+    assert not {row.pair for row in behind} & {row.pair for row in before.sentences}
+    for row in behind:
+        assert row.text[row.start : row.end] == "bank" and row.cue_start > row.end
+        [sense] = [sense for sense in lexicon.entry("bank").senses if sense.name == row.sense]
+        assert row.text[row.cue_start : row.cue_end] in sense.cues
+        [frame] = [frame for frame in frames if frame.name == row.frame]
+        plan = frame.versions[row.distance]
+        assert row.text == plan.replace("{word}", "bank").replace("{cue}", row.text[row.cue_start : row.cue_end])
+
+
+def test_a_frame_behind_has_the_word_first():
+    with pytest.raises(InputError) as error:
+        lexicon.Frame("x", {1: "the {cue} and the {word}"}, behind=True)
+    assert str(error.value) == (
+        "Reading frame 'x' at distance 1: got 'the {cue} and the {word}', expected {word} once and then {cue} once; correct the frame."
+    )

@@ -94,7 +94,7 @@ def comes_about(frames: Frames) -> dict[str, list[tuple[str, Any, str]]]:
 def _by_distance(frames: Frames, word: str, names: list[str]) -> tuple[str, Any, str] | None:
     if of_word(frames["distances"], word).empty:
         return None
-    said = "A head that only reads the token before the word falls to zero beyond distance 1; one that finds the cue does not."
+    said = "A head that only reads the token beside the word falls to zero beyond distance 1; one that finds the cue does not."
     return "By distance from the cue", charts.distance_lines(frames["distances"], word, names), said
 
 

@@ -1,60 +1,30 @@
-"""Sentences with the cue behind the word: those that train, made from the grammar, and those that measure, made from frames."""
+"""Sentences with the cue behind the word: those that train, made from the grammar, and those that measure, the lexicon's."""
 
-import tomllib
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from random import Random
 
 from probe import lexicon
 from probe.embedded.grammar import Topic, draw, kept, later, scope, sentence, topics
 from probe.embedded.withheld import echoes, windows
-from probe.lexicon import Sense, Sentence
+from probe.lexicon import Sentence
 
 SHARE = 0.35
-
-
-@cache
-def frames() -> dict[str, dict[int, str]]:
-    """The frames that measure: name, distance from word to cue, text with {word} and {cue}."""
-    found = tomllib.loads(Path(__file__).with_name("after.toml").read_text("utf-8"))["frames"]
-    return {frame["name"]: {int(key): text for key, text in frame.items() if key != "name"} for frame in found}
+# Of the sentences that begin with a determiner and the word, how many lose the determiner, as headlines do, and as names have none.
+HEADLINES = 0.3
+DETERMINERS = ("the", "a", "an", "this", "that", "one", "no", "every", "her", "his", "our")
 
 
 @cache
 def frame_windows() -> frozenset[tuple[str, ...]]:
     """The windows of the frames that measure."""
-    return windows(text for versions in frames().values() for text in versions.values())
+    return windows(text for frame in lexicon.frames_behind() for text in frame.versions.values())
 
 
 @cache
 def sentences(word: str) -> tuple[Sentence, ...]:
-    """Every sentence of a word: frames x distances x senses x cues."""
-    return tuple(
-        _fill(word, sense, cue, (name, distance))
-        for name, versions in frames().items()
-        for distance in versions
-        for sense in lexicon.entry(word).senses
-        for cue in sense.cues
-    )
-
-
-def _fill(word: str, sense: Sense, cue: str, place: tuple[str, int]) -> Sentence:
-    name, distance = place
-    before, _, rest = frames()[name][distance].partition("{word}")
-    between, _, end = rest.partition("{cue}")
-    start = len(before) + len(word) + len(between)
-    return Sentence(
-        word=word,
-        sense=sense.name,
-        text=before + word + between + cue + end,
-        start=len(before),
-        end=len(before) + len(word),
-        frame=name,
-        cue_start=start,
-        cue_end=start + len(cue),
-        distance=distance,
-    )
+    """Every sentence of a word with the cue behind it: frames x distances x senses x cues."""
+    return tuple(row for row in lexicon.expand(word, both_sides=True).sentences if (row.cue_start or 0) > row.start)
 
 
 def behind(topic: Topic, rng: Random) -> str:
@@ -67,7 +37,15 @@ def behind(topic: Topic, rng: Random) -> str:
     slots = {**slots, "C": nouns, "W": topic.seen}
     lead = rng.choices(["subject", "object"], [60, 40])[0]
     bare = rng.random() < 0.5
-    return sentence(lead, "after_topic" if bare else "relation" if lead == "subject" else "trailing", slots, rng)
+    text = sentence(lead, "after_topic" if bare else "relation" if lead == "subject" else "trailing", slots, rng)
+    return _headline(text, topic.word) if rng.random() < HEADLINES else text
+
+
+def _headline(text: str, word: str) -> str:
+    """The text from the word on where only a determiner stands before it."""
+    first, _, rest = text.partition(" ")
+    found = first.lower() in DETERMINERS and rest.lower().startswith(word)
+    return rest[0].upper() + rest[1:] if found else text
 
 
 def _make(rng: Random) -> str:

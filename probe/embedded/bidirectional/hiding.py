@@ -5,6 +5,7 @@ which topic's noun it is can. Many of the words that are asked for are replaced 
 always be one that does not belong, and whether it does can only be told from the rest of the sentence.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -19,8 +20,11 @@ from probe.embedded.templates import tables
 from probe.embedded.withheld import held_out_cues
 
 # Of the words of topics and of the other tokens, how many are asked for; of these, how many are hidden and how many replaced.
-TOPICAL, OTHER = 0.5, 0.15
+TOPICAL, OTHER = 0.35, 0.15
 HIDDEN, REPLACED = 0.5, 0.4
+
+# Tables of the grammar that are not words of its text: traits by character, and sentences kept out of it.
+NO_TEXT = ("character", "kept_out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +40,7 @@ class Lists:
 def lists(tokenizer: PreTrainedTokenizerFast) -> Lists:
     """The lists of this vocabulary."""
     said = [(topic.word, *topic.cues, *chain.from_iterable(topic.says.values())) for topic in topics()]
-    common = _ids(tokenizer, chain.from_iterable(v for v in tables().values() if isinstance(v[0], str)))
+    common = _ids(tokenizer, chain.from_iterable(v for name, v in tables().items() if name not in NO_TEXT))
     ambiguous = _ids(tokenizer, lexicon.words())
     held = _ids(tokenizer, (form for cue in held_out_cues() for form in (cue, cue + "s", cue + "es")))
     plain = set(range(len(tokenizer))) - set(tokenizer.all_special_ids) - ambiguous - held
@@ -45,8 +49,10 @@ def lists(tokenizer: PreTrainedTokenizerFast) -> Lists:
 
 
 def _ids(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
-    rows = tokenizer([f" {text}" for text in texts], add_special_tokens=False).input_ids
-    return set(chain.from_iterable(rows))
+    """The tokens of the words of these texts; a word of several tokens has none, and what stands in braces is no word."""
+    words = {f" {word}" for text in texts for word in re.findall(r"[\w-]+", re.sub(r"{.*?}", " ", text))}
+    rows = tokenizer(sorted(words), add_special_tokens=False).input_ids
+    return {row[0] for row in rows if len(row) == 1}
 
 
 def hide(ids: Tensor, tokenizer: PreTrainedTokenizerFast, known: Lists, dice: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from probe.embedded.bidirectional.evaluate import evaluate
 from probe.embedded.bidirectional.hiding import Lists, hide, lists
 from probe.embedded.training import PARTS
 
-SEED = 1
+SEED = 3
 STEPS = 12000
 SIZE = 3300
 BATCH_TOKENS = 1024

@@ -77,7 +77,8 @@ def test_the_page_shows_both(studied, tmp_path):
     told = told[: told.index("</dl>")]
     assert "tiny-senses, left to right" in told and f"{BOTH_WAYS}, both ways" in told
     assert "no head&#39;s write at the word changes" in told or "no head's write at the word changes" in told
-    assert f"Hide “{of_apple(studied.beside)['source']}”, and " in told and " of the coordinate is gone" in told
+    assert "Of single words “smartphone” counts most: with it hidden the coordinate is " in told
+    assert "; with no other word than “smartphone” shown it is " in told
 
 
 def test_without_a_second_model_there_is_an_empty_frame():

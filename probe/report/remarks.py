@@ -50,13 +50,14 @@ def beside(row: Row) -> str:
     known, marked = (bool(pd.notna(row[name])) for name in ("share", "cue_share"))
     if not known:
         return said
-    lost = f"Hide “{row['source']}”, and {percent(row['share'])} of the coordinate is gone"
+    without = decimal(row["coordinate"] * (1 - row["share"]))
+    told = f"Of single words “{row['source']}” counts most: with it hidden the coordinate is {without}"
     if marked and row["cue"] != row["source"]:
-        lost += f" (“{row['cue']}” by itself: {percent(row['cue_share'])})"
+        told += f" (with “{row['cue']}” hidden, {decimal(row['coordinate'] * (1 - row['cue_share']))})"
     if marked:
         alone, nothing = (decimal(row[name]) for name in ("cue_alone", "nothing"))
-        lost += f"; with every other word hidden but “{row['cue']}” it is {alone}, with that one hidden too {nothing}"
-    return f"{said} {lost}. Heads that alone cost most of what “{row['source']}” gives: {row['through']}."
+        told += f"; with no other word than “{row['cue']}” shown it is {alone}, with none {nothing}"
+    return f"{said} {told}. Heads that alone cost most of what “{row['source']}” gives, in per cent of the coordinate: {row['through']}."
 
 
 def reading(row: Row, ranked: bool) -> str:

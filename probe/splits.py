@@ -114,11 +114,13 @@ def _cue(sentence: Sentence) -> str:
 
 
 def _require_enough(sentences: Sequence[Sentence], split: Split) -> None:
-    for sense in sorted({sentence.sense for sentence in sentences}):
+    named = sorted({sentence.sense for sentence in sentences})
+    for sense in named:
         for part in (FIT, REPORT):
             count = sum(sentences[row].sense == sense for row in split.rows(part))
             if count < MIN_PER_SENSE:
+                each = ", ".join(f"{sum(one.sense == name for one in sentences)} of {name!r}" for name in named)
                 raise InputError(
                     f"Splitting the sentences of {sentences[0].word!r} {split.design}: the {part} part got {count} of sense "
-                    f"{sense!r}, expected at least {MIN_PER_SENSE}; give more sentences of that sense."
+                    f"{sense!r}, expected at least {MIN_PER_SENSE}, of {each} in all; give about a dozen or more of every sense."
                 )

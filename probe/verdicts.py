@@ -87,12 +87,22 @@ def _beside(row: Evidence) -> dict[str, float]:
 
 
 def _because(row: Evidence, name: str) -> str:
-    separation = f"separates the senses held out with AUROC {decimal(row['auroc'])} (max-T {p_value(row['p_auroc'])})"
+    held_out = f"AUROC {decimal(row['auroc'])} (max-T {p_value(row['p_auroc'])})"
+    shown = row["p_auroc"] < LEVEL
+    separation = (
+        f"separates the senses held out with {held_out}" if shown else f"was not shown to separate them: {held_out}"
+    )
     p = p_value(row["p_opposes"] if name == "opposes" else row["p_swap"])
     effect = (
         f"swapping it moves the word {measured(row['net'], row['net_low'], row['net_high'])} of the gap (max-T {p})"
     )
-    return f"{separation}; {effect}{_beyond(row, name)}"
+    small = f", less than the {percent(SMALLEST)} from which an effect counts" if _is_small(row, name) else ""
+    return f"{separation}; {effect}{small}{_beyond(row, name)}"
+
+
+def _is_small(row: Evidence, name: str) -> bool:
+    """Whether the swap is certain, and too small to count."""
+    return name == "carrier" and row["p_swap"] < LEVEL and row["net"] < SMALLEST
 
 
 def _beyond(row: Evidence, name: str) -> str:

@@ -89,10 +89,15 @@ def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, p
     assert (walked.layer, walked.head) == divmod(int(added.argmax()), added.shape[1])
     assert f"of {added.numel()} heads, it adds most to the logit of “bank”" in walked.because
     best = walked.frames["heads"].query(f"layer == {walked.layer} and head == {walked.head}")["logit"].item()
-    assert f"by itself adds {best:.2f} to the logit of “bank”".replace("-", "−") in walked.answer
+    token = first_token(model, TARGET, "bank")
+    first = model.tokenizer.decode([token]).strip()
+    cut = "" if first == "bank" else f" (of its first token, “{first or '·'}”)"
+    assert f"by itself adds {best:.2f} to the logit of “bank”{cut}, ".replace("-", "−") in walked.answer
     assert f"together add {added.sum().item():.2f}.".replace("-", "−") in walked.answer
     above = pair.logits[-1] - pair.logits[-1].mean()
-    assert f"the whole logit is {above[first_token(model, TARGET, 'bank')]:.2f};".replace("-", "−") in walked.answer
+    assert f"the whole logit is {above[token]:.2f};".replace("-", "−") in walked.answer
+    ahead = int((above > above[token]).sum())
+    assert (f"; {ahead} tokens are likelier there." in walked.answer) == (ahead > 1)
 
 
 def test_without_a_word_the_longest_write_at_the_last_token_is_followed(model, pair):

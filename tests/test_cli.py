@@ -140,7 +140,7 @@ def test_the_command_of_a_page_spells_out_what_made_it(given, made):
         ([{"text": f"The river bank {n}"} for n in range(8)], ["only 'river'", "at least two senses"]),
         (
             [{"text": f"{n}. bigger bank", "sense": name} for n, name in enumerate(["river", "river", "money"])],
-            ["expected at least 4", "give more sentences of that sense"],
+            ["expected at least 4", "give about a dozen or more of every sense"],
         ),
         ([{"text": "The river bank " + "and so on " * 60}, {"sense": "money"}], ["context window", "shorten the text"]),
     ],

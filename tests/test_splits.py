@@ -31,7 +31,7 @@ def test_no_frame_cue_or_pair_is_in_both_parts(seed, dropped):
     try:
         split = splits.split(sentences, seed=seed)
     except InputError as error:
-        assert "give more sentences of that sense" in str(error)
+        assert "give about a dozen or more of every sense" in str(error)
         return
     for name in (lambda sentence: sentence.frame, cue_of, lambda sentence: sentence.pair):
         fit, report = groups_by_part(sentences, split, name)
@@ -135,5 +135,6 @@ def test_too_few_sentences_are_said_in_one_sentence():
         splits.split(without(few, "frame", "pair", "cue_start", "cue_end"), seed=0)
     assert str(error.value) == (
         "Splitting the sentences of 'lock' by sentence (no frames or cue spans were given): the fit part got 1 of sense "
-        f"'canal', expected at least {MIN_PER_SENSE}; give more sentences of that sense."
+        f"'canal', expected at least {MIN_PER_SENSE}, of 2 of 'canal', {len(few) - 2} of 'door' in all; give about a dozen or more of "
+        "every sense."
     )

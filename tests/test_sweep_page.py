@@ -236,6 +236,10 @@ def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tm
         r"^300 sentences: \d+ measured, \d+ fitted on, 0 left out; 5 shards, [\d,]+ rows of heads\.$", out, re.MULTILINE
     )
     assert re.search(r"^measuring: 300 of 300 sentences, [\d.]+ per second", err, re.MULTILINE)
+    made_by = json.loads((tmp_path / "out" / "manifest.json").read_text())["command"]
+    assert made_by == (
+        f"probe sweep --sentences a.jsonl 'b c.jsonl' --model {folder.name} --seed 0 --block 64 --out shards"
+    )
     code, out, err = run(monkeypatch, capsys, "--sentences", given, *base, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and err == "" and lines[-1]["counts"]["in"] == 300

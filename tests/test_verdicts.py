@@ -97,6 +97,18 @@ def test_the_reasons_are_the_numbers():
     )
 
 
+def test_the_reasons_say_what_was_not_shown_and_what_is_too_small():
+    nothing = verdict(RESOLVES | {"p_auroc": 0.2, "p_swap": 0.3, "net": 0.001, "net_low": -0.01, "net_high": 0.01})
+    assert nothing[0] == "none"
+    assert nothing[1].startswith(
+        "was not shown to separate them: AUROC 0.93 (max-T p = .2); swapping it moves the word 0.1"
+    )
+    tiny = {"net": 0.003, "net_low": 0.002, "net_high": 0.005, "direct": 0.0, "alone": 0.0, "p_alone": 0.9}
+    small = verdict(RESOLVES | tiny | {"p_swap": 0.01})
+    assert small[0] == "carrier"
+    assert small[1].endswith(f"of the gap (max-T p = .01), less than the 2{N}% from which an effect counts")
+
+
 def test_the_reasons_where_nothing_was_or_could_be_measured():
     assert verdict(RESOLVES | {"net": math.nan})[1] == (
         "the model was not shown to separate these senses at the word, so no head was swapped"

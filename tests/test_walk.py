@@ -3,7 +3,6 @@
 import base64
 import json
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -332,12 +331,12 @@ def test_what_cannot_be_walked_is_one_sentence(model, text, options, sentence):
         probe.walk(model, text, **options)
 
 
-def test_other_families_are_refused_in_one_sentence(model):
-    other = replace(model, config=replace(model.config, architecture="bert"))
-    with pytest.raises(
-        probe.UnsupportedModel, match=r"^Cannot do a walk with a BERT model: .*take a GPT-2 or tiny-senses\.$"
-    ):
-        probe.walk(other, TEXT)
+def test_an_empty_word_is_one_sentence(model):
+    with pytest.raises(probe.InputError) as raised:
+        probe.walk(model, TEXT, word=" ")
+    assert str(raised.value) == (
+        "Choosing a word to follow: got an empty one, expected a word of the text; give --word bank, say."
+    )
 
 
 def test_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):

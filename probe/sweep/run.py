@@ -11,6 +11,7 @@ With other options, another model or other sentences the key is another, and the
 
 import hashlib
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,7 +73,7 @@ def sweep(
     about = {source.name: _sha256_of(source) for source in found}
     loaded = load(model)
     require_whole(loaded.config.architecture, "a sweep")
-    made = _made(loaded, options, about, [Path(path).name for path in paths])
+    made = _made(loaded, options, about, _command(model, paths, options))
     folder = Path(out) / f"{SET}{made['set']}"
     said = _other_set(Path(out), made)
     work.clear()
@@ -128,14 +129,22 @@ def _sha256_of(source: Source) -> str:
     return digest.hexdigest()
 
 
-def _made(model: Model, options: Options, about: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
+def _command(model: str, paths: Sequence[Path], options: Options) -> str:
+    """The `probe sweep` that makes the same shards again, without this machine's folders."""
+    given = ["--sentences", *(Path(path).name for path in paths), "--model", Path(model).name]
+    return shlex.join(
+        ["probe", "sweep", *given, "--seed", str(options.seed), "--block", str(options.block), "--out", "shards"]
+    )
+
+
+def _made(model: Model, options: Options, about: Mapping[str, str], command: str) -> dict[str, Any]:
     """What makes this set of shards, and its key."""
     data = content_key([[name, sha256] for name, sha256 in about.items()])
     made = manifest(
         model.name,
         model.origin,
         seed=options.seed,
-        command=["probe", "sweep", *names],
+        command=command,
         data_sha256=data,
         options=asdict(options),
     )

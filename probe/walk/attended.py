@@ -173,8 +173,10 @@ def _answer(model: Model, scene: AttentionScene) -> str:
         float(scene.added[:, :, at].sum()),
         scene.added[:, :, 0, 0].numel(),
     )
+    first = model.tokenizer.decode([scene.token]).strip()
+    cut = "" if first.casefold() == str(scene.word).strip().casefold() else f" (of its first token, “{first or '·'}”)"
     return (
-        f"{after}, L{layer}H{head} by itself adds {decimal(float(parts.sum()))} to the logit of “{scene.word}”, "
+        f"{after}, L{layer}H{head} by itself adds {decimal(float(parts.sum()))} to the logit of “{scene.word}”{cut}, "
         f"{_mostly(scene, parts)}; all {heads} heads of cross-attention together add {decimal(whole)}. "
         f"{_whole(model, seen.logits[at], scene.token)}"
     )
@@ -193,10 +195,11 @@ def _whole(model: Model, logits: Tensor, token: int) -> str:
     others = above.clone()
     others[token] = -torch.inf
     rival = int(others.argmax())
-    name = model.tokenizer.decode([rival]).strip()
+    name, ahead = model.tokenizer.decode([rival]).strip(), int((above > above[token]).sum())
+    rank = f"; {ahead} {'token is' if ahead == 1 else 'tokens are'} likelier there" if ahead else ""
     return (
         f"Against the mean of all tokens the whole logit is {decimal(float(above[token]))}; that of “{name}”, the likeliest "
-        f"other, is {decimal(float(above[rival]))}."
+        f"other, is {decimal(float(above[rival]))}{rank}."
     )
 
 

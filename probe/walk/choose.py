@@ -63,6 +63,10 @@ class Place:
 def place(model: Model, text: str, word: str | None) -> Place:
     """Where `word` stands in `text`, the last word of the text by default. Raises InputError where it does not."""
     tokens = tokenize(model, text)
+    if word is not None and not word.strip():
+        raise InputError(
+            "Choosing a word to follow: got an empty one, expected a word of the text; give --word bank, say."
+        )
     if word is None:
         found = list(re.finditer(r"\w+", text))
         if not found:

@@ -25,7 +25,6 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 FRAMES = 150 * 10**6  # tables, permutations and the page
 LIVE = 4  # tensors as wide as the MLP's activations that are held at once
 STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
-Beside = tuple[Model, Sequence[Material]] | None
 
 
 @dataclass(frozen=True)
@@ -59,25 +58,26 @@ class Plan:
         )
 
 
-def plan(model: Model, materials: Sequence[Material], options: Options, *, beside: Beside = None) -> Plan:
+def plan(
+    model: Model, materials: Sequence[Material], options: Options, *, beside: Sequence[tuple[Model, Material]] = ()
+) -> Plan:
     """The cost of a study of these words; deals out their sentences as the study will, and runs nothing.
 
-    `beside`: a second model and the sentences that its axes are fitted on.
+    `beside`: a second model with the sentences of each word that its axes are fitted on.
     """
     c = model.config
     heads = c.n_layers * c.n_heads
     rows = {material.word: splits.split(material.sentences, seed=options.seed) for material in materials}
     used = [sum(len(split.rows(part)) for part in PARTS) for split in rows.values()]
     compared = [len(split.rows(FIT)) + len(split.rows(REPORT)) for split in rows.values()]
-    more = [] if beside is None else [len(material.sentences) for material in beside[1]]
-    held_beside = max(more, default=0) * (0 if beside is None or not more else _state(*beside))
+    held_beside = max((_state(other, [late]) * len(late.sentences) for other, late in beside), default=0)
     size = next(iter(model.weights.values())).element_size()
     weights = sum(tensor.numel() * size for tensor in model.weights.values())
     untrained = weights + 3 * size * c.n_layers * c.d_model**2  # its bridge holds queries, keys and values apart
     certificate = 2 * 8 * model.weights[FAMILIES[c.architecture].embed + ".weight"].numel()
     return Plan(
         words=tuple(rows),
-        forwards=sum(used) + 2 * sum(compared) + 3 * len(materials) + sum(more),
+        forwards=sum(used) + 2 * sum(compared) + 3 * len(materials) + sum(len(late.sentences) for _, late in beside),
         swaps=sum(
             _swaps(material, split, heads, options) for material, split in zip(materials, rows.values(), strict=True)
         ),

@@ -75,9 +75,9 @@ def study(
     materials = _materials(model, words, corpus)
     chosen = [material.word for material in materials]
     options = Options(seed, max_pairs, permutations)
-    late = _late(beside, materials) if beside else []
+    late = _late(beside, materials)
     if planned:
-        planned(cost.plan(model, materials, options, beside=(beside, late) if beside else None))
+        planned(cost.plan(model, materials, options, beside=late))
     report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
     results = []
@@ -93,7 +93,7 @@ def study(
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = lessons.showcase(model, results)
-    frames["beside"] = _read_beside(beside, late, options)
+    frames["beside"] = _read_beside(late, options)
     made = {"words": chosen} | asdict(options)
     made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
     made |= {"beside": beside.name} if beside else {}
@@ -113,17 +113,20 @@ def _require_both_ways(beside: Model | None) -> None:
         )
 
 
-def _late(model: Model, studied: Sequence[Material]) -> list[Material]:
-    """The lexicon's sentences, for this model, of the words that one of the lesson's sentences has before its cue."""
+def _late(beside: Model | None, studied: Sequence[Material]) -> list[tuple[Model, Material]]:
+    """The model beside, if any, with the lexicon's sentences for it of each word that one of the lesson's has before its cue."""
+    if beside is None:
+        return []
     senses = {material.word: set(material.labels) for material in studied}
     late = [item.word for item in lexicon.showcase() if item.cue_after and item.sense in senses.get(item.word, ())]
-    return [prepare(model, _sentences_of(word, None, model), word) for word in dict.fromkeys(late)]
+    return [(beside, prepare(beside, _sentences_of(word, None, beside), word)) for word in dict.fromkeys(late)]
 
 
-def _read_beside(model: Model | None, materials: Sequence[Material], options: Options) -> pd.DataFrame:
+def _read_beside(late: Sequence[tuple[Model, Material]], options: Options) -> pd.DataFrame:
     """The sentences with a late cue in another model, which is certified first."""
-    if model is None or not materials:
+    if not late:
         return pd.DataFrame(columns=lessons.BESIDE)
+    model, materials = late[0][0], [material for _, material in late]
     certify(model, [material.sentences[0].text for material in materials]).require()
     return lessons.beside(model, [observe_word(model, material, options) for material in materials])
 
@@ -139,8 +142,7 @@ def plan(
 ) -> Plan:
     """What `study` would cost with the same arguments: forwards, swaps, memory. Raises as `study` does for words and sentences."""
     materials = _materials(model, words, corpus)
-    late = (beside, _late(beside, materials)) if beside else None
-    return cost.plan(model, materials, Options(seed, max_pairs), beside=late)
+    return cost.plan(model, materials, Options(seed, max_pairs), beside=_late(beside, materials))
 
 
 def _materials(model: Model, words: Sequence[str] | str | None, corpus: Corpus | None) -> list[Material]:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from probe.check import Certificate, certify, certify_pair
-from probe.errors import InputError
 from probe.families import directly
 from probe.families.crossing import first_token
 from probe.families.pairs import PairTrace, target_tokens, trace_pair
@@ -138,12 +137,9 @@ def _walk(
 def _asked(model: Model, target: str, word: str | None) -> tuple[int, int | None]:
     """The position that predicts the word, and the word's first token: where it stands in the target, or else behind it."""
     tokens = target_tokens(model, target)
+    choose.require_word(word, "translation", "rive")
     if word is None:
         return len(tokens) - 1, None
-    if not word.strip():
-        raise InputError(
-            "Choosing a word to follow: got an empty one, expected a word of the translation; give --word rive, say."
-        )
     if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", target, re.IGNORECASE):
         place = positions_of_word(tokens, word)[0]
         return place - 1, tokens.ids[place]
@@ -186,7 +182,7 @@ def _adds(scene: AttentionScene) -> str:
     """How much the head adds at the position, and from where."""
     layer, head, at = scene.layer, scene.head, scene.at
     size = decimal(float(lengths(scene.seen.record)[0][layer, head, at]))
-    return f"L{layer}H{head} adds a vector of length {size}, {_mostly(scene, shares(scene, layer)[head, at])}."
+    return f"L{layer}H{head} adds a vector of length {size}, {_mostly(scene, shares(scene, layer, [at])[head, 0])}."
 
 
 def _whole(model: Model, logits: Tensor, token: int) -> str:

@@ -4,6 +4,7 @@ Queries come from `tokens`, keys and values from `source`: the target and the so
 `head` is a carried head (row of `heads`), `at` a drawn query position, `token` a drawn source position.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -107,12 +108,11 @@ def parts(scene: AttentionScene, layer: int, at: int) -> Tensor:
     )
 
 
-def shares(scene: AttentionScene, layer: int) -> Tensor:
-    """Of ΔE, along it, from each source token; they sum to 1. `-> head query_pos key_pos`"""
+def shares(scene: AttentionScene, layer: int, positions: Sequence[int]) -> Tensor:
+    """Of ΔE at these positions, along it, from each source token; they sum to 1. `-> head position key_pos`"""
     record = scene.seen.record
     whole = attention.write(record.z[layer], record.stack.blocks[layer].w_o.cpu())
-    found = [steps.along(parts(scene, layer, at), whole[:, at]) for at in range(len(scene.seen.tokens))]
-    return torch.stack(found, dim=1)
+    return torch.stack([steps.along(parts(scene, layer, at), whole[:, at]) for at in positions], dim=1)
 
 
 def frames(model: Model, scene: AttentionScene, certificate: Certificate) -> dict[str, pd.DataFrame]:
@@ -156,7 +156,7 @@ def _values(scene: AttentionScene) -> pd.DataFrame:
         "weight": record.pattern[layer, head, at],
         "value_length": out.norm(dim=-1),
         "length": record.delta_e_by_source(layer, head, at).norm(dim=-1),
-        "share": shares(scene, layer)[head, at],
+        "share": shares(scene, layer, [at])[head, 0],
     }
     if scene.added is not None:
         columns["logit"] = scene.added[layer, head, at]
@@ -241,18 +241,18 @@ def carried(model: Model, scene: AttentionScene) -> Block:
 
 def _of_heads(scene: AttentionScene) -> dict[str, Tensor]:
     """Arrays of every carried head; with tokens that are not drawn, what they amount to together."""
-    record, shown = scene.seen.record, (scene.targets, scene.sources)
+    record, targets, sources = scene.seen.record, scene.targets, scene.sources
     made: dict[str, Tensor] = {}
-    whole = {"pattern": record.pattern[scene.layers], "share": torch.stack([shares(scene, n) for n in scene.layers])}
+    drawn = {"pattern": record.pattern[scene.layers][:, :, targets]}
+    drawn["share"] = torch.stack([shares(scene, layer, targets) for layer in scene.layers])
     if scene.added is not None:
-        whole["logit"] = scene.added[scene.layers]
-    for name, values in whole.items():
-        drawn = values.flatten(0, 1)[:, shown[0]]
-        made[name] = drawn[:, :, shown[1]]
-        made[f"{name}_rest"] = drawn.sum(-1) - made[name].sum(-1)
+        drawn["logit"] = scene.added[scene.layers][:, :, targets]
+    for name, values in drawn.items():
+        made[name] = values.flatten(0, 1)[:, :, sources]
+        made[f"{name}_rest"] = values.flatten(0, 1).sum(-1) - made[name].sum(-1)
     w_o = [record.stack.blocks[layer].w_o.cpu() for layer in scene.layers]
     out = torch.cat([attention.write(record.v[n], w) for n, w in zip(scene.layers, w_o, strict=True)])
-    made["value_length"] = out.norm(dim=-1)[:, shown[1]]
+    made["value_length"] = out.norm(dim=-1)[:, sources]
     made["part_length"] = made["pattern"] * made["value_length"][:, None]
     return made
 

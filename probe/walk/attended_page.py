@@ -24,7 +24,6 @@ TABLES = {
     "certificate": "the hooked model against the from-scratch math, row by row",
 }
 NAMES = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
-KINDS = ("across", "both ways", "left to right")
 
 
 def render(walk: "AttentionWalk", manifest: Mapping[str, Any]) -> str:
@@ -34,7 +33,7 @@ def render(walk: "AttentionWalk", manifest: Mapping[str, Any]) -> str:
     tokens, certificate = walk.frames["tokens"], walk.frames["certificate"]
     return templates.get_template("attended.html.j2").render(
         walk=walk,
-        kind=KINDS[0] if walk.target is not None else KINDS[2] if walk.block["causal"] else KINDS[1],
+        kind="across" if walk.target is not None else "left to right" if walk.block["causal"] else "both ways",
         says_next="next" in walk.frames,
         sizes=walk.block["sizes"],
         texts={side: page.chips(part) for side, part in tokens.groupby("text", sort=False)},

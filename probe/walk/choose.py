@@ -60,13 +60,18 @@ class Place:
         return [pos for pos, (start, end) in enumerate(self.tokens.spans) if start < end and pos not in self.positions]
 
 
+def require_word(word: str | None, whose: str, such: str) -> None:
+    """Raises InputError for a word that is given and empty."""
+    if word is not None and not word.strip():
+        raise InputError(
+            f"Choosing a word to follow: got an empty one, expected a word of the {whose}; give --word {such}, say."
+        )
+
+
 def place(model: Model, text: str, word: str | None) -> Place:
     """Where `word` stands in `text`, the last word of the text by default. Raises InputError where it does not."""
     tokens = tokenize(model, text)
-    if word is not None and not word.strip():
-        raise InputError(
-            "Choosing a word to follow: got an empty one, expected a word of the text; give --word bank, say."
-        )
+    require_word(word, "text", "bank")
     if word is None:
         found = list(re.finditer(r"\w+", text))
         if not found:

@@ -26,16 +26,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
+import timing
 import torch
 
 import probe
-from probe import speed
 
 QUICK = "--quick" in sys.argv
 OUT = Path(os.environ.get("PROBE_OUT", "reports"))
 SHAPE, RUNS, PAIRS, LENGTH, SENTENCES, LONG = ("tiny", 2, 3, 12, 8, 64) if QUICK else ("small", 5, 8, 24, 256, 1024)
-model = speed.shaped(SHAPE)
-plain, weights = speed.plain_model(model), probe.read_weights(model)
+model = timing.shaped(SHAPE)
+plain, weights = timing.plain_model(model), probe.read_weights(model)
 layers, heads, d_model, _ = weights.shape
 targets = []
 
@@ -52,17 +52,17 @@ def hold(work, against, target, measured, unit="×", *, least=False):
 # ## Reading: Q, K, V, pattern row, z and the residual stream at the word
 
 # %%
-tokens = speed.drawn(model, SENTENCES, LENGTH)
+tokens = timing.drawn(model, SENTENCES, LENGTH)
 at_word, rows = [LENGTH - 1] * SENTENCES, [sentence.ids for sentence in tokens]
 works = {
     "read": lambda: probe.target_states(model, tokens, at_word),
-    "bare": lambda: speed.bare_forward(plain, rows, batch=1024 // LENGTH),
+    "bare": lambda: timing.bare_forward(plain, rows, batch=1024 // LENGTH),
 }
 hold(
     f"read the states of {SENTENCES} sentences",
     "their bare forward",
     1.10,
-    speed.compare(speed.interleave(works, runs=RUNS), "read", "bare"),
+    timing.compare(timing.interleave(works, runs=RUNS), "read", "bare"),
 )
 
 # %% [markdown]
@@ -72,7 +72,7 @@ hold(
 # loop is run once, a part in every turn.
 
 # %%
-a, b = speed.aligned_pairs(model, PAIRS, LENGTH)
+a, b = timing.aligned_pairs(model, PAIRS, LENGTH)
 direction = torch.nn.functional.normalize(torch.randn(d_model, generator=torch.Generator().manual_seed(0)), dim=0)
 every_head = [(layer, head) for layer in range(layers) for head in range(heads)]
 looped = torch.zeros(PAIRS, 2, layers, heads)
@@ -81,70 +81,70 @@ turn = iter(range(1000))
 
 def loop():
     part = every_head[next(turn) % RUNS :: RUNS]
-    looped[..., [layer for layer, _ in part], [head for _, head in part]] = speed.loop_over_heads(
+    looped[..., [layer for layer, _ in part], [head for _, head in part]] = timing.loop_over_heads(
         model, (a, b), direction, part
     )
 
 
 works = {
     "swaps": lambda: probe.swap_pairs(weights, a, b, direction[None], depth=layers),
-    "one side": lambda: speed.bare_forward(plain, a, batch=PAIRS),
-    "both sides": lambda: speed.bare_forward(plain, [*a, *b], batch=2 * PAIRS),
+    "one side": lambda: timing.bare_forward(plain, a, batch=PAIRS),
+    "both sides": lambda: timing.bare_forward(plain, [*a, *b], batch=2 * PAIRS),
     "loop": loop,
 }
-timings = speed.interleave(works, runs=RUNS)
+timings = timing.interleave(works, runs=RUNS)
 swaps = f"swap all {layers * heads} heads of {PAIRS} pairs both ways, traces included"
-hold(swaps, "bare forward of one member of each pair", 7, speed.compare(timings, "swaps", "one side"))
-hold(swaps, "bare forward of both members", 7, speed.compare(timings, "swaps", "both sides"))
+hold(swaps, "bare forward of one member of each pair", 7, timing.compare(timings, "swaps", "one side"))
+hold(swaps, "bare forward of both members", 7, timing.compare(timings, "swaps", "both sides"))
 forwards = (
     2 * len(every_head) + 2,
     2 * -(-len(every_head) // RUNS) + 2,
 )  # of the whole loop and of a part, two traces each
-faster = speed.compare(timings, "loop", "swaps", times=forwards[1] / forwards[0])
+faster = timing.compare(timings, "loop", "swaps", times=forwards[1] / forwards[0])
 hold("a forward per head with TransformerLens hooks", "the same swaps", 60, faster, least=True)
 exact = probe.swap_pairs(weights, a, b, direction[None], depth=layers)[..., 0]
 difference = float((looped - exact).abs().max())
-hold("largest difference of the two, of the residual's unit", "", 1e-4, speed.alone(difference), unit="")
+hold("largest difference of the two, of the residual's unit", "", 1e-4, timing.alone(difference), unit="")
 
 # %% [markdown]
 # ## Sets of heads: a whole curve
 
 # %%
-kept = speed.curve_sets(layers, heads)
-donor_z = probe.target_states(model, speed.drawn(model, PAIRS, LENGTH, seed=1), [LENGTH - 1] * PAIRS).z
+kept = timing.curve_sets(layers, heads)
+donor_z = probe.target_states(model, timing.drawn(model, PAIRS, LENGTH, seed=1), [LENGTH - 1] * PAIRS).z
 works = {"curve": lambda: probe.swap_sets(weights, a, donor_z, kept, direction[None]), "bare": works["one side"]}
-curve = speed.compare(speed.interleave(works, runs=RUNS), "curve", "bare", times=layers * heads)
+curve = timing.compare(timing.interleave(works, runs=RUNS), "curve", "bare", times=layers * heads)
 hold(f"head-set curve, {len(kept)} sets", f"{layers * heads} forwards of the same sentences", 0.4, curve)
 
 # %% [markdown]
 # ## One long text
 
 # %%
-text = speed.long_text(model, LONG, runs=RUNS)
+text = timing.long_text(model, LONG, runs=RUNS)
 everything = "run_with_cache of everything"
 hold(
     f"extra memory of a trace kept to one of {LONG} tokens",
     everything,
     0.1,
-    speed.alone(text["traced"] / text["cached"]),
+    timing.alone(text["traced"] / text["cached"]),
 )
-hold("its time", everything, 1.0, speed.alone(text["traced_seconds"] / text["cached_seconds"]))
-hold("ΔE by source token, every head, values included", "", 60, speed.alone(text["sources"]), unit="MiB")
+hold("its time", everything, 1.0, timing.alone(text["traced_seconds"] / text["cached_seconds"]))
+hold("ΔE by source token, every head, values included", "", 60, timing.alone(text["sources"]), unit="MiB")
 
 # %% [markdown]
 # ## Starting
 
 # %%
-started = speed.start_up(runs=RUNS)
-hold("import probe", "", 0.15, speed.alone(started["import probe"]), unit="s")
-hold("probe --help", "", 0.35, speed.alone(started["probe --help"]), unit="s")
+started = timing.start_up(runs=RUNS)
+hold("import probe", "", 0.15, timing.alone(started["import probe"]), unit="s")
+hold("probe --help", "", 0.35, timing.alone(started["probe --help"]), unit="s")
 
 # %% [markdown]
 # ## Growth
 
 # %%
-scaling = speed.growth(length=LENGTH, quick=QUICK)
-exponents = speed.exponents(scaling)
+scaling = timing.growth(length=LENGTH, quick=QUICK)
+exponents = timing.exponents(scaling)
 exponents
 
 # %% [markdown]
@@ -152,5 +152,5 @@ exponents
 
 # %%
 frames = {"targets": pd.DataFrame(targets), "scaling": scaling, "exponents": exponents}
-page = speed.write_page(frames, speed.machine(), OUT, date=datetime.now(UTC).date().isoformat())
+page = timing.write_page(frames, timing.machine(), OUT, date=datetime.now(UTC).date().isoformat())
 frames["targets"][["work", "against", "ratio", "target", "holds"]]

@@ -28,7 +28,8 @@ from pathlib import Path
 import pandas as pd
 
 import probe
-from probe import attention, charts
+from probe import charts
+from probe.model import attention
 
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))

@@ -28,7 +28,8 @@ import pandas as pd
 import torch
 
 import probe
-from probe import attention, charts
+from probe import charts
+from probe.model import attention
 
 charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))

@@ -31,72 +31,71 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from probe.check import certify
     from probe.errors import CrossCheckError, InputError, ModelError, ProbeError, UnsupportedModel
-    from probe.evaluation.evaluate import Evaluation, evaluate, write_evaluation
-    from probe.families.crossing import CrossSwaps, WordChoice, swap_cross_heads, swap_source_words
-    from probe.families.directly import cross_logits
-    from probe.families.pairs import CrossTrace, PairTrace
-    from probe.inference import sign_flip_test
-    from probe.lens import logit_lens, nearest_tokens, residual_stream
-    from probe.lexicon import entry, expand, read_sentences, showcase, words
-    from probe.models import Model, available, load
-    from probe.parameters import count_parameters
-    from probe.patching import swap_heads, swap_pairs, swap_sets
-    from probe.records import TargetStates, TargetTrace, Trace
-    from probe.replay import read_weights
-    from probe.report import write_report
-    from probe.study import Study, study
-    from probe.tokens import positions_of_word, tokenize
-    from probe.trace import target_states, trace, trace_target
-    from probe.walk import AttentionWalk, Walk, walk, write_walk
+    from probe.model.check import certify
+    from probe.model.lens import logit_lens, nearest_tokens, residual_stream
+    from probe.model.load import Model, available, load
+    from probe.model.pairs import CrossTrace, PairTrace
+    from probe.model.parameters import count_parameters
+    from probe.model.records import TargetStates, TargetTrace, Trace
+    from probe.model.replay import read_weights
+    from probe.model.tokens import positions_of_word, tokenize
+    from probe.model.trace import target_states, trace, trace_target
+    from probe.pages.report import write_report
+    from probe.pages.walk import AttentionWalk, Walk, walk, write_walk
+    from probe.patching.cross import CrossSwaps, WordChoice, cross_logits, swap_cross_heads, swap_source_words
+    from probe.patching.swaps import swap_heads, swap_pairs, swap_sets
+    from probe.stats.permutation import sign_flip_test
+    from probe.study.evaluation import Evaluation, evaluate, write_evaluation
+    from probe.study.study import Study, study
+    from probe.text.lexicon import entry, expand, read_sentences, showcase, words
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "load": "models",
-    "available": "models",
-    "Model": "models",
-    "tokenize": "tokens",
-    "positions_of_word": "tokens",
-    "trace": "trace",
-    "Trace": "records",
-    "PairTrace": "families.pairs",
-    "CrossTrace": "families.pairs",
-    "target_states": "trace",
-    "TargetStates": "records",
-    "trace_target": "trace",
-    "TargetTrace": "records",
-    "residual_stream": "lens",
-    "logit_lens": "lens",
-    "nearest_tokens": "lens",
-    "certify": "check",
-    "words": "lexicon",
-    "entry": "lexicon",
-    "expand": "lexicon",
-    "showcase": "lexicon",
-    "read_sentences": "lexicon",
-    "read_weights": "replay",
-    "swap_heads": "patching",
-    "swap_pairs": "patching",
-    "swap_sets": "patching",
-    "WordChoice": "families.crossing",
-    "swap_cross_heads": "families.crossing",
-    "swap_source_words": "families.crossing",
-    "CrossSwaps": "families.crossing",
-    "cross_logits": "families.directly",
-    "sign_flip_test": "inference",
-    "study": "study",
-    "Study": "study",
-    "write_report": "report",
-    "evaluate": "evaluation.evaluate",
-    "Evaluation": "evaluation.evaluate",
-    "write_evaluation": "evaluation.evaluate",
-    "walk": "walk",
-    "Walk": "walk",
-    "AttentionWalk": "walk",
-    "write_walk": "walk",
-    "count_parameters": "parameters",
+    "load": "model.load",
+    "available": "model.load",
+    "Model": "model.load",
+    "tokenize": "model.tokens",
+    "positions_of_word": "model.tokens",
+    "trace": "model.trace",
+    "Trace": "model.records",
+    "PairTrace": "model.pairs",
+    "CrossTrace": "model.pairs",
+    "target_states": "model.trace",
+    "TargetStates": "model.records",
+    "trace_target": "model.trace",
+    "TargetTrace": "model.records",
+    "residual_stream": "model.lens",
+    "logit_lens": "model.lens",
+    "nearest_tokens": "model.lens",
+    "certify": "model.check",
+    "words": "text.lexicon",
+    "entry": "text.lexicon",
+    "expand": "text.lexicon",
+    "showcase": "text.lexicon",
+    "read_sentences": "text.lexicon",
+    "read_weights": "model.replay",
+    "swap_heads": "patching.swaps",
+    "swap_pairs": "patching.swaps",
+    "swap_sets": "patching.swaps",
+    "WordChoice": "patching.cross",
+    "swap_cross_heads": "patching.cross",
+    "swap_source_words": "patching.cross",
+    "CrossSwaps": "patching.cross",
+    "cross_logits": "patching.cross",
+    "sign_flip_test": "stats.permutation",
+    "study": "study.study",
+    "Study": "study.study",
+    "write_report": "pages.report",
+    "evaluate": "study.evaluation",
+    "Evaluation": "study.evaluation",
+    "write_evaluation": "study.evaluation",
+    "walk": "pages.walk",
+    "Walk": "pages.walk",
+    "AttentionWalk": "pages.walk",
+    "write_walk": "pages.walk",
+    "count_parameters": "model.parameters",
     "ProbeError": "errors",
     "InputError": "errors",
     "ModelError": "errors",
@@ -159,7 +158,7 @@ __all__ = [
 class _Package(ModuleType):
     """Keeps `probe.trace`, `probe.study`, `probe.walk` and `probe.evaluate` functions, also after modules of these names were imported.
 
-    The import system would overwrite them with the submodules; `from probe.trace import ...` does not need that.
+    The import system would overwrite them with the submodules; `from probe.model.trace import ...` does not need that.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -21,9 +21,8 @@ from probe.sweep.command import sweep
 from probe.terminal import COMPANION, DEFAULT_MODEL, JsonOption, ModelOption
 
 if TYPE_CHECKING:
-    from probe.cost import Plan
-    from probe.walk import AttentionWalk, Walk
-
+    from probe.pages.walk import AttentionWalk, Walk
+    from probe.study.cost import Plan
 INTERRUPTED = 130
 PERMUTATIONS = 1000
 
@@ -71,7 +70,7 @@ def report(
 
     check_folder(out)
     if shards is not None:
-        from probe.sweep.page import write_page
+        from probe.pages.sweep import write_page
 
         typer.echo(write_page(shards, out, words=words))
     else:
@@ -87,13 +86,13 @@ def _report_study(
     options: tuple[int, int, str | None],
 ) -> Path:
     """Measure and write; `models`: the one that is studied and the one beside it, `options`: seed, permutations, the memory allowed."""
-    from probe.cost import parse_memory
+    from probe.study.cost import parse_memory
 
     (model, beside), (seed, permutations, max_memory) = models, options
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None
     if sentences is not None:
-        from probe.lexicon import read_sentences
+        from probe.text.lexicon import read_sentences
 
         corpus = read_sentences(sentences)
 
@@ -103,9 +102,9 @@ def _report_study(
 
     with terminal.progress_bar() as progress:
         progress("loading the model", 0.0)
-        from probe.models import load
-        from probe.report import write_report
-        from probe.study import study
+        from probe.model.load import load
+        from probe.pages.report import write_report
+        from probe.study.study import study
 
         result = study(
             load(model),
@@ -144,8 +143,8 @@ def walk(
     check_folder(out)
     with terminal.progress_bar() as progress:
         progress("loading the model", 0.0)
-        from probe.models import load
-        from probe.walk import walk, write_walk
+        from probe.model.load import load
+        from probe.pages.walk import walk, write_walk
 
         loaded = load(model)
         progress("walking", 0.4)
@@ -164,8 +163,8 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """The certificate: the hooked model against the same numbers from the raw weights; exit 1 when a row falls short."""
-    from probe.check import DEFAULT_TEXTS, certify
-    from probe.models import load
+    from probe.model.check import DEFAULT_TEXTS, certify
+    from probe.model.load import load
 
     certificate = certify(load(model), texts or DEFAULT_TEXTS)
     if as_json:
@@ -192,10 +191,10 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no model."""
-    from probe.evaluation.evaluate import evaluate, write_evaluation
-    from probe.lexicon import read_sentences
-    from probe.models import load
-    from probe.report import check_folder
+    from probe.model.load import load
+    from probe.pages.report import check_folder
+    from probe.study.evaluation import evaluate, write_evaluation
+    from probe.text.lexicon import read_sentences
 
     if out is not None:
         check_folder(out)
@@ -223,12 +222,12 @@ def params(
     as_json: JsonOption = False,
 ) -> None:
     """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
-    from probe.parameters import PUBLISHED, count_tensors, published
+    from probe.model.parameters import PUBLISHED, count_tensors, published
 
     if name in PUBLISHED:
         counted = published(name)
     else:
-        from probe.models import load
+        from probe.model.load import load
 
         counted = count_tensors(load(name))
     terminal.print_count(counted, as_json)
@@ -237,7 +236,7 @@ def params(
 @app.command()
 def models(as_json: JsonOption = False) -> None:
     """What can be loaded, and what is already on this machine."""
-    from probe.models import available
+    from probe.model.load import available
 
     rows = [asdict(row) for row in available()]
     if as_json:

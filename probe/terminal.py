@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from probe.check import Certificate
-    from probe.evaluation.evaluate import Evaluation
-    from probe.parameters import Count
-
+    from probe.model.check import Certificate
+    from probe.model.parameters import Count
+    from probe.study.evaluation import Evaluation
 DEFAULT_MODEL = "tiny-senses"
 # Who reads beside whom the sentences whose cue comes after the word.
 COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
@@ -56,7 +55,7 @@ def print_evaluation(result: "Evaluation") -> None:
 
 
 def print_count(counted: "Count", as_json: bool) -> None:
-    from probe.parameters import told
+    from probe.model.parameters import told
 
     if as_json:
         parts = [asdict(part) | {"total": part.total} for part in counted.parts]

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from probe.columns import CURVES
+from probe.study.columns import CURVES
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CONDITIONS = {"as measured": None, "labels permuted": 0.5, "later token": 0.65, "untrained model": 0.51}

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from example_evidence import controls, curves, distances, ledger, random_sets, routes
 
-from probe.check import Certificate, Row
-from probe.columns import CAUSAL, RANKS
-from probe.models import Origin
-from probe.study import Study
-from probe.verdicts import best_verdicts
+from probe.model.check import Certificate, Row
+from probe.model.load import Origin
+from probe.stats.verdicts import best_verdicts
+from probe.study.columns import CAUSAL, RANKS
+from probe.study.study import Study
 
 LAYERS, HEADS = 4, 4
 READ_AT = 3

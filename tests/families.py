@@ -10,7 +10,7 @@ from checkpoints import SENTENCES
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from probe.models import Model, load
+from probe.model.load import Model, load
 
 LAYERS, HEADS, VOCABULARY = 2, 4, 400
 HIDDEN = {"vocab_size": VOCABULARY, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 36}

@@ -28,15 +28,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from probe.errors import ProbeError
-from probe.loading.checkpoints import locate, read_weights
-from probe.loading.kinds import read_config
+from probe.model.checkpoint import locate, read_weights
+from probe.model.config import read_config
+from probe.model.tokens import positions_of_span, tokenize
 from probe.pages import html
-from probe.sentence_files import read_table
-from probe.sentences import check_row, read_sentences
+from probe.pages.sweep import read_manifest
 from probe.sweep import shards
-from probe.sweep.page import read_manifest
-from probe.sweep.streams import Source, stream
-from probe.tokens import positions_of_span, tokenize
+from probe.text.files import Source, read_table, stream
+from probe.text.sentences import check_row, read_sentences
 
 TAKEN, REFUSED = "taken", "refused"
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
@@ -344,7 +343,7 @@ class Elements(HTMLParser):
 
 @cache
 def piece() -> Any:
-    return html.environment("probe.report").from_string('<p title="{{ text }}"><bdi>{{ text }}</bdi></p>')
+    return html.environment("report").from_string('<p title="{{ text }}"><bdi>{{ text }}</bdi></p>')
 
 
 def show(_: Path, text: str) -> str:

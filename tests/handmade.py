@@ -21,9 +21,9 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 from transformers import BertConfig, GPT2Config, PretrainedConfig, PreTrainedTokenizerFast
 
-from probe.models import Model, load
-from probe.sentences import Corpus, Sentence
-from probe.tokens import Tokens
+from probe.model.load import Model, load
+from probe.model.tokens import Tokens
+from probe.text.sentences import Corpus, Sentence
 
 # --- random models ---------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) ->
 
 def require_command_makes(folder: Path, script: str, auto: type, out: Path) -> None:
     """Twenty steps of the training script write every file of the shipped folder, a card that says so, and a model that loads."""
-    command = [sys.executable, "-m", f"probe.embedded.{script}.train", "--out", out, "--seed", "7", "--steps", "20"]
+    command = [sys.executable, "-m", f"training.{script}.train", "--out", out, "--seed", "7", "--steps", "20"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert {path.name for path in folder.iterdir()} <= {path.name for path in out.iterdir()}
     text = (out / "card.md").read_text("utf-8")

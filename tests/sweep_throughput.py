@@ -25,7 +25,7 @@ import psutil
 
 from probe.provenance import write_atomically
 from probe.sweep.engines import ONE_THREAD
-from probe.sweep.streams import Source
+from probe.text.files import Source
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -56,7 +56,7 @@ COLUMNS = (
 
 def make_sentences(path: Path, count: int, *, seed: int = 5, word: str | None = None) -> Path:
     """Sentences of the grammar with an ambiguous word, its sense and, where it stands before the word, its cue."""
-    from probe.embedded import grammar
+    from training import grammar
 
     rng, topics = Random(seed), grammar.topics()
     with path.open("w", encoding="utf-8") as opened:
@@ -80,7 +80,7 @@ def make_large(folder: Path) -> Path:
     """A model of GPT-2 small's shape with random weights and the embedded model's tokenizer."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from probe.models import EMBEDDED_FOLDER
+    from probe.model.load import EMBEDDED_FOLDER
 
     config = GPT2Config(
         vocab_size=3343, n_positions=256, bos_token_id=0, eos_token_id=0, architectures=["GPT2LMHeadModel"]
@@ -112,7 +112,7 @@ def _engines(
 
     A machine's speed moves by more within minutes than the engines differ.
     """
-    from probe.models import load
+    from probe.model.load import load
     from probe.sweep import shards, work
     from probe.sweep.deal import Options, deal, require_index
 

@@ -10,8 +10,8 @@ import pyarrow.parquet
 from handmade import make_handmade, make_sentences, resolver
 
 from probe.provenance import sha256_of_bytes
-from probe.sentences import Sentence
 from probe.sweep.deal import Options
+from probe.text.sentences import Sentence
 
 PLACE = (1, 2)
 SMALL = Options(block=32, donors=8, fit_most=60)

@@ -9,10 +9,12 @@ from pathlib import Path
 import jupytext
 import pandas as pd
 import pytest
+import timing
 from pandas.testing import assert_frame_equal
 
 import probe
-from probe import attention, charts, speed
+from probe import charts
+from probe.model import attention
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
@@ -23,7 +25,7 @@ LARGEST_PICTURE, MOST_ROWS = 60_000, 60
 PUBLIC = {
     "probe": {*probe.__all__, "attention", "charts", "speed"},
     "charts": set(charts.__all__),
-    "speed": set(speed.__all__),
+    "speed": set(timing.__all__),
     "attention": {name for name in vars(attention) if not name.startswith("_")},
 }
 
@@ -93,10 +95,8 @@ def test_it_uses_only_public_names(script):
 
 
 def test_a_name_that_is_not_public_is_noticed():
-    code = (
-        "import probe.replay\nfrom probe.tokens import locate\nfrom probe import models\nprobe.__file__\ncharts.palette"
-    )
-    named = {"probe.replay", "probe.tokens", "probe.models", "probe.__file__", "charts.palette"}
+    code = "import probe.model.replay\nfrom probe.model.tokens import locate\nfrom probe import models\nprobe.__file__\ncharts.palette"
+    named = {"probe.model.replay", "probe.model.tokens", "probe.model.load", "probe.__file__", "charts.palette"}
     assert foreign_names(ast.parse(code)) == named
 
 
@@ -114,4 +114,4 @@ def foreign_names(tree: ast.AST) -> set[str]:
             taken.add((ast.unparse(node.value), node.attr))
     ours = {module for module in modules if module.split(".")[0] == "probe"}
     foreign = {f"{home}.{name}" for home, name in taken if name not in PUBLIC[home]}
-    return foreign | ours - {"probe", "probe.attention", "probe.charts"}
+    return foreign | ours - {"probe", "probe.model.attention", "probe.charts"}

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe import numerals
-from probe.report import answers, remarks
-from probe.report.grounds import grounds
+from probe.pages import answers, remarks
+from probe.pages.remarks import grounds
+from probe.stats import numbers
 
 STUDY = make_study()
 FRAMES = STUDY.frames
@@ -273,29 +273,29 @@ def test_a_reading_says_right_wrong_and_guess():
     ],
 )
 def test_p_values_are_written_as_statisticians_do(value, text):
-    assert numerals.p_value(value) == text
+    assert numbers.p_value(value) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(-0.034, "−3\u202f%"), (-0.004, "0\u202f%"), (0.0, "0\u202f%"), (1.0, "100\u202f%")]
 )
 def test_percentages_have_a_true_minus_and_no_negative_zero(value, text):
-    assert numerals.percent(value) == text
+    assert numbers.percent(value) == text
 
 
 def test_a_narrow_interval_gets_a_decimal():
-    assert numerals.measured(0.0104, 0.006, 0.0148) == "1.0\u202f% [0.6, 1.5]"
-    assert numerals.measured(0.41, 0.35, 0.47) == "41\u202f% [35, 47]"
+    assert numbers.measured(0.0104, 0.006, 0.0148) == "1.0\u202f% [0.6, 1.5]"
+    assert numbers.measured(0.41, 0.35, 0.47) == "41\u202f% [35, 47]"
 
 
 def test_small_numbers_are_powers_of_ten_and_zero_is_zero():
-    assert numerals.scientific(6.2e-7) == "6 × 10⁻⁷"
-    assert numerals.scientific(0.0) == "0"
-    assert numerals.interval(-0.081, 0.052) == "[−0.08, 0.05]"
+    assert numbers.scientific(6.2e-7) == "6 × 10⁻⁷"
+    assert numbers.scientific(0.0) == "0"
+    assert numbers.interval(-0.081, 0.052) == "[−0.08, 0.05]"
 
 
 def test_lists_read_as_english():
-    assert [numerals.listed(list(items)) for items in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
+    assert [numbers.listed(list(items)) for items in ("a", "ab", "abc")] == ["a", "a and b", "a, b and c"]
 
 
 def test_a_smallest_set_names_every_head_also_where_sizes_grow_in_steps():

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe.columns import COLUMNS, UNITS, meaning
-from probe.report import remarks
-from probe.report.appendix import DOWNLOADS, data_used, dictionary, downloads
-from probe.sentences import REPEATS
+from probe.pages import remarks
+from probe.pages.sections import DOWNLOADS, data_used, dictionary, downloads
+from probe.study.columns import COLUMNS, UNITS, meaning
+from probe.text.sentences import REPEATS
 
 FRAMES = make_study().frames
 

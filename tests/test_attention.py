@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from probe import attention
+from probe.model import attention
 
 HEADS, POS, D_HEAD, D_MODEL = 3, 7, 5, 11
 EXACT = {"rtol": 0, "atol": 1e-12}

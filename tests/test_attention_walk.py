@@ -14,14 +14,15 @@ from test_translator import TRAINED
 from test_walk_page import cells, dots, number, settled
 
 import probe
-from probe import attention, charts
+from probe import charts
 from probe.charts.grid import token_grid
-from probe.check import certify_pair
 from probe.cli import main
-from probe.families.crossing import first_token
-from probe.walk import attended_frames
-from probe.walk.attended_frames import OF_LONG
-from probe.walk.attended_page import NAMES, TABLES, pictures
+from probe.model import attention
+from probe.model.check import certify_pair
+from probe.pages.walk import attended_frames
+from probe.pages.walk.attended_frames import OF_LONG
+from probe.pages.walk.attended_page import NAMES, TABLES, pictures
+from probe.patching.cross import first_token
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
 HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> {{ 7*7 }}"

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 import probe
-from probe import lessons, lexicon
 from probe.errors import InputError, UnsupportedModel
-from probe.experiment import Options, observe_word
-from probe.material import prepare
-from probe.models import EMBEDDED
-from probe.tokens import is_one_token
+from probe.model.load import EMBEDDED
+from probe.model.tokens import is_one_token
+from probe.study import showcase
+from probe.study.material import prepare
+from probe.study.word import Options, observe_word
+from probe.text import lexicon
 
 BOTH_WAYS = "tiny-senses-bidirectional"
 APPLE = "Apple unveiled a new smartphone model at their latest product launch event"
@@ -51,7 +52,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
         lexicon.expand("apple", both_sides=True), lambda piece: is_one_token(model, piece)
     )
     result = observe_word(model, prepare(model, sentences, "apple"), Options(0))
-    row, [pair] = of_apple(lessons.beside(model, [result])), result.pairs
+    row, [pair] = of_apple(showcase.beside(model, [result])), result.pairs
     tokens, mask = probe.tokenize(model, APPLE), model.tokenizer.mask_token_id
     others = set(range(2, len(tokens) - 1))  # between stand [CLS], the word, and at the end [SEP]
     cue = tokens.pieces.index(" smartphone")

@@ -10,17 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from shipping import require_command_makes, require_complete
+from training import training
+from training.bidirectional import after
+from training.bidirectional.card import shown
+from training.bidirectional.evaluate import Results, evaluate, resid_at_word
+from training.bidirectional.hiding import HIDDEN, OTHER, REPLACED, TOPICAL, hide, lists
+from training.bidirectional.train import fit, new_model, step_loss
+from training.scoring import overall
+from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows, plural, windows
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerFast
 
-from probe import lexicon
-from probe.embedded import training
-from probe.embedded.bidirectional import after
-from probe.embedded.bidirectional.card import shown
-from probe.embedded.bidirectional.evaluate import Results, evaluate, resid_at_word
-from probe.embedded.bidirectional.hiding import HIDDEN, OTHER, REPLACED, TOPICAL, hide, lists
-from probe.embedded.bidirectional.train import fit, new_model, step_loss
-from probe.embedded.scoring import overall
-from probe.embedded.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows, plural, windows
+from probe.text import lexicon
 
 FOLDER = training.HERE / "tiny-senses-bidirectional"
 TRAINED = pytest.mark.skipif(not FOLDER.is_dir(), reason="its weights do not ship yet")

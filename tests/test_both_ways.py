@@ -27,14 +27,14 @@ from scipy.stats import kstest
 from test_chance import without_intervals
 
 import probe
-from probe import inference, senses
-from probe.experiment import Options, study_word
-from probe.families.general import read_whole
-from probe.material import prepare
-from probe.models import untrained
-from probe.separation import measure_separation
-from probe.splits import cue_words
-from probe.trace import target_states
+from probe.model.general import read_whole
+from probe.model.load import untrained
+from probe.model.trace import target_states
+from probe.stats import axes, permutation
+from probe.stats.separation import measure_separation
+from probe.study.material import prepare
+from probe.study.word import Options, study_word
+from probe.text.splits import cue_words
 
 SEEDS = (0, 1, 2)
 PERMUTATIONS = 199
@@ -125,7 +125,7 @@ def writes_of_an_encoder_without_the_head():
         model = probe.load(make_handmade_encoder(Path(folder) / "none", [], seed=4))
     material = prepare(model, corpus_of(SENTENCES), WORD)
     states = target_states(model, material.tokens, material.targets)
-    return senses.write_coordinates(states.z, read_whole(model))
+    return axes.write_coordinates(states.z, read_whole(model))
 
 
 @cache
@@ -152,13 +152,13 @@ def nulls():
 
 
 def test_p_of_one_head_is_uniform():
-    found = [inference.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls()]
+    found = [permutation.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls()]
     spread = np.random.default_rng(0).uniform(-0.5, 0.5, RUNS) / (PERMUTATIONS + 1)
     assert kstest(np.array(found) + spread, "uniform").pvalue > 0.05
 
 
 def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says():
-    smallest = np.array([inference.max_t(null[0], null[1:]).p.min() for null in nulls()])
+    smallest = np.array([permutation.max_t(null[0], null[1:]).p.min() for null in nulls()])
     assert 0.02 <= np.mean(smallest < 0.05) <= 0.08
 
 

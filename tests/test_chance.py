@@ -13,10 +13,10 @@ from handmade import LAYERS, SENSES, WORD, corpus_of, make_sentences, resolver_m
 from scipy.stats import kstest
 
 import probe
-from probe import inference, statistics
-from probe.models import untrained
-from probe.sentences import Sentence
-from probe.separation import measure_separation
+from probe.model.load import untrained
+from probe.stats import permutation, resampling
+from probe.stats.separation import measure_separation
+from probe.text.sentences import Sentence
 
 RUNS = 200
 DRAWS = 199
@@ -27,8 +27,8 @@ PER_SENSE = {"fit": 31, "report": 46}  # a third of the cue words to fit, half o
 
 def without_intervals(patch):
     """Intervals play no part in what is counted here, so they are not worth their time."""
-    whole = statistics.bootstrap_weights
-    patch.setattr(statistics, "bootstrap_weights", lambda crossed, seed: whole(crossed, seed=seed, draws=2))
+    whole = resampling.bootstrap_weights
+    patch.setattr(resampling, "bootstrap_weights", lambda crossed, seed: whole(crossed, seed=seed, draws=2))
 
 
 def sentence_of(sense, cue):
@@ -75,7 +75,7 @@ def null_flips():
     for run in range(RUNS):
         rng = np.random.default_rng(run)
         effects = np.repeat(rng.normal(size=(10, *SHAPE)), 6, axis=0) + 0.3 * rng.normal(size=(60, *SHAPE))
-        found.append(inference.flip_null(effects, cues, draws=DRAWS, rng=rng))
+        found.append(permutation.flip_null(effects, cues, draws=DRAWS, rng=rng))
     return found
 
 
@@ -85,15 +85,15 @@ def nulls(request):
 
 
 def test_p_of_one_head_is_uniform(nulls):
-    found = [inference.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls]
+    found = [permutation.max_t(null[0, 1, :1], null[1:, 1, :1]).p.item() for null in nulls]
     spread = np.random.default_rng(0).uniform(-0.5, 0.5, RUNS) / (DRAWS + 1)  # p takes steps of 1 / (DRAWS + 1)
     assert kstest(np.array(found) + spread, "uniform").pvalue > 0.05
 
 
 def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says(nulls):
-    smallest = [inference.max_t(null[0], null[1:]).p.min() for null in nulls]
+    smallest = [permutation.max_t(null[0], null[1:]).p.min() for null in nulls]
     assert 0.02 <= np.mean(np.array(smallest) < 0.05) <= 0.08
-    one_by_one = [inference.max_t(null[0, :, :1], null[1:, :, :1]).p.min() for null in nulls]
+    one_by_one = [permutation.max_t(null[0, :, :1], null[1:, :, :1]).p.min() for null in nulls]
     assert np.mean(np.array(one_by_one) < 0.05) <= 0.08
 
 
@@ -112,8 +112,8 @@ def test_separation_scored_on_its_own_sentences_is_not():
     """64 numbers, 40 sentences a sense, pure noise: .90 on the sentences that the direction was fitted on."""
     rows = np.random.default_rng(0).normal(size=(RUNS, 80, 64))
     labels = np.arange(80)[None] < 40
-    scores = inference.own_scores(rows, labels, rows)
-    assert inference.aurocs(scores, labels).mean() == pytest.approx(0.9, abs=0.02)
+    scores = permutation.own_scores(rows, labels, rows)
+    assert permutation.aurocs(scores, labels).mean() == pytest.approx(0.9, abs=0.02)
 
 
 def permuted(sentences, seed):
@@ -159,7 +159,7 @@ def found_at(run, *, heads, d_head, d=1.0):
     of_a = np.array([sentence.sense == SENSES[0] for sentence in sentences])
     writes[place][of_a] += d * direction / np.linalg.norm(direction)
     null = measure_separation(torch.from_numpy(writes), sentences, rows, permutations=DRAWS, seed=run).null
-    return inference.max_t(null[0], null[1:]).p[place]
+    return permutation.max_t(null[0], null[1:]).p[place]
 
 
 @pytest.mark.slow
@@ -180,8 +180,8 @@ def swap_found_at(run, *, pairs, heads=144, d=1.0):
     effects = rng.normal(size=(pairs, heads))
     place = int(rng.integers(heads))
     effects[:, place] += d
-    null = inference.flip_null(effects, range(pairs), draws=1000, rng=rng)
-    return inference.max_t(null[0], null[1:]).p[place]
+    null = permutation.flip_null(effects, range(pairs), draws=1000, rng=rng)
+    return permutation.max_t(null[0], null[1:]).p[place]
 
 
 @pytest.mark.parametrize("pairs", [46, 23])  # 46 pairs, and 46 sentences in pairs

@@ -11,7 +11,7 @@ from example_study import READ_AT, make_study
 from probe import charts
 from probe.charts import palette
 from probe.errors import InputError
-from probe.verdicts import ORDER
+from probe.stats.verdicts import ORDER
 
 FRAMES = make_study().frames
 HEADS = FRAMES["word_heads"]

@@ -8,10 +8,10 @@ import torch
 from handmade import ODD, random_model
 from torch.nn import functional
 
-from probe import attention, check, replay
-from probe.check import DEFAULT_TEXTS, QUANTITIES, Certificate, Row, certify
 from probe.errors import CrossCheckError, InputError
-from probe.trace import HOOKS
+from probe.model import attention, check, replay
+from probe.model.check import DEFAULT_TEXTS, QUANTITIES, Certificate, Row, certify
+from probe.model.trace import HOOKS
 
 LAYERS, HEADS, D_MODEL = ODD["n_layer"], ODD["n_head"], ODD["n_embd"]
 D_HEAD = D_MODEL // HEADS

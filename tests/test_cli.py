@@ -67,7 +67,7 @@ def test_check_as_json_has_the_same_rows(run, folder):
 
 
 def test_check_exits_1_and_names_the_row_when_one_falls_short(run, folder, monkeypatch):
-    from probe import attention
+    from probe.model import attention
 
     monkeypatch.setattr(attention, "softmax", lambda scores: scores.softmax(-2).nan_to_num())
     code, out, err = run("check", "--model", folder)
@@ -77,7 +77,7 @@ def test_check_exits_1_and_names_the_row_when_one_falls_short(run, folder, monke
 
 
 def test_a_report_stops_with_exit_1_when_the_numbers_disagree(run, tmp_path, monkeypatch):
-    from probe import attention
+    from probe.model import attention
 
     scores = attention.scores
     monkeypatch.setattr(attention, "scores", lambda q, k: scores(q, k) * 1.01)
@@ -192,7 +192,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
 
 
 def test_an_interrupt_ends_with_130_and_a_sentence(run, folder, monkeypatch):
-    from probe import check
+    from probe.model import check
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -6,13 +6,14 @@ import sys
 import pytest
 import torch
 
-from probe import cost, patching
 from probe.cli import main
-from probe.cost import Plan, parse_memory
 from probe.errors import InputError
-from probe.lexicon import expand
-from probe.models import load
-from probe.study import plan, study
+from probe.model.load import load
+from probe.patching import swaps
+from probe.study import cost
+from probe.study.cost import Plan, parse_memory
+from probe.study.study import plan, study
+from probe.text.lexicon import expand
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     """Every swapped run of the engine is counted while a study runs; nothing may be more than what was said before."""
     trace = importlib.import_module("probe.trace")
     counted = {"swaps": 0, "forwards": 0}
-    carry, read = patching._carry, trace._read_last
+    carry, read = swaps._carry, trace._read_last
 
     def counting_carry(weights, rows, tree, donor, directions):
         counted["swaps"] += len(rows) * (len(tree[-1][0]) - 1)
@@ -41,7 +42,7 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         return read(model, rows, *values)
 
     planned = plan(model, "bank")
-    monkeypatch.setattr(patching, "_carry", counting_carry)
+    monkeypatch.setattr(swaps, "_carry", counting_carry)
     monkeypatch.setattr(trace, "_read_last", counting_read)
     study(model, "bank", permutations=99)
     assert planned.swaps / 8 < counted["swaps"] <= planned.swaps

@@ -8,12 +8,11 @@ from families import PAIRED, family_model
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.families import hooked
-from probe.families.crossing import first_token
-from probe.families.directly import directions, toward
-from probe.families.pairs import target_tokens
-from probe.families.tensors import read_stacks
-from probe.tokens import tokenize
+from probe.model import hooks as hooked
+from probe.model.pairs import target_tokens
+from probe.model.tokens import tokenize
+from probe.model.weights import read_stacks
+from probe.patching.cross import directions, first_token, toward
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 A, B = "Make a deposit at the bank", "He sat by the river near the bank"
@@ -248,7 +247,7 @@ def test_what_cannot_be_swapped_is_one_sentence(kind, ask, sentence):
 def test_a_target_that_ends_within_a_word_is_refused(monkeypatch):
     model = family_model("bart")
     whole = target_tokens(model, f"{TARGET} bank")
-    monkeypatch.setattr("probe.families.crossing.target_tokens", lambda model, text: whole)
+    monkeypatch.setattr("probe.patching.cross.target_tokens", lambda model, text: whole)
     with pytest.raises(InputError) as raised:
         first_token(model, TARGET, "bank")
     assert str(raised.value) == (

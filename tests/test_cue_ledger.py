@@ -14,14 +14,17 @@ from handmade import ODD, corpus_of, make_handmade, make_random, make_sentences,
 from safetensors.torch import load_file
 
 import probe
-from probe import charts, ledger, senses, suppliers
-from probe.charts import ledger as bars_of
-from probe.columns import COLUMNS
+from probe import charts
+from probe.charts import writes as bars_of
 from probe.errors import CrossCheckError, InputError
-from probe.models import EMBEDDED_FOLDER, load
-from probe.replay import read_weights
-from probe.tokens import tokenize
-from probe.trace import target_states, trace
+from probe.model import ledger
+from probe.model.load import EMBEDDED_FOLDER, load
+from probe.model.replay import read_weights
+from probe.model.tokens import tokenize
+from probe.model.trace import target_states, trace
+from probe.stats import axes
+from probe.study import suppliers
+from probe.study.columns import COLUMNS
 
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -48,7 +51,7 @@ def referred(model, depth):
     """The axis between TEXTS 0, 1 and 2, 3 at their ends, and what every component writes halfway between them."""
     tokens = [tokenize(model, text) for text in TEXTS]
     states = target_states(model, tokens, [len(cut) - 1 for cut in tokens])
-    axis = senses.fit_axis(states.resid[A, depth], states.resid[B, depth], ("a", "b"), depth)
+    axis = axes.fit_axis(states.resid[A, depth], states.resid[B, depth], ("a", "b"), depth)
     return states, axis, ledger.average(read_weights(model), states, A, B, depth=depth)
 
 
@@ -134,7 +137,7 @@ def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
     model = random_model()
     tokens = [tokenize(model, f"{text} bank") for text in TEXTS]
     states = target_states(model, tokens, [len(cut) - 1 for cut in tokens])
-    axis = senses.fit_axis(states.resid[A, 2], states.resid[B, 2], ("a", "b"), 2)
+    axis = axes.fit_axis(states.resid[A, 2], states.resid[B, 2], ("a", "b"), 2)
     average = ledger.average(read_weights(model), states, A, B, depth=2)
     shown = trace(model, "The muddy old bank")
     assert shown.tokens.ids[-1] == tokens[0].ids[-1]
@@ -428,7 +431,7 @@ def test_all_sentences_are_drawn_on_one_axis():
 
 
 def test_the_words_and_the_picture_need_no_torch():
-    code = "import sys, probe.suppliers, probe.charts; sys.exit('torch' in sys.modules)"
+    code = "import sys, probe.study.suppliers, probe.charts; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

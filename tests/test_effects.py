@@ -7,9 +7,11 @@ import pytest
 import torch
 from handmade import ODD, make_sentences, random_model, tokens_of, without
 
-from probe import effects, replay, senses
-from probe.effects import ALIGNED, DRAWN, Effects, Pairs
-from probe.trace import target_states
+from probe.model import replay
+from probe.model.trace import target_states
+from probe.patching import effects
+from probe.patching.effects import ALIGNED, DRAWN, Effects, Pairs
+from probe.stats import axes as senses
 
 GRID = make_sentences(frames=3, distances=(1, 2))
 SENSES = ("door", "canal")

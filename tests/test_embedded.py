@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from shipping import require_command_makes, require_complete
+from training import cards, grammar, wordpieces
+from training.causal.evaluate import evaluate, resid_at_end
+from training.causal.train import N_CTX, fit, new_model, step_loss
+from training.scoring import Answer, Score, best_depth, overall, points
+from training.templates import tables
+from training.withheld import plural
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from probe import lexicon
-from probe.embedded import cards, grammar, wordpieces
-from probe.embedded.causal.evaluate import evaluate, resid_at_end
-from probe.embedded.causal.train import N_CTX, fit, new_model, step_loss
-from probe.embedded.scoring import Answer, Score, best_depth, overall, points
-from probe.embedded.templates import tables
-from probe.embedded.withheld import plural
+from probe.text import lexicon
 
 FOLDER = Path(grammar.__file__).parent / "tiny-senses"
 

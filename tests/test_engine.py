@@ -4,7 +4,8 @@ import pytest
 import torch
 from handmade import random_model
 
-from probe import engine, patching, replay, routes
+from probe.model import replay
+from probe.patching import engine, routes, swaps
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -81,10 +82,10 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
     donor_z, directions = torch.zeros(3, depth, heads, d_head), torch.ones(2, weights.shape[2])
     kept = torch.zeros(4, depth, heads, dtype=torch.bool)
     for run in (
-        lambda: patching.swap_heads(weights, a, donor_z, directions),
-        lambda: patching.swap_pairs(weights, a, b, directions, depth=depth),
-        lambda: patching.swap_sets(weights, a, donor_z, kept, directions),
-        lambda: patching.target_z(weights, a, depth),
+        lambda: swaps.swap_heads(weights, a, donor_z, directions),
+        lambda: swaps.swap_pairs(weights, a, b, directions, depth=depth),
+        lambda: swaps.swap_sets(weights, a, donor_z, kept, directions),
+        lambda: swaps.target_z(weights, a, depth),
         lambda: routes.mixed_z(weights, a, b, depth),
     ):
         with torch.device("meta"):

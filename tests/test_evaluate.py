@@ -18,11 +18,12 @@ from sklearn.metrics import accuracy_score, f1_score
 
 import probe
 from probe.cli import main
-from probe.columns import COLUMNS, METHODS
-from probe.evaluation import accuracy, baselines, centroids, holdouts, tasks
-from probe.evaluation.holdouts import Holdout
-from probe.sentences import Sentence
-from probe.tokens import tokenize
+from probe.model.tokens import tokenize
+from probe.study import material, nearest
+from probe.study.columns import COLUMNS, METHODS
+from probe.text import splits
+from probe.text.sentences import Sentence
+from probe.text.splits import Holdout
 
 DATA = Path(__file__).parent.parent / "../shared/data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CoarseWSD-20 and the homonyms are not beside the repository")
@@ -52,7 +53,7 @@ def resid_of(*by_depth):
 def test_the_nearest_centroid_is_nearest_by_cosine_and_not_by_distance():
     # Means (2, 0) and (0, 1). (1, .9) is nearer to (0, 1), 1.005 against 1.345, but its angles are 42 and 48 degrees.
     resid = resid_of([[1, 0], [3, 0], [0, 1], [0, 1], [1, 0.9], [0.9, 1]])
-    said = centroids.predict(resid, numbers(0, 0, 1, 1, 1, 1), Holdout((0, 1, 2, 3), (4, 5)))
+    said = nearest.predict(resid, numbers(0, 0, 1, 1, 1, 1), Holdout((0, 1, 2, 3), (4, 5)))
     assert said.tolist() == [[0, 1]]
 
 
@@ -60,19 +61,19 @@ def test_a_centroid_is_the_mean_of_the_vectors_as_they_are():
     # The mean of (10, 0) and (0, 1) points to 6 degrees, that of their directions to 45; the other sense to 76.
     # A vector at 50 degrees is nearer to 76 than to 6, and nearer to 45 than to 76.
     resid = resid_of([[10, 0], [0, 1], [1, 4], [1, 4], [np.cos(np.radians(50)), np.sin(np.radians(50))]])
-    assert centroids.predict(resid, numbers(0, 0, 1, 1, 0), Holdout((0, 1, 2, 3), (4,))).tolist() == [[1]]
+    assert nearest.predict(resid, numbers(0, 0, 1, 1, 0), Holdout((0, 1, 2, 3), (4,))).tolist() == [[1]]
 
 
 def test_every_depth_has_its_own_centroids():
     first, second = [[1, 0], [0, 1], [1, 0.1]], [[0, 1], [1, 0], [1, 0.1]]
-    said = centroids.predict(resid_of(first, second), numbers(4, 7, 4), Holdout((0, 1), (2,)))
+    said = nearest.predict(resid_of(first, second), numbers(4, 7, 4), Holdout((0, 1), (2,)))
     assert said.tolist() == [[4], [7]]
 
 
 def test_vectors_that_say_nothing_get_the_sense_most_frequent_in_training():
     resid = torch.full((9, 1, 3), 0.1)
     for labels, frequent in ((numbers(0, 0, 0, 1, 1, 1, 1, 0, 0), 1), (numbers(0, 0, 0, 0, 1, 1, 1, 0, 0), 0)):
-        said = centroids.predict(resid, labels, Holdout(tuple(range(7)), (7, 8)))
+        said = nearest.predict(resid, labels, Holdout(tuple(range(7)), (7, 8)))
         assert said.tolist() == [[frequent, frequent]]
 
 
@@ -80,13 +81,13 @@ def test_cosines_that_differ_in_rounding_only_are_a_tie():
     # At each of 64 depths one centroid is three times the other: the same direction, but not the same rounding.
     drawn = torch.randint(-9, 10, (64, 2, 5), generator=torch.Generator().manual_seed(0)).float()
     resid = torch.stack([3 * drawn[:, 0], drawn[:, 0], drawn[:, 0], drawn[:, 1]])
-    said = centroids.predict(resid, numbers(0, 1, 1, 0), Holdout((0, 1, 2), (3,)))
+    said = nearest.predict(resid, numbers(0, 1, 1, 0), Holdout((0, 1, 2), (3,)))
     assert (said == 1).all()
 
 
 def test_the_vector_zero_is_no_error():
     resid = resid_of([[0, 0], [0, 1], [0, 0]])
-    assert centroids.predict(resid, numbers(0, 1, 1), Holdout((0, 1), (2,))).tolist() == [[0]]
+    assert nearest.predict(resid, numbers(0, 1, 1), Holdout((0, 1), (2,))).tolist() == [[0]]
 
 
 # Angles.
@@ -99,23 +100,23 @@ def turned(*degrees):
 def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense():
     # One sense at 0 and 10 degrees, the other at 60 and 90. Same sense: 10 and 30, mean 20. Different: 60, 90, 50, 80, mean 70.
     resid = resid_of(turned(0, 10, 60, 90), turned(30, 30, 30, 30))
-    assert np.allclose(centroids.angle_gap(resid, numbers(0, 0, 1, 1)), [50, 0], atol=1e-4)
+    assert np.allclose(nearest.angle_gap(resid, numbers(0, 0, 1, 1)), [50, 0], atol=1e-4)
     # The other way round the senses are nearer to each other than to themselves. Same: 60, 80; different: 10, 90, 50, 30.
-    assert np.allclose(centroids.angle_gap(resid, numbers(0, 1, 0, 1)), [45 - 70, 0], atol=1e-4)
+    assert np.allclose(nearest.angle_gap(resid, numbers(0, 1, 0, 1)), [45 - 70, 0], atol=1e-4)
 
 
 @pytest.mark.parametrize("block", [1, 3])
 def test_the_angle_does_not_depend_on_how_the_pairs_are_cut(monkeypatch, block):
     resid, labels = torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0)), numbers(0, 1, 1, 0, 2, 0, 1)
-    whole = centroids.angle_gap(resid, labels)
-    monkeypatch.setattr(centroids, "BLOCK", block)
-    assert np.allclose(centroids.angle_gap(resid, labels), whole, rtol=1e-12)
+    whole = nearest.angle_gap(resid, labels)
+    monkeypatch.setattr(nearest, "BLOCK", block)
+    assert np.allclose(nearest.angle_gap(resid, labels), whole, rtol=1e-12)
 
 
 def test_the_angle_is_missing_where_there_is_no_pair_of_either_kind():
     resid = resid_of(turned(0, 10, 60))
-    assert np.isnan(centroids.angle_gap(resid, numbers(0, 0, 0))).all()
-    assert np.isnan(centroids.angle_gap(resid, numbers(0, 1, 2))).all()
+    assert np.isnan(nearest.angle_gap(resid, numbers(0, 0, 0))).all()
+    assert np.isnan(nearest.angle_gap(resid, numbers(0, 1, 2))).all()
 
 
 # Scores.
@@ -123,18 +124,18 @@ def test_the_angle_is_missing_where_there_is_no_pair_of_either_kind():
 
 def test_macro_f1_by_hand():
     # Sense 0: 2 hits, 3 in gold, 2 said: 4/5. Sense 1: 1 hit, 1 in gold, 2 said: 2/3.
-    assert np.isclose(accuracy.macro_f1(numbers(0, 0, 0, 1), numbers(0, 0, 1, 1)), (4 / 5 + 2 / 3) / 2)
+    assert np.isclose(nearest.macro_f1(numbers(0, 0, 0, 1), numbers(0, 0, 1, 1)), (4 / 5 + 2 / 3) / 2)
     # A sense that is said and never tested costs its sentence and is no sense of its own: 4/5 and 1.
-    assert np.isclose(accuracy.macro_f1(numbers(0, 0, 0, 1), numbers(0, 0, 2, 1)), 0.9)
-    assert accuracy.accuracy(numbers(0, 0, 0, 1), numbers(0, 0, 2, 1)) == 0.75
+    assert np.isclose(nearest.macro_f1(numbers(0, 0, 0, 1), numbers(0, 0, 2, 1)), 0.9)
+    assert nearest.accuracy(numbers(0, 0, 0, 1), numbers(0, 0, 2, 1)) == 0.75
 
 
 def test_scores_equal_scikit_learns_at_every_depth():
     rng = np.random.default_rng(0)
     gold, said = rng.integers(0, 4, 60), rng.integers(0, 5, (3, 60))
     f1 = [f1_score(gold, depth, labels=range(4), average="macro") for depth in said]
-    assert np.allclose(accuracy.macro_f1(gold, said), f1)
-    assert np.allclose(accuracy.accuracy(gold, said), [accuracy_score(gold, depth) for depth in said])
+    assert np.allclose(nearest.macro_f1(gold, said), f1)
+    assert np.allclose(nearest.accuracy(gold, said), [accuracy_score(gold, depth) for depth in said])
 
 
 # What is held out.
@@ -142,54 +143,54 @@ def test_scores_equal_scikit_learns_at_every_depth():
 
 def test_train_and_test_are_kept_where_the_file_gives_them():
     parts = [("a", "train"), ("b", "train"), ("a", "test"), ("c", "test"), ("a", None), ("b", "dev"), ("b", "test")]
-    plan = holdouts.plan([row(f"{n} bank", sense, split=part) for n, (sense, part) in enumerate(parts)], seed=0)
+    plan = splits.plan([row(f"{n} bank", sense, split=part) for n, (sense, part) in enumerate(parts)], seed=0)
     assert plan.rows == (0, 1, 2, 6) and plan.holdouts == (Holdout((0, 1), (2, 3)),)
-    assert plan.left_out == {3: holdouts.NOT_LEARNED, 4: holdouts.NO_PART, 5: holdouts.NO_PART}
+    assert plan.left_out == {3: splits.NOT_LEARNED, 4: splits.NO_PART, 5: splits.NO_PART}
 
 
 def test_a_word_with_one_sense_in_training_is_left_out():
     parts = [("a", "train"), ("a", "test"), ("b", "test")]
-    plan = holdouts.plan([row(f"{n} bank", sense, split=part) for n, (sense, part) in enumerate(parts)], seed=0)
+    plan = splits.plan([row(f"{n} bank", sense, split=part) for n, (sense, part) in enumerate(parts)], seed=0)
     assert plan.holdouts == () and plan.left_out == {
-        0: holdouts.ONE_SENSE,
-        1: holdouts.ONE_SENSE,
-        2: holdouts.NOT_LEARNED,
+        0: splits.ONE_SENSE,
+        1: splits.ONE_SENSE,
+        2: splits.NOT_LEARNED,
     }
 
 
 def test_only_train_or_only_test_is_no_split():
-    plan = holdouts.plan([row(f"{n} bank", "ab"[n % 2], split="train") for n in range(8)], seed=0)
+    plan = splits.plan([row(f"{n} bank", "ab"[n % 2], split="train") for n in range(8)], seed=0)
     assert len(plan.holdouts) > 1 and plan.rows == tuple(range(8))
 
 
 def test_a_sense_that_occurs_once_is_left_out_and_the_rest_is_tested():
-    plan = holdouts.plan([row(f"{n} bank", sense) for n, sense in enumerate("aaabbbc")], seed=0)
-    assert plan.left_out == {6: holdouts.TOO_FEW} and plan.rows == (0, 1, 2, 3, 4, 5)
+    plan = splits.plan([row(f"{n} bank", sense) for n, sense in enumerate("aaabbbc")], seed=0)
+    assert plan.left_out == {6: splits.TOO_FEW} and plan.rows == (0, 1, 2, 3, 4, 5)
 
 
 def test_a_word_with_nothing_to_tell_apart_is_left_out_as_a_whole():
-    plan = holdouts.plan([row(f"{n} bank", sense) for n, sense in enumerate("aaaab")], seed=0)
+    plan = splits.plan([row(f"{n} bank", sense) for n, sense in enumerate("aaaab")], seed=0)
     assert plan.holdouts == ()
-    assert Counter(plan.left_out.values()) == {holdouts.ONE_SENSE: 4, holdouts.TOO_FEW: 1}
+    assert Counter(plan.left_out.values()) == {splits.ONE_SENSE: 4, splits.TOO_FEW: 1}
 
 
 def test_a_sense_with_one_cue_word_cannot_be_learned_apart_from_it():
     cues = [("a", "river"), ("a", "shore"), ("b", "loan"), ("b", "cash"), ("c", "plane"), ("c", "plane")]
     rows = [row(f"{n} {cue} bank", sense, cue=cue) for n, (sense, cue) in enumerate(cues)]
-    plan = holdouts.plan(rows, seed=0)
-    assert plan.left_out == {4: holdouts.TOO_FEW, 5: holdouts.TOO_FEW}
+    plan = splits.plan(rows, seed=0)
+    assert plan.left_out == {4: splits.TOO_FEW, 5: splits.TOO_FEW}
     assert "cue word" in plan.design and "sentence" not in plan.design
 
 
 def test_a_frame_that_all_sentences_share_keeps_nothing_apart():
     rows = [row(f"{n} bank", "ab"[n % 2], frame="the only one") for n in range(8)]
-    assert holdouts.plan(rows, seed=0) == holdouts.plan(without(rows, "frame"), seed=0)
+    assert splits.plan(rows, seed=0) == splits.plan(without(rows, "frame"), seed=0)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense(seed):
     rows = [row(f"{n} bank", sense) for n, sense in enumerate("a" * 10 + "b" * 5)]
-    plan = holdouts.plan(rows, seed=seed)
+    plan = splits.plan(rows, seed=seed)
     tested = [Counter(rows[place].sense for place in holdout.test) for holdout in plan.holdouts]
     assert tested == [{"a": 2, "b": 1}] * 5
     assert all(len(holdout.train) == 12 for holdout in plan.holdouts)
@@ -198,13 +199,13 @@ def test_sentences_without_frames_and_cues_are_dealt_out_sense_by_sense(seed):
 def test_the_same_text_is_never_on_both_sides():
     text = "bank by bank"
     twice = [row(text, "a"), Sentence("bank", "a", text, 8, 12)]
-    plan = holdouts.plan([*twice, *(row(f"{n} bank", "ab"[n % 2]) for n in range(6))], seed=0)
+    plan = splits.plan([*twice, *(row(f"{n} bank", "ab"[n % 2]) for n in range(6))], seed=0)
     assert all(len({0, 1} & set(holdout.test)) != 1 for holdout in plan.holdouts)
 
 
 def test_the_seed_decides_the_folds_and_nothing_else_does():
     rows = [row(f"{n} bank", "ab"[n % 2]) for n in range(20)]
-    assert holdouts.plan(rows, seed=1) == holdouts.plan(rows, seed=1) != holdouts.plan(rows, seed=2)
+    assert splits.plan(rows, seed=1) == splits.plan(rows, seed=1) != splits.plan(rows, seed=2)
 
 
 @given(st.lists(st.tuples(*(st.integers(0, most) for most in (2, 5, 5))), min_size=4, max_size=40), st.integers(0, 3))
@@ -215,7 +216,7 @@ def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(dr
         for n, (sense, frame, cue) in enumerate(drawn)
     ]
     assume(len({sentence.frame for sentence in rows}) > 1 and len({cue for _, _, cue in drawn}) > 1)
-    plan = holdouts.plan(rows, seed=seed)
+    plan = splits.plan(rows, seed=seed)
     assert set(plan.rows).isdisjoint(plan.left_out)
     assert sorted([*plan.rows, *plan.left_out]) == list(range(len(rows)))
     tested = [place for holdout in plan.holdouts for place in holdout.test]
@@ -229,7 +230,7 @@ def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(dr
 
 def test_most_frames_and_cues_stay_in():
     rows = make_sentences()
-    plan = holdouts.plan(rows, seed=0)
+    plan = splits.plan(rows, seed=0)
     assert plan.left_out == {} and len(plan.holdouts) == 25
     assert all(len(holdout.train) > len(rows) / 2 for holdout in plan.holdouts)
 
@@ -245,20 +246,20 @@ def test_a_holdout_refuses_to_learn_what_it_tests(train, test):
 
 def test_bags_hold_the_other_words_and_never_the_word():
     sentence = row("The old bank, a Bank by the bank's River", "river")
-    assert baselines.whole_bag(sentence) == ("the", "old", "a", "by", "the", "s", "river")
-    assert baselines.left_bag(sentence) == ("the", "old")
+    assert nearest.whole_bag(sentence) == ("the", "old", "a", "by", "the", "s", "river")
+    assert nearest.left_bag(sentence) == ("the", "old")
 
 
 def test_the_marked_form_of_the_word_is_in_no_bag():
     sentence = Sentence("bank", "river", "both banks flooded", 5, 10)
-    assert baselines.whole_bag(sentence) == ("both", "flooded")
+    assert nearest.whole_bag(sentence) == ("both", "flooded")
 
 
 def predicted(bag, pairs, train):
     sentences = [row(text, sense) for text, sense in pairs]
-    labels = accuracy.numbered(sentences)
+    labels = nearest.numbered(sentences)
     holdout = Holdout(tuple(range(train)), tuple(range(train, len(pairs))))
-    return baselines.predict([bag(sentence) for sentence in sentences], labels, holdout).tolist()
+    return nearest.predict_by_bag([bag(sentence) for sentence in sentences], labels, holdout).tolist()
 
 
 AFTER = [("the bank of the river", "b"), ("the bank gave a loan", "a"), ("the bank of a river", "b")]
@@ -266,26 +267,24 @@ AFTER += [("the bank has one loan", "a"), ("the bank near his river", "b"), ("th
 
 
 def test_where_only_the_right_tells_the_whole_bag_knows_and_the_left_one_says_the_most_frequent():
-    assert predicted(baselines.whole_bag, AFTER, 3) == [0, 1, 0]
-    assert predicted(baselines.left_bag, AFTER, 3) == [1, 1, 1]  # b is more frequent in training
+    assert predicted(nearest.whole_bag, AFTER, 3) == [0, 1, 0]
+    assert predicted(nearest.left_bag, AFTER, 3) == [1, 1, 1]  # b is more frequent in training
 
 
 def test_where_the_left_tells_both_know():
     before = [(f"{text.split()[-1]} bank", sense) for text, sense in AFTER[:5]] + [("a loan bank", "a")]
-    assert predicted(baselines.whole_bag, before, 3) == predicted(baselines.left_bag, before, 3) == [0, 1, 0]
+    assert predicted(nearest.whole_bag, before, 3) == predicted(nearest.left_bag, before, 3) == [0, 1, 0]
 
 
 def test_a_bag_without_a_known_word_gets_the_most_frequent_sense():
     pairs = [("loan bank", "a"), ("river bank", "b"), ("shore bank", "b"), ("bank", "a"), ("wholly new bank", "a")]
-    assert predicted(baselines.left_bag, pairs, 3) == [1, 1]
-    assert predicted(baselines.left_bag, [("bank", "a"), ("bank on", "b"), ("bank in", "b"), ("new bank", "a")], 3) == [
-        1
-    ]
+    assert predicted(nearest.left_bag, pairs, 3) == [1, 1]
+    assert predicted(nearest.left_bag, [("bank", "a"), ("bank on", "b"), ("bank in", "b"), ("new bank", "a")], 3) == [1]
 
 
 def test_the_most_frequent_sense_is_that_of_the_training_part():
-    assert baselines.most_frequent(numbers(2, 1, 1, 2, 2), 2).tolist() == [2, 2]
-    assert baselines.most_frequent(numbers(5, 3, 3, 5), 1).tolist() == [3]
+    assert nearest.most_frequent(numbers(2, 1, 1, 2, 2), 2).tolist() == [2, 2]
+    assert nearest.most_frequent(numbers(5, 3, 3, 5), 1).tolist() == [3]
 
 
 # The depth that is read.
@@ -305,22 +304,22 @@ EIGHT = [row(f"{n} bank", "ab"[n % 2]) for n in range(8)]
 
 @pytest.mark.parametrize("told_at, expected", [([2], 2), ([0, 2], 2), ([1, 2], 1), ([0, 3], 3)])
 def test_the_depth_is_the_first_after_a_block_at_which_the_senses_are_told_apart(told_at, expected):
-    assert accuracy.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
+    assert nearest.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
 
 
 def test_too_few_sentences_to_choose_are_read_at_the_last_depth():
-    assert accuracy.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3
+    assert nearest.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3
 
 
 def test_the_depth_is_chosen_without_the_tested_sentences(model):
     rows = [replace(sentence, split="train" if n < 8 else "test") for n, sentence in enumerate([*EIGHT, *EIGHT])]
-    (task,) = tasks.prepare(model, corpus_of(rows), seed=0)
+    (task,) = material.prepare_task(model, corpus_of(rows), seed=0)
     trained, tested = told_apart(4, told_at=[1]), told_apart(4, told_at=[2])
     tested[:, 1] = tested[0, 1]  # at the depth that training prefers the tested sentences are all alike
-    found = accuracy.answer(task, torch.cat([trained, tested]), seed=0)
+    found = nearest.answer(task, torch.cat([trained, tested]), seed=0)
     assert found.depth == 1
-    assert accuracy.accuracy(found.gold, found.nearest) == 0.5 == accuracy.accuracy(found.gold, found.by_depth[1])
-    assert accuracy.choose_depth(EIGHT, tested, seed=0) == 2
+    assert nearest.accuracy(found.gold, found.nearest) == 0.5 == nearest.accuracy(found.gold, found.by_depth[1])
+    assert nearest.choose_depth(EIGHT, tested, seed=0) == 2
 
 
 # The words of a corpus, read.
@@ -349,20 +348,20 @@ def test_what_cannot_be_used_is_left_out_with_the_reason(model):
     long = row("bank " + "river " * 60, "a")
     elsewhere = Sentence("bank", "a", "the river bank", 4, 9)
     alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
-    found = tasks.prepare(model, corpus_of([long, *ROWS, elsewhere, *alone]), seed=0)
+    found = material.prepare_task(model, corpus_of([long, *ROWS, elsewhere, *alone]), seed=0)
     assert [(task.word, len(task), len(task.left_out)) for task in found] == [("bank", 8, 2), ("seal", 0, 3)]
     reasons = {item.where: item.reason for item in found[0].left_out}
     assert reasons[long.text] == "it has more tokens than the context window of 48"
-    assert reasons[elsewhere.text] == tasks.NOT_THE_WORD
-    assert {item.reason for item in found[1].left_out} == {holdouts.ONE_SENSE}
+    assert reasons[elsewhere.text] == material.NOT_THE_WORD
+    assert {item.reason for item in found[1].left_out} == {splits.ONE_SENSE}
 
 
 def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(model, monkeypatch):
-    monkeypatch.setattr(tasks, "CHUNK", 3)
-    monkeypatch.setattr(tasks, "LOAD", 5)
+    monkeypatch.setattr(material, "CHUNK", 3)
+    monkeypatch.setattr(material, "LOAD", 5)
     zebras = [row(f"{n} zebra ran", "ab"[n % 2], word="zebra") for n in range(4)]
     assert len(tokenize(model, "zebra")) > 2  # more than BOS and one token
-    found = list(tasks.read(model, tasks.prepare(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0)))
+    found = list(material.read(model, material.prepare_task(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0)))
     assert [task.word for task, _ in found] == ["bank", "mole", "zebra"]
     for task, resid in found:
         for sentence, states in zip(task.sentences, resid, strict=True):
@@ -445,7 +444,7 @@ def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
 
 
 def test_numbers_that_disagree_with_the_from_scratch_math_are_not_reported(model, monkeypatch):
-    from probe import attention
+    from probe.model import attention
 
     monkeypatch.setattr(attention, "softmax", lambda scores: (scores * 1.1).softmax(-1))
     with pytest.raises(probe.CrossCheckError, match="nothing is reported from numbers that disagree"):
@@ -480,7 +479,7 @@ def test_the_command_prints_every_word_and_the_mean_by_depth(run, tmp_path):
     assert ["bank", "2", "8", "8", "0"] in [line[:5] for line in lines]
     assert ["mole", "2", "4", "4", "0"] in [line[:5] for line in lines]
     assert all(label in out for label in ("token + position", "after layer 0", "after layer 1", *METHODS.values()))
-    assert "mean over 2 words" in out and f"1 left out: {holdouts.ONE_SENSE}" in out
+    assert "mean over 2 words" in out and f"1 left out: {splits.ONE_SENSE}" in out
 
 
 def test_what_the_reader_left_out_is_counted_too_and_rare_reasons_together(run, tmp_path):
@@ -539,7 +538,7 @@ def test_sentences_with_nothing_to_tell_apart_are_refused_in_one_sentence(run, t
     (tmp_path / "one.jsonl").write_text(one)
     refused(
         run("--sentences", "one.jsonl", "--out", "out"),
-        f"Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: {holdouts.ONE_SENSE}), "
+        f"Evaluating the sentences of one.jsonl: none of 4 can be tested (4 left out: {splits.ONE_SENSE}), "
         "expected a word with two senses and at least two sentences of each; give more sentences.",
     )
     assert not (tmp_path / "out").exists()
@@ -600,6 +599,6 @@ def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
 def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
     folder = probe.read_sentences(DATA / "coarsewsd20")
     assert {sentence.word for sentence in folder.sentences} == {"apple", "bank", "crane", "mole", "seal"}
-    homonyms = tasks.prepare(wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0)
+    homonyms = material.prepare_task(wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0)
     assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
     assert sum(map(len, homonyms)) == 996

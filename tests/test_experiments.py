@@ -22,14 +22,15 @@ from handmade import (
 )
 
 import probe
-from probe import effects, patching, statistics
 from probe.errors import InputError
-from probe.experiment import Options, study_word
-from probe.lessons import later_words_matter
-from probe.material import prepare
-from probe.replay import read_weights
-from probe.tokens import positions_of_span, tokenize
-from probe.trace import trace
+from probe.model.replay import read_weights
+from probe.model.tokens import positions_of_span, tokenize
+from probe.model.trace import trace
+from probe.patching import effects, swaps
+from probe.stats import resampling
+from probe.study.material import prepare
+from probe.study.showcase import later_words_matter
+from probe.study.word import Options, study_word
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 1000
@@ -95,7 +96,7 @@ def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
     [pair] = measured.pairs
     weights, rows = read_weights(model), rows_of(measured)
     direction = (pair.axis.u / pair.axis.gap)[None]
-    moved = patching.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
+    moved = swaps.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
     assert moved.abs().max() < 1e-6
     itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
     [effect] = effects.measure(weights, rows, measured.states, [(pair.axis, itself)])
@@ -319,4 +320,4 @@ def test_the_gate_is_what_the_study_reports(studied, measured):
     [pair] = measured.pairs
     assert studied.words["gap_p"].item() == pytest.approx(pair.gate_p, rel=1e-4)
     assert pair.gate_p < 0.01
-    assert statistics.auroc(pair.gap[:, None], -pair.gap[:, None]).item() == 1  # every gap is positive
+    assert resampling.auroc(pair.gap[:, None], -pair.gap[:, None]).item() == 1  # every gap is positive

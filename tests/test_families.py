@@ -10,16 +10,15 @@ import transformers
 from families import HEADS, LAYERS, MADE, PAIRED, family_model, make_family
 from torch import Tensor
 
-from probe import attention as formulas
-from probe.check import DEFAULT_TEXTS, Certificate, certify
 from probe.errors import CrossCheckError, InputError, ModelError
-from probe.families import ends, forward, trust
-from probe.families.entry import Attention
-from probe.families.table import FAMILIES
-from probe.models import Model, load
-from probe.records import Trace
-from probe.tokens import tokenize
-from probe.trace import trace
+from probe.model import attention as formulas
+from probe.model import ends, forward, trust
+from probe.model.architectures import FAMILIES, Attention
+from probe.model.check import DEFAULT_TEXTS, Certificate, certify
+from probe.model.load import Model, load
+from probe.model.records import Trace
+from probe.model.tokens import tokenize
+from probe.model.trace import trace
 
 DOUBLE = {"rtol": 0, "atol": 1e-12}
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from probe import attention
-from probe.families.ends import sinusoids
+from probe.model import attention
+from probe.model.ends import sinusoids
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 

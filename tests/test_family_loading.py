@@ -14,13 +14,13 @@ from transformer_lens.model_bridge import TransformerBridge
 from typer.testing import CliRunner
 
 import probe
-from probe import replay
 from probe.cli import app
-from probe.families.table import FAMILIES
-from probe.models import Model
-from probe.sentences import Corpus
-from probe.tokens import find_word, positions_of_span, tokenize
-from probe.trace import target_states, trace_target
+from probe.model import replay
+from probe.model.architectures import FAMILIES
+from probe.model.load import Model
+from probe.model.tokens import find_word, positions_of_span, tokenize
+from probe.model.trace import target_states, trace_target
+from probe.text.sentences import Corpus
 
 WEIGHTS = "model.safetensors"
 NAMES = {kind: FAMILIES[kind].name for kind in MADE}
@@ -209,7 +209,9 @@ DAMAGED = [
 def test_a_damaged_folder_is_refused_with_its_own_sentence(
     kind: str, damage: Callable[[Path], object], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe.models.boot", lambda *_, **__: pytest.fail("transformers was asked before the checks"))
+    monkeypatch.setattr(
+        "probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked before the checks")
+    )
     folder = make_family(tmp_path / kind, kind)
     damage(folder)
     sentence = refusal(folder)

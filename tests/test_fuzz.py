@@ -13,11 +13,11 @@ from fuzzing import COLUMNS, GOOD, TARGETS, read_both_ways, shares, small_model,
 
 import probe
 from probe.errors import InputError, ModelError
-from probe.sentences import read_sentences
+from probe.model.tokens import tokenize
+from probe.pages.sweep import read_manifest
 from probe.sweep.deal import read_all
-from probe.sweep.page import read_manifest
-from probe.sweep.streams import LONGEST_LINE, Source, sources, stream
-from probe.tokens import tokenize
+from probe.text.files import LONGEST_LINE, Source, sources, stream
+from probe.text.sentences import read_sentences
 
 CASES = 2_500
 REPORT = Path(__file__).parent.parent / "reports" / "fuzz_campaign.csv"

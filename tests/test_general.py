@@ -5,16 +5,18 @@ import torch
 from families import PAIRED, family_model
 from handmade import ODD, random_model
 
-from probe import ledger, patching, senses
 from probe.errors import UnsupportedModel
-from probe.families import general, hooked
-from probe.families.general import read_general, read_whole
-from probe.families.table import FAMILIES
-from probe.models import untrained
-from probe.replay import read_weights
-from probe.routes import mixed_z
-from probe.tokens import Placed, tokenize
-from probe.trace import target_states, trace
+from probe.model import general, ledger
+from probe.model import hooks as hooked
+from probe.model.architectures import FAMILIES
+from probe.model.general import read_general, read_whole
+from probe.model.load import untrained
+from probe.model.replay import read_weights
+from probe.model.tokens import Placed, tokenize
+from probe.model.trace import target_states, trace
+from probe.patching import swaps
+from probe.patching.routes import mixed_z
+from probe.stats import axes
 
 SINGLE = ("bert", "roberta", "gpt_neox", "llama", "qwen2")
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -64,9 +66,9 @@ def test_it_agrees_with_the_fast_engine_on_gpt2(dtype):
     every_direction = torch.eye(ODD["n_embd"], dtype=dtype)
     sets = torch.rand(40, ODD["n_layer"], ODD["n_head"], generator=torch.Generator().manual_seed(0)) < 0.5
     for one, other in (
-        (patching.swap_heads(weights, texts, donors, every_direction) for weights in (fast, slow)),
-        (patching.swap_sets(weights, texts, donors, sets, every_direction) for weights in (fast, slow)),
-        (patching.target_z(weights, texts, 3) for weights in (fast, slow)),
+        (swaps.swap_heads(weights, texts, donors, every_direction) for weights in (fast, slow)),
+        (swaps.swap_sets(weights, texts, donors, sets, every_direction) for weights in (fast, slow)),
+        (swaps.target_z(weights, texts, 3) for weights in (fast, slow)),
         (mixed_z(weights, texts, texts[::-1], 3) for weights, texts in ((fast, cut(texts)), (slow, cut(texts)))),
     ):
         assert one.abs().max() > 0.1
@@ -83,9 +85,9 @@ def test_many_sets_are_run_in_parts(monkeypatch):
     texts, donors = placed(model), random_z(model, len(TEXTS))
     sets = torch.rand(9, 2, 4, generator=torch.Generator().manual_seed(0)) < 0.5
     direction = torch.ones(1, model.config.d_model)
-    whole = patching.swap_sets(read_whole(model), texts, donors, sets, direction)
-    monkeypatch.setattr(patching, "SETS", 4)
-    torch.testing.assert_close(patching.swap_sets(read_whole(model), texts, donors, sets, direction), whole)
+    whole = swaps.swap_sets(read_whole(model), texts, donors, sets, direction)
+    monkeypatch.setattr(swaps, "SETS", 4)
+    torch.testing.assert_close(swaps.swap_sets(read_whole(model), texts, donors, sets, direction), whole)
 
 
 # --- against whole hooked forwards -----------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ def run_plainly(model, text, swap):
 def test_every_swap_equals_a_whole_hooked_forward(family, dtype):
     model = family_model(family, dtype)
     texts, donors = placed(model), random_z(model, len(TEXTS))
-    moved = patching.swap_heads(read_whole(model), texts, donors, torch.eye(model.config.d_model, dtype=dtype))
+    moved = swaps.swap_heads(read_whole(model), texts, donors, torch.eye(model.config.d_model, dtype=dtype))
     for row in (0, 2, 3):
         base = run_plainly(model, texts[row], None)
         for layer in range(model.config.n_layers):
@@ -135,7 +137,7 @@ def test_an_encoder_reads_what_comes_after_the_word_and_a_decoder_does_not():
         model = family_model(family)
         whole, short = placed(model), [Placed(text.ids[: text.at + 1], text.at) for text in placed(model)]
         donors, direction = random_z(model, len(TEXTS)), torch.ones(1, model.config.d_model)
-        found = [patching.swap_heads(read_whole(model), texts, donors, direction) for texts in (whole, short)]
+        found = [swaps.swap_heads(read_whole(model), texts, donors, direction) for texts in (whole, short)]
         assert (not torch.equal(*found)) == differs
 
 
@@ -207,7 +209,7 @@ def test_shares_and_contributions_add_up(family):
     model = family_model(family, torch.float64)
     tokens, at = read_before_the_end(model)
     weights, states = read_whole(model), target_states(model, tokens, at)
-    axis = senses.fit_axis(states.resid[list(A), 2], states.resid[list(B), 2], ("a", "b"), 2)
+    axis = axes.fit_axis(states.resid[list(A), 2], states.resid[list(B), 2], ("a", "b"), 2)
     shares = ledger.shares(weights, states, axis, A, B)
     assert sum(share.share for share in shares) == pytest.approx(1, abs=1e-9)
     average = ledger.average(weights, states, A, B, depth=2)

@@ -7,11 +7,11 @@ from itertools import chain
 from random import Random
 
 import pytest
+from training import grammar
+from training.templates import fill, finish, tables
+from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows
 
-from probe import lexicon
-from probe.embedded import grammar
-from probe.embedded.templates import fill, finish, tables
-from probe.embedded.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows
+from probe.text import lexicon
 
 SAMPLE = 20_000
 PEOPLE = {"king", "queen", "prince"}

@@ -6,9 +6,9 @@ from families import family_model
 from handmade import random_model
 
 from probe.errors import InputError
-from probe.families.pairs import PairTrace
-from probe.records import Trace
-from probe.trace import trace
+from probe.model.pairs import PairTrace
+from probe.model.records import Trace
+from probe.model.trace import trace
 
 TEXT, TARGET = "The mole dug under the bank", "A red apple"
 

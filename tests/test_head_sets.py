@@ -8,10 +8,12 @@ import torch
 from handmade import ODD, random_model
 from test_patching import TARGETS, random_rows, random_z, run_plainly, up_to_target
 
-from probe import head_sets, patching, replay
-from probe.effects import ALIGNED, Pairs
-from probe.head_sets import Curves
-from probe.senses import fit_axis
+from probe.model import replay
+from probe.patching import sets
+from probe.patching import swaps as patching
+from probe.patching.effects import ALIGNED, Pairs
+from probe.patching.sets import Curves
+from probe.stats.axes import fit_axis
 
 LAYERS, HEADS, D_MODEL = ODD["n_layer"], ODD["n_head"], ODD["n_embd"]
 ALL = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
@@ -70,7 +72,7 @@ def setting():
 def test_all_heads_are_one_and_none_is_nothing(setting):
     weights, rows, z, study = setting
     masks = np.array([np.ones((LAYERS, HEADS), bool), np.zeros((LAYERS, HEADS), bool)])
-    found = head_sets.faithfulness(weights, rows, z, [study], masks)
+    found = sets.faithfulness(weights, rows, z, [study], masks)
     assert found.tolist() == pytest.approx([1, 0], abs=1e-12)
 
 
@@ -90,7 +92,7 @@ def by_hand(setting, mask):
 def test_faithfulness_is_the_ratio_of_sums_by_hand(setting):
     weights, rows, z, study = setting
     masks = drawn_masks(4, seed=1)
-    found = head_sets.faithfulness(weights, rows, z, [study], masks)
+    found = sets.faithfulness(weights, rows, z, [study], masks)
     assert found.tolist() == pytest.approx([by_hand(setting, mask) for mask in masks], abs=1e-10)
     assert np.ptp(found) > 0.05
 
@@ -98,24 +100,24 @@ def test_faithfulness_is_the_ratio_of_sums_by_hand(setting):
 def test_alone_is_the_faithfulness_of_a_single_head(setting):
     weights, rows, z, (axis, pairs) = setting
     singles = np.eye(len(ALL), dtype=bool).reshape(-1, LAYERS, HEADS)
-    found = head_sets.measure_alone(weights, rows, z, (axis, pairs))
+    found = sets.measure_alone(weights, rows, z, (axis, pairs))
     assert found.shape == (len(pairs), LAYERS, HEADS)
-    expected = head_sets.faithfulness(weights, rows, z, [(axis, pairs)], singles)
+    expected = sets.faithfulness(weights, rows, z, [(axis, pairs)], singles)
     np.testing.assert_allclose(found.mean(0).ravel(), expected, atol=1e-12)
 
 
 def test_curves_are_those_of_the_leading_sets(setting):
     weights, rows, z, study = setting
     order = [ALL[index] for index in np.random.default_rng(5).permutation(len(ALL))]
-    found = head_sets.measure_curves(weights, rows, z, [study], order, seed=0)
+    found = sets.measure_curves(weights, rows, z, [study], order, seed=0)
     assert found.order == tuple(order)
     assert found.sizes == tuple(range(13))
     for place in (0, 1, 5, 12):
-        mask = head_sets.mask_of(order[:place], (LAYERS, HEADS))
+        mask = sets.mask_of(order[:place], (LAYERS, HEADS))
         assert found.faithfulness[place] == pytest.approx(by_hand(setting, mask), abs=1e-10)
         assert found.necessity[place] == pytest.approx(1 - by_hand(setting, ~mask), abs=1e-10)
     assert found.faithfulness[[0, -1]].tolist() == pytest.approx([0, 1], abs=1e-12)
-    assert found.random.shape == (len(found.random_sizes), head_sets.RANDOM_SETS)
+    assert found.random.shape == (len(found.random_sizes), sets.RANDOM_SETS)
     assert found.random_sizes[0] == 1 and found.random_sizes[-1] == 11
     # one head of four per layer: 3 other heads of the same layer, and 3 other layers' worth of nothing
     assert np.isfinite(found.random[0]).sum() == HEADS - 1
@@ -123,7 +125,7 @@ def test_curves_are_those_of_the_leading_sets(setting):
 
 def test_intervals_are_those_of_pairs_drawn_again(setting):
     weights, rows, z, (axis, pairs) = setting
-    found = head_sets.measure_curves(weights, rows, z, [(axis, pairs)], ALL, seed=0)
+    found = sets.measure_curves(weights, rows, z, [(axis, pairs)], ALL, seed=0)
     for name in ("faithfulness", "necessity"):
         (low, high), value = getattr(found, f"{name}_interval"), getattr(found, name)
         assert (low <= high).all()
@@ -131,7 +133,7 @@ def test_intervals_are_those_of_pairs_drawn_again(setting):
         assert high[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)
         assert (high - low)[1:-1].min() > 0.01
     alike = replace(pairs, a=(0,) * 5, b=(5,) * 5)  # five times the same pair: nothing to be unsure of
-    sure = head_sets.measure_curves(weights, rows, z, [(axis, alike)], ALL, seed=0)
+    sure = sets.measure_curves(weights, rows, z, [(axis, alike)], ALL, seed=0)
     np.testing.assert_allclose(*sure.faithfulness_interval, atol=1e-9)
     np.testing.assert_allclose(sure.faithfulness_interval[0], sure.faithfulness, atol=1e-9)
 
@@ -141,8 +143,8 @@ def test_intervals_are_those_of_pairs_drawn_again(setting):
 
 @pytest.mark.parametrize("heads", [1, 12, 20, 21, 144, 1000])
 def test_sizes_begin_with_none_and_one_by_one_and_end_with_all(heads):
-    sizes = head_sets.curve_sizes(heads)
-    dense = min(heads, head_sets.DENSE)
+    sizes = sets.curve_sizes(heads)
+    dense = min(heads, sets.DENSE)
     assert sizes[: dense + 1] == tuple(range(dense + 1))
     assert sizes[-1] == heads
     assert list(sizes) == sorted(set(sizes))
@@ -152,16 +154,16 @@ def test_sizes_begin_with_none_and_one_by_one_and_end_with_all(heads):
 
 
 def test_random_sets_have_as_many_heads_in_every_layer_and_are_all_others():
-    mask = head_sets.mask_of([(0, 1), (0, 2), (2, 3)], (LAYERS, HEADS))
-    found = head_sets.matched_sets(mask, 200, np.random.default_rng(0))
+    mask = sets.mask_of([(0, 1), (0, 2), (2, 3)], (LAYERS, HEADS))
+    found = sets.matched_sets(mask, 200, np.random.default_rng(0))
     assert all(drawn.sum(1).tolist() == [2, 0, 1] for drawn in found)
     assert not any(np.array_equal(drawn, mask) for drawn in found)
     assert len({drawn.tobytes() for drawn in found}) == len(found) == 6 * 4 - 1  # all there are, but the set itself
 
 
 def test_no_more_random_sets_than_asked_for():
-    mask = head_sets.mask_of([(layer, head) for layer in range(12) for head in range(3)], (12, 12))
-    found = head_sets.matched_sets(mask, 50, np.random.default_rng(0))
+    mask = sets.mask_of([(layer, head) for layer in range(12) for head in range(3)], (12, 12))
+    found = sets.matched_sets(mask, 50, np.random.default_rng(0))
     assert len(found) == len({drawn.tobytes() for drawn in found}) == 50
 
 

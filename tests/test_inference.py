@@ -5,12 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from probe import inference
-from probe.inference import Sample
+from probe.stats import permutation
+from probe.stats.permutation import Sample
 
 
 def differences(sample, rng):
-    return sample.differences(draws=inference.GATE_DRAWS, rng=rng)
+    return sample.differences(draws=permutation.GATE_DRAWS, rng=rng)
 
 
 def sample(rows, is_a, units):
@@ -35,7 +35,7 @@ def test_the_observed_difference_is_the_difference_of_means(kind):
     rows, units = rng.normal(size=(24, 5)), np.arange(24) // 3
     is_a = {"both": np.arange(24) % 3 > 0, "single": units % 2 == 0, "mixed": rng.random(24) < 0.4}[kind]
     found = differences(sample(rows, is_a, units), rng)
-    assert found.shape == (1 + inference.GATE_DRAWS, 5)
+    assert found.shape == (1 + permutation.GATE_DRAWS, 5)
     np.testing.assert_allclose(found[0], rows[is_a].mean(0) - rows[~is_a].mean(0), atol=1e-12)
     spread = np.abs(found[1:] - found[0]).max(1)
     assert (spread > 1e-6).mean() > 0.9
@@ -56,8 +56,8 @@ def test_p_of_a_small_case_is_the_exact_one():
     for fit_signs, report_signs in product(signs, signs):
         observed = (fit_signs @ fit) * (report_signs @ report)
         exact = np.mean(products >= observed - 1e-9)
-        p = inference.gap_p(paired(fit_signs * fit), paired(report_signs * report), seed=1)
-        assert p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / inference.GATE_DRAWS) + 1e-3)
+        p = permutation.gap_p(paired(fit_signs * fit), paired(report_signs * report), seed=1)
+        assert p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / permutation.GATE_DRAWS) + 1e-3)
         found.append(p)
     for level in (0.05, 0.1, 0.25, 0.5, 0.75):  # never more often small than it should be
         assert np.mean(np.array(found) <= level) <= level + 0.02
@@ -65,15 +65,15 @@ def test_p_of_a_small_case_is_the_exact_one():
 
 def test_a_gap_without_doubt_passes_with_few_cues():
     perfect = paired([2.0] * 5), paired([2.0] * 5)
-    assert inference.gap_p(*perfect, seed=0) < 0.005  # 2 of 1,024 reassignments
+    assert permutation.gap_p(*perfect, seed=0) < 0.005  # 2 of 1,024 reassignments
 
 
 def test_a_gap_that_points_the_other_way_does_not_pass():
-    assert inference.gap_p(paired([2.0] * 5), paired([-2.0] * 5), seed=0) > 0.99
+    assert permutation.gap_p(paired([2.0] * 5), paired([-2.0] * 5), seed=0) > 0.99
 
 
 def test_no_gap_at_all_is_p_one():
-    assert inference.gap_p(paired([0.0] * 5), paired([0.0] * 5), seed=0) == 1
+    assert permutation.gap_p(paired([0.0] * 5), paired([0.0] * 5), seed=0) == 1
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -88,7 +88,7 @@ def test_under_the_null_p_is_uniform(single):
             rows = np.repeat(centres, 3, axis=0) + 0.1 * rng.normal(size=(36, 8))
             cue = np.repeat(np.arange(12), 3)
             parts.append(sample(rows, cue % 2 == 0, cue if single else cue // 2))
-        found.append(inference.gap_p(*parts, seed=run))
+        found.append(permutation.gap_p(*parts, seed=run))
     for level in (0.05, 0.25, 0.5, 0.75):
         assert abs(np.mean(np.array(found) <= level) - level) < 3 * np.sqrt(level * (1 - level) / 200)
 
@@ -98,7 +98,7 @@ def test_paired_and_unpaired_cues_may_stand_side_by_side():
         both, alone = paired([2.0] * 4), sample([[1.0]] * 4 + [[-1.0]] * 4, [True] * 4 + [False] * 4, range(10, 18))
         return sample(np.vstack([both.rows, alone.rows]), [*both.is_a, *alone.is_a], [*both.units, *alone.units])
 
-    assert inference.gap_p(mixed(), mixed(), seed=0) < 0.005
+    assert permutation.gap_p(mixed(), mixed(), seed=0) < 0.005
 
 
 # --- corrected for all heads -----------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_max_t_by_hand():
     """Four relabellings, three heads. The leader is beaten by none, the second only by what the leader does, the last by two."""
     observed = np.array([5.0, 1.0, 3.0])
     null = np.array([[1.0, 0.0, 0.5], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.5, 0.0]])
-    found = inference.max_t(observed, null)
+    found = permutation.max_t(observed, null)
     assert found.p.tolist() == [1 / 5, 3 / 5, 1 / 5]  # single-step would give the second 2 / 5: 4.0 reaches 3.0
     assert found.t.tolist() == observed.tolist()
     # by themselves 1/5, 3/5, 1/5; Benjamini-Hochberg: 1/5 * 3/2, 3/5, 1/5 * 3/2
@@ -119,7 +119,7 @@ def test_step_down_is_never_above_single_step_nor_below_the_uncorrected():
     for seed in range(20):
         rng = np.random.default_rng(seed)
         observed, null = rng.normal(size=(3, 4)) + rng.random() * 2, rng.normal(size=(99, 3, 4))
-        found = inference.max_t(observed, null).p
+        found = permutation.max_t(observed, null).p
         single = (1 + (null.max((1, 2))[:, None, None] >= observed).sum(0)) / 100
         alone = (1 + (null >= observed).sum(0)) / 100
         assert (found <= single).all() and (found >= alone).all()
@@ -129,14 +129,14 @@ def test_step_down_is_never_above_single_step_nor_below_the_uncorrected():
 
 
 def test_p_is_never_zero_and_ties_count_against_a_head():
-    assert inference.max_t(np.array([9.0]), np.zeros((99, 1))).p.tolist() == [0.01]
-    assert inference.max_t(np.array([1.0]), np.ones((99, 1))).p.tolist() == [1]
+    assert permutation.max_t(np.array([9.0]), np.zeros((99, 1))).p.tolist() == [0.01]
+    assert permutation.max_t(np.array([1.0]), np.ones((99, 1))).p.tolist() == [1]
 
 
 def test_flips_of_whole_cue_words_by_hand():
     """Two cue words of two pairs each: the signs of a word's pairs turn together, so four means are possible."""
     effects = np.array([1.0, 3.0, 2.0, 2.0])[:, None]
-    null = inference.flip_null(effects, ["u", "u", "v", "v"], draws=200, rng=np.random.default_rng(0))
+    null = permutation.flip_null(effects, ["u", "u", "v", "v"], draws=200, rng=np.random.default_rng(0))
     assert null.shape == (201, 1)
     error = np.sqrt((18 / 4 - 4) / 3)
     assert null[0, 0] == pytest.approx(2 / (error + error))  # one head: its own error is the median
@@ -147,7 +147,7 @@ def test_flips_of_whole_cue_words_by_hand():
 
 def test_relabelling_keeps_cue_words_whole_and_senses_as_frequent():
     is_a, units = [True, True, False, False, True, False], ["u", "u", "v", "v", "w", "w"]
-    labels = inference.relabel(is_a, units, draws=300, rng=np.random.default_rng(0))
+    labels = permutation.relabel(is_a, units, draws=300, rng=np.random.default_rng(0))
     assert labels[0].tolist() == is_a
     assert (labels[:, 0] == labels[:, 1]).all() and (labels[:, 2] == labels[:, 3]).all()
     assert (labels[:, 0] != labels[:, 2]).all()  # one of the two words is of each sense
@@ -159,22 +159,22 @@ def test_relabelling_keeps_cue_words_whole_and_senses_as_frequent():
 def test_the_visible_effect_is_that_of_the_published_sample_sizes(d, n, pairs):
     """Family-wise level .05 over 144 heads and power .8: the table in the method, and a fifth fewer is not enough."""
     for size, paired in ((n, False), (pairs, True)):
-        assert inference.smallest_effect(size, tests=144, paired=paired) <= d
-        assert inference.smallest_effect(int(0.8 * size), tests=144, paired=paired) > d
+        assert permutation.smallest_effect(size, tests=144, paired=paired) <= d
+        assert permutation.smallest_effect(int(0.8 * size), tests=144, paired=paired) > d
 
 
 def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
     rng = np.random.default_rng(3)
     effects = rng.normal(size=(60, 2, 3)) * 0.1
     effects[:, 1, 2] += 0.2
-    tested = inference.sign_flip_test(effects, range(60), seed=0, draws=999)
+    tested = permutation.sign_flip_test(effects, range(60), seed=0, draws=999)
     assert tested.p[1, 2] == 1 / 1000
     assert (np.delete(tested.p.ravel(), 5) > 0.05).all()
-    assert (inference.sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
+    assert (permutation.sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
 
 
 def test_pairs_of_one_unit_change_their_sign_together():
     effects = np.full((40, 1), 1.0) + np.random.default_rng(0).normal(size=(40, 1)) * 0.01
-    assert inference.sign_flip_test(effects, range(40), seed=0, draws=999).p[0] == 1 / 1000
-    two_units = inference.sign_flip_test(effects, np.arange(40) // 20, seed=0, draws=999).p[0]
+    assert permutation.sign_flip_test(effects, range(40), seed=0, draws=999).p[0] == 1 / 1000
+    two_units = permutation.sign_flip_test(effects, np.arange(40) // 20, seed=0, draws=999).p[0]
     assert two_units == pytest.approx(0.25, abs=0.05)

@@ -4,9 +4,10 @@ import pytest
 import torch
 from handmade import ODD, random_model, tokens_of
 
-from probe import ledger, senses
-from probe.replay import read_weights
-from probe.trace import target_states
+from probe.model import ledger
+from probe.model.replay import read_weights
+from probe.model.trace import target_states
+from probe.stats import axes
 
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 WORD = 17
@@ -23,7 +24,7 @@ def states_of(model, *, positions=(6,)):
 
 def shares_of(model, states, depth):
     resid = states.resid[:, depth]
-    axis = senses.fit_axis(resid[A[:3]], resid[B[:2]], ("a", "b"), depth)
+    axis = axes.fit_axis(resid[A[:3]], resid[B[:2]], ("a", "b"), depth)
     return axis, ledger.shares(read_weights(model), states, axis, A, B)
 
 
@@ -106,7 +107,7 @@ def test_exchanged_senses_have_the_same_shares():
     states = states_of(model)
     resid = states.resid[:, 2]
     one, other = (
-        ledger.shares(read_weights(model), states, senses.fit_axis(resid[a], resid[b], ("a", "b"), 2), a, b)
+        ledger.shares(read_weights(model), states, axes.fit_axis(resid[a], resid[b], ("a", "b"), 2), a, b)
         for a, b in ((A, B), (B, A))
     )
     for mine, its in zip(one, other, strict=True):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probe.lens import logit_lens, nearest_tokens, residual_stream
+from probe.model.lens import logit_lens, nearest_tokens, residual_stream
 
 TEXT = "The river near the old bank"
 

@@ -11,8 +11,8 @@ import vl_convert
 from test_charts import rows_of
 
 from probe import charts
-from probe.charts.parameters import PARTS
-from probe.charts.png import repacked
+from probe.charts.palette import repacked
+from probe.charts.panels import PARTS
 
 LINES = pd.DataFrame(
     [

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from probe import lexicon
 from probe.errors import InputError
+from probe.text import lexicon
 
 GPT2 = Path(__file__).parents[2] / "shared" / "data" / "gpt2-tokenizer" / "tokenizer.json"
 LESSON_WORDS = {
@@ -162,7 +162,9 @@ def test_the_place_of_the_word_varies_between_frames(gpt2: Tokenizer) -> None:
 
 
 def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pandas() -> None:
-    code = "import sys, probe.lexicon as found; print(found.__file__); print({'torch', 'pandas'} & set(sys.modules))"
+    code = (
+        "import sys, probe.text.lexicon as found; print(found.__file__); print({'torch', 'pandas'} & set(sys.modules))"
+    )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert Path(shown[0]).name == "lexicon.py"
     assert shown[1] == "set()"

@@ -8,10 +8,10 @@ from checkpoints import make_checkpoint
 from handmade import PLAIN, WORD, corpus_of, make_sentences, resolver_model, without
 
 from probe.errors import InputError
-from probe.material import prepare
-from probe.models import load
-from probe.sentences import LeftOut, Sentence, read_sentences
-from probe.tokens import find_word
+from probe.model.load import load
+from probe.model.tokens import find_word
+from probe.study.material import prepare
+from probe.text.sentences import LeftOut, Sentence, read_sentences
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"

@@ -19,10 +19,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
-from probe.check import certify
-from probe.loading.bridges import check_hooks
-from probe.loading.checkpoints import INDEX, SINGLE
-from probe.models import Model
+from probe.model.bridge import check_hooks
+from probe.model.check import certify
+from probe.model.checkpoint import INDEX, SINGLE
+from probe.model.load import Model
 
 WEIGHT = "transformer.h.1.attn.c_attn.weight"
 
@@ -330,7 +330,9 @@ REFUSED = {
 def test_a_damaged_folder_is_refused_with_its_own_sentence(
     copy: Path, damage: Callable[[Path], object], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe.models.boot", lambda *_, **__: pytest.fail("transformers was asked before the checks"))
+    monkeypatch.setattr(
+        "probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked before the checks")
+    )
     damage(copy)
     sentence = refusal(copy)
     assert sentence.startswith(f"Cannot load {copy}: ")
@@ -529,7 +531,7 @@ def test_a_model_whose_heads_write_nothing_has_no_edit_to_feel(copy: Path) -> No
 
 def test_every_load_is_self_checked(model: Model, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr("probe.models.check_hooks", lambda bridge, ids, config, *, where: seen.append(where))
+    monkeypatch.setattr("probe.model.load.check_hooks", lambda bridge, ids, config, *, where: seen.append(where))
     probe.load(checkpoint)
     probe.load(model.bridge)
     assert seen == [model.name, model.name]

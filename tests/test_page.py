@@ -7,10 +7,10 @@ from browser import MARKS, serious_findings
 from example_study import make_study
 
 import probe
-from probe import suppliers
-from probe.numerals import decimal, measured
-from probe.report.appendix import dictionary
-from probe.report.excerpts import BAR
+from probe.pages.excerpts import BAR
+from probe.pages.sections import dictionary
+from probe.stats.numbers import decimal, measured
+from probe.study import suppliers
 
 pytestmark = MARKS
 

@@ -10,7 +10,7 @@ from checkpoints import SMALL_PARAMETERS, make_checkpoint, make_model
 
 import probe
 from probe.cli import main
-from probe.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, count_tensors, published, sizes_of, told
+from probe.model.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, count_tensors, published, sizes_of, told
 
 # The numbers of the table that introductions print (12,288 dimensions, 96 blocks of 96 heads of 128, 50,257 tokens).
 GPT3 = {

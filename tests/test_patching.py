@@ -5,9 +5,10 @@ import torch
 from checkpoints import make_checkpoint
 from handmade import ODD, random_model, tokens_of
 
-from probe import patching, replay
-from probe.models import load
-from probe.trace import target_states
+from probe.model import replay
+from probe.model.load import load
+from probe.model.trace import target_states
+from probe.patching import swaps as patching
 
 LAYERS, HEADS, D_MODEL = ODD["n_layer"], ODD["n_head"], ODD["n_embd"]
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe import effects
-from probe.numerals import ordinal
-from probe.report.plain import ALIGNED, plain
+from probe.pages.answers import ALIGNED, plain
+from probe.patching import effects
+from probe.stats.numbers import ordinal
 
 FRAMES = make_study().frames
 BANK = "In this model the word “bank” gets its meaning from an earlier word, such as “river” or “money”, in part by way of "

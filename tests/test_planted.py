@@ -12,11 +12,11 @@ import pytest
 from handmade import HEADS, LAYERS, WORD, corpus_of, make_sentences
 from planted import KINDS, planted_model
 
-from probe import head_sets
-from probe.experiment import Options, study_word
-from probe.head_tables import evidence
-from probe.material import prepare
-from probe.replay import read_weights
+from probe.model.replay import read_weights
+from probe.patching import sets as head_sets
+from probe.study.head_tables import evidence
+from probe.study.material import prepare
+from probe.study.word import Options, study_word
 
 SEEDS = (0, 1, 2, 3)
 CASES = [(kind, seed) for kind in KINDS for seed in SEEDS]

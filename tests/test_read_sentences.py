@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.errors import InputError
-from probe.lexicon import LeftOut, Sentence, expand, read_sentences
+from probe.text.lexicon import LeftOut, Sentence, expand, read_sentences
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 BANK = {"word": "bank", "sense": "1", "text": "The river bank.", "start": 10, "end": 14}

@@ -6,8 +6,8 @@ from checkpoints import SENTENCES
 from handmade import ODD, make_random, random_model
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
-from probe import replay
-from probe.tokens import tokenize
+from probe.model import replay
+from probe.model.tokens import tokenize
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 STEPS = ("resid_pre", "x", "q", "k", "v", "scores", "pattern", "z", "delta_e", "attn_out", "resid_mid", "mlp_out")

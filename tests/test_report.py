@@ -10,7 +10,7 @@ from example_study import make_study
 
 import probe
 from probe.errors import InputError
-from probe.report import check_folder, tables
+from probe.pages.report import check_folder, tables
 
 STUDY = make_study()
 
@@ -96,7 +96,7 @@ def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written
 
 
 def test_a_folder_without_write_permission_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("probe.report.folder.os.access", lambda path, mode: False)
+    monkeypatch.setattr("probe.pages.report.os.access", lambda path, mode: False)
     with pytest.raises(
         InputError, match=r"may not be written, expected a folder that can be written; choose another with --out\.$"
     ):

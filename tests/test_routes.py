@@ -5,11 +5,12 @@ import pytest
 import torch
 from handmade import HEADS, LAYERS, WORD, corpus_of, make_sentences, random_model, resolver_model
 
-from probe import patching, replay, routes
-from probe.effects import Effects
-from probe.experiment import Options, study_word
-from probe.material import prepare
-from probe.replay import read_weights
+from probe.model import replay
+from probe.model.replay import read_weights
+from probe.patching import routes, swaps
+from probe.patching.effects import Effects
+from probe.study.material import prepare
+from probe.study.word import Options, study_word
 
 SENTENCES = make_sentences(cues=16)
 
@@ -81,7 +82,7 @@ def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
     depth = len(weights.blocks)
     found = routes.mixed_z(weights, looking, carrying, depth)
     if same:
-        torch.testing.assert_close(found, patching.target_z(weights, looking, depth), rtol=0, atol=1e-12)
+        torch.testing.assert_close(found, swaps.target_z(weights, looking, depth), rtol=0, atol=1e-12)
     for row, (one, other) in enumerate(zip(looking, carrying, strict=True)):
         steps = [list(replay.run(weights, torch.tensor(ids), torch.float64)) for ids in (one, other)]
         for layer, (mine, theirs) in enumerate(zip(*steps, strict=True)):

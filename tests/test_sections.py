@@ -3,10 +3,9 @@
 from example_study import READ_AT, make_study
 
 from probe import charts
-from probe.numerals import measured
-from probe.report.evidence import together
-from probe.report.excerpts import readings
-from probe.report.sections import cards, head_facts, with_tests
+from probe.pages.excerpts import readings, together
+from probe.pages.sections import cards, head_facts, with_tests
+from probe.stats.numbers import measured
 
 FRAMES = make_study().frames
 

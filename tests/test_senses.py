@@ -6,9 +6,9 @@ import torch
 from handmade import random_model, tokens_of
 from scipy.stats import norm
 
-from probe import senses, statistics
-from probe.replay import read_weights
-from probe.trace import target_states, trace
+from probe.model.replay import read_weights
+from probe.model.trace import target_states, trace
+from probe.stats import axes, resampling
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 
@@ -22,7 +22,7 @@ def normal(*shape, seed=0):
 
 def test_the_axis_is_calibrated_on_its_two_means():
     a, b = normal(7, 5) + 1, normal(9, 5, seed=1)
-    axis = senses.fit_axis(a, b, ("river", "money"), 3)
+    axis = axes.fit_axis(a, b, ("river", "money"), 3)
     assert axis.u.norm().item() == pytest.approx(1)
     assert axis.gap == pytest.approx((a.mean(0) - b.mean(0)).norm().item())
     assert axis.coordinate(a).mean().item() == pytest.approx(0.5)
@@ -33,7 +33,7 @@ def test_the_axis_is_calibrated_on_its_two_means():
 
 def test_the_axis_by_hand():
     a, b = torch.tensor([[4.0, 1], [2, 1]]), torch.tensor([[0.0, -3]])  # means (3, 1) and (0, -3): 5 apart
-    axis = senses.fit_axis(a, b, ("a", "b"), 0)
+    axis = axes.fit_axis(a, b, ("a", "b"), 0)
     torch.testing.assert_close(axis.u, torch.tensor([0.6, 0.8], dtype=torch.float64))
     torch.testing.assert_close(axis.midpoint, torch.tensor([1.5, -1.0], dtype=torch.float64))
     assert axis.gap == pytest.approx(5)
@@ -41,7 +41,7 @@ def test_the_axis_by_hand():
 
 
 def test_an_effect_is_a_difference_of_coordinates():
-    axis = senses.fit_axis(normal(4, 5) + 1, normal(4, 5, seed=1), ("a", "b"), 1)
+    axis = axes.fit_axis(normal(4, 5) + 1, normal(4, 5, seed=1), ("a", "b"), 1)
     before, change = normal(3, 5, seed=2), normal(3, 5, seed=3)
     expected = axis.coordinate(before + change) - axis.coordinate(before)
     torch.testing.assert_close(axis.effect(change), expected, **EXACT)
@@ -49,7 +49,7 @@ def test_an_effect_is_a_difference_of_coordinates():
 
 def test_the_other_order_of_senses_flips_every_sign():
     a, b, new = normal(6, 5) + 1, normal(8, 5, seed=1), normal(3, 5, seed=2)
-    one, other = senses.fit_axis(a, b, ("a", "b"), 1), senses.fit_axis(b, a, ("b", "a"), 1)
+    one, other = axes.fit_axis(a, b, ("a", "b"), 1), axes.fit_axis(b, a, ("b", "a"), 1)
     torch.testing.assert_close(one.u, -other.u, **EXACT)
     torch.testing.assert_close(one.coordinate(new), -other.coordinate(new), **EXACT)
     torch.testing.assert_close(one.effect(new), -other.effect(new), **EXACT)
@@ -57,19 +57,19 @@ def test_the_other_order_of_senses_flips_every_sign():
 
 def test_identical_senses_have_a_harmless_axis():
     same = torch.ones(3, 4)
-    axis = senses.fit_axis(same, same, ("a", "b"), 0)
+    axis = axes.fit_axis(same, same, ("a", "b"), 0)
     assert axis.coordinate(normal(2, 4)).tolist() == [0, 0]
 
 
 def test_pairs_of_senses_are_in_order_of_appearance():
     labels = ["unit", "spy", "unit", "skin"]
-    assert senses.sense_pairs(labels) == [("unit", "spy"), ("unit", "skin"), ("spy", "skin")]
-    assert senses.sense_pairs(["only"]) == []
+    assert axes.sense_pairs(labels) == [("unit", "spy"), ("unit", "skin"), ("spy", "skin")]
+    assert axes.sense_pairs(["only"]) == []
 
 
 def test_the_nearest_sense_is_the_nearest_mean():
     fit = torch.tensor([[0.0, 0], [2, 0], [10, 0]])
-    assert senses.nearest_sense(fit, ["a", "a", "b"], torch.tensor([[5.4, 3], [5.6, -3], [-9, 0]])) == ["a", "b", "a"]
+    assert axes.nearest_sense(fit, ["a", "a", "b"], torch.tensor([[5.4, 3], [5.6, -3], [-9, 0]])) == ["a", "b", "a"]
 
 
 # --- depth -----------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def separated(depths, *, n=24, noise=1.0, seed=0):
 
 def test_separation_follows_the_gap():
     resid, labels = separated([0.0, 1.0, 3.0, 1.5], n=600)
-    found = senses.separation_by_depth(resid, labels, range(600), seed=0)
+    found = axes.separation_by_depth(resid, labels, range(600), seed=0)
     expected = norm.cdf(np.array([0.0, 1.0, 3.0, 1.5]) / np.sqrt(2))  # of two normals that stand d apart
     np.testing.assert_allclose(found, expected, atol=0.05)
 
@@ -94,7 +94,7 @@ def test_separation_follows_the_gap():
 def test_separation_is_held_out():
     """In sample, noise in more dimensions than sentences would look perfectly separated at every depth."""
     found = [
-        senses.separation_by_depth(normal(24, 3, 200, seed=seed), ["a", "b"] * 12, range(24), seed=seed)
+        axes.separation_by_depth(normal(24, 3, 200, seed=seed), ["a", "b"] * 12, range(24), seed=seed)
         for seed in range(40)
     ]
     mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(40)
@@ -106,20 +106,20 @@ def test_groups_are_not_trained_and_tested_on_at_once():
     cue = np.arange(96) % 12
     rows = normal(12, 1, 100)[cue] + 0.01 * normal(96, 1, 100, seed=1)
     labels = ["a" if number % 2 else "b" for number in cue]
-    assert senses.separation_by_depth(rows, labels, range(96), seed=0)[0] == 1
-    assert senses.separation_by_depth(rows, labels, cue.tolist(), seed=0)[0] < 0.9
+    assert axes.separation_by_depth(rows, labels, range(96), seed=0)[0] == 1
+    assert axes.separation_by_depth(rows, labels, cue.tolist(), seed=0)[0] < 0.9
 
 
 @pytest.mark.parametrize("counts", [(17, 19), (12, 12), (30, 7)])
 def test_identical_vectors_are_not_separated_at_all(counts):
     labels = ["a"] * counts[0] + ["b"] * counts[1]
     resid = normal(1, 2, 64).expand(sum(counts), 2, 64).float()
-    assert senses.separation_by_depth(resid, labels, range(sum(counts)), seed=0).tolist() == [0.5, 0.5]
+    assert axes.separation_by_depth(resid, labels, range(sum(counts)), seed=0).tolist() == [0.5, 0.5]
 
 
 def test_a_gap_without_spread_is_perfect():
     resid, labels = separated([0.0, 0.0, 2.0, 3.0, 3.0], noise=0.0)
-    assert senses.separation_by_depth(resid, labels, range(24), seed=0).tolist() == [0.5, 0.5, 1, 1, 1]
+    assert axes.separation_by_depth(resid, labels, range(24), seed=0).tolist() == [0.5, 0.5, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("gaps", "expected"), [((1.0, 1, -5), 0.0), ((3.0, 1, -0.5), 2 / 3), ((1.0, 2, 3), 1.0)])
@@ -127,12 +127,12 @@ def test_folds_that_contradict_each_other_are_averaged(gaps, expected):
     """Three groups are the three folds; each is scored with the sign of the sum of the other two."""
     labels, groups = ["a", "b"] * 9, [row // 6 for row in range(18)]
     resid = torch.tensor([0.5, -0.5]).repeat(9) * torch.tensor(gaps).repeat_interleave(6)
-    found = senses.separation_by_depth(resid[:, None, None].double(), labels, groups, seed=0)
+    found = axes.separation_by_depth(resid[:, None, None].double(), labels, groups, seed=0)
     assert found.tolist() == pytest.approx([expected])
 
 
 def test_nothing_to_score_is_chance():
-    assert senses.separation_by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0], seed=0).tolist() == [0.5] * 3
+    assert axes.separation_by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0], seed=0).tolist() == [0.5] * 3
 
 
 def test_the_profile_begins_at_exactly_nothing():
@@ -142,8 +142,8 @@ def test_the_profile_begins_at_exactly_nothing():
     rows = [[row for row, label in enumerate(labels) if label == sense] for sense in "ab"]
     fit, report = [part[:7] for part in rows], [part[7:] for part in rows]
     token = normal(1, 6, seed=8).expand(40, 6)
-    axis = senses.fit_axis(resid[fit[0], 1], resid[fit[1], 1], ("a", "b"), 1)
-    places = senses.profile([token, *resid.unbind(1)], axis, fit, report)
+    axis = axes.fit_axis(resid[fit[0], 1], resid[fit[1], 1], ("a", "b"), 1)
+    places = axes.profile([token, *resid.unbind(1)], axis, fit, report)
     assert [(place.depth, place.sense) for place in places] == [
         (-1, "a"),
         (-1, "b"),
@@ -170,7 +170,7 @@ def test_coordinates_of_a_write_keep_its_lengths_and_angles():
     rows = [[3, 50, 7, 9], [8, 1, 90, 9], [7, 7, 1, 30]]
     states = target_states(model, [tokens_of(row) for row in rows], [3, 3, 2])
     weights = read_weights(model)
-    coordinates = senses.write_coordinates(states.z, weights)
+    coordinates = axes.write_coordinates(states.z, weights)
     layers, heads, _, d_head = weights.shape
     assert coordinates.shape == (layers, heads, 3, d_head)
     for layer in range(layers):
@@ -185,7 +185,7 @@ def test_writes_in_coordinates_are_the_traced_ones():
     text, target = "The mole dug a tunnel under the river bank.", 5
     seen = trace(model, text)
     states = target_states(model, [seen.tokens], [target])
-    mine = senses.write_coordinates(states.z, read_weights(model))[1, 2, 0]
+    mine = axes.write_coordinates(states.z, read_weights(model))[1, 2, 0]
     assert mine.norm().item() == pytest.approx(seen.delta_e(1, 2, target).norm().item())
 
 
@@ -196,12 +196,12 @@ def test_the_own_direction_by_hand():
     within = torch.tensor([1.0, 0.25], dtype=torch.float64) * 200 / 198
     new = torch.tensor([[1.0, 0.5], [2, 0.5], [1, 1.5]], dtype=torch.float64)
     expected = (new - torch.tensor([1.0, 0.5])) @ (torch.tensor([2.0, 1]) / within)
-    torch.testing.assert_close(senses.own_direction_scores(a, b, new), expected, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(axes.own_direction_scores(a, b, new), expected, rtol=1e-8, atol=1e-8)
 
 
 def test_swapped_labels_flip_every_score():
     a, b, new = normal(3, 12, 5) + 1, normal(3, 14, 5, seed=1), normal(3, 6, 5, seed=2)
-    one, other = senses.own_direction_scores(a, b, new), senses.own_direction_scores(b, a, new)
+    one, other = axes.own_direction_scores(a, b, new), axes.own_direction_scores(b, a, new)
     torch.testing.assert_close(one, -other, rtol=1e-9, atol=1e-9)
 
 
@@ -211,7 +211,7 @@ def test_a_head_without_spread_is_scored_by_its_means(n, size):
     a, b = torch.full((n, 8), size, dtype=torch.float64), torch.full((n, 8), -size, dtype=torch.float64)
     a[:, ::2] *= -1
     new = torch.cat([a[:3], b[:3], torch.zeros(1, 8)])
-    scores = senses.own_direction_scores(a, b, new)
+    scores = axes.own_direction_scores(a, b, new)
     assert torch.isfinite(scores).all()
     assert (scores[:3] > 0).all() and scores[3:6].max() < scores[:3].min()
 
@@ -219,12 +219,12 @@ def test_a_head_without_spread_is_scored_by_its_means(n, size):
 @pytest.mark.parametrize("n", [30, 120])
 def test_a_head_that_writes_one_thing_is_at_chance(n):
     same = torch.full((n, 8), 0.1, dtype=torch.float64)
-    a, b = (senses.own_direction_scores(same, same, same[:5]).numpy() for _ in range(2))
-    assert statistics.auroc(a, b) == 0.5
+    a, b = (axes.own_direction_scores(same, same, same[:5]).numpy() for _ in range(2))
+    assert resampling.auroc(a, b) == 0.5
 
 
 def auroc_of(a, b):
-    return statistics.auroc(a.T.numpy(), b.T.numpy())
+    return resampling.auroc(a.T.numpy(), b.T.numpy())
 
 
 def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not():
@@ -235,16 +235,16 @@ def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not
     direction = (a.mean(1) - b.mean(1)).unsqueeze(-1)
     in_sample = auroc_of(*((part @ direction).squeeze(-1) for part in (a, b)))
     assert in_sample.mean() == pytest.approx(0.897, abs=0.01)
-    own = auroc_of(*(senses.own_direction_scores(a, b, part) for part in (a, b)))
+    own = auroc_of(*(axes.own_direction_scores(a, b, part) for part in (a, b)))
     assert 0.75 < own.mean() < in_sample.mean() - 0.02  # fewer components leak less, and still leak
-    held_out = auroc_of(*(senses.own_direction_scores(a, b, part) for part in (new_a, new_b)))
+    held_out = auroc_of(*(axes.own_direction_scores(a, b, part) for part in (new_a, new_b)))
     assert abs(held_out.mean() - 0.5) < 2 * held_out.std() / np.sqrt(heads)
 
 
 @pytest.mark.parametrize(("per_sense", "kept"), [(99, 16), (100, 64)])
 def test_few_sentences_are_read_in_few_components(per_sense, kept):
     fit, new = normal(2, 2 * per_sense, 64) + 3, normal(2, 5, 64, seed=1)
-    less, fresh = senses.reduced(fit, new, per_sense=per_sense)
+    less, fresh = axes.reduced(fit, new, per_sense=per_sense)
     assert less.shape == (2, 2 * per_sense, kept) and fresh.shape == (2, 5, kept)
     assert less.mean(1).abs().max() < 1e-12
     spectrum = torch.linalg.svdvals(fit - fit.mean(1, keepdim=True))
@@ -255,5 +255,5 @@ def test_a_real_difference_survives_holding_out():
     shift = torch.zeros(64, dtype=torch.float64)
     shift[7] = 2.0
     a, b, new_a, new_b = (normal(20, 40, 64, seed=seed) for seed in range(4))
-    held_out = auroc_of(*(senses.own_direction_scores(a + shift, b, part) for part in (new_a + shift, new_b)))
+    held_out = auroc_of(*(axes.own_direction_scores(a + shift, b, part) for part in (new_a + shift, new_b)))
     assert held_out.mean() > 0.7

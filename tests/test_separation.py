@@ -7,8 +7,8 @@ import pytest
 import torch
 from handmade import SENSES, make_sentences
 
-from probe import inference
-from probe.separation import measure_separation
+from probe.stats import permutation
+from probe.stats.separation import measure_separation
 
 SHAPE, D_HEAD = (2, 3), 4
 SENTENCES = make_sentences(frames=4, distances=(1,), cues=8)
@@ -37,7 +37,7 @@ def one_way(writes, fit, new):
 
 
 def test_each_part_is_scored_along_the_others_direction_and_counts_by_its_sentences(monkeypatch):
-    monkeypatch.setattr("probe.senses.MANY", 0)  # writes as they are, so that they can be scored by hand
+    monkeypatch.setattr("probe.stats.axes.MANY", 0)  # writes as they are, so that they can be scored by hand
     writes = drawn_writes(1, d=0.8)
     found = measured(writes)
     expected = (one_way(writes, FIT, REPORT) * len(REPORT) + one_way(writes, REPORT, FIT) * len(FIT)) / len(SENTENCES)
@@ -85,7 +85,7 @@ def test_nothing_in_one_part_is_learned_from_itself():
         found.append(measured(writes).auroc[0, 0])
     assert np.mean(found) == pytest.approx(0.5, abs=3 * np.std(found) / np.sqrt(40))
     labels = OF_A[REPORT][None]
-    own = inference.own_scores(
+    own = permutation.own_scores(
         writes[0, :1, REPORT].transpose(1, 0, 2), labels, writes[0, :1, REPORT].transpose(1, 0, 2)
     )
-    assert inference.aurocs(own, labels).item() > 0.99
+    assert permutation.aurocs(own, labels).item() > 0.99

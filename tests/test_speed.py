@@ -8,23 +8,24 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import timing
 import torch
 
-from probe import patching, speed
-from probe.replay import read_weights
-from probe.trace import target_states
+from probe.model.replay import read_weights
+from probe.model.trace import target_states
+from probe.patching import swaps
 
 SCRIPT = Path(__file__).parent.parent / "analyses" / "speed.py"
 
 
 @pytest.fixture(scope="module")
 def model():
-    return speed.shaped("tiny")
+    return timing.shaped("tiny")
 
 
 def test_works_take_turns_after_one_that_does_not_count():
     called = []
-    found = speed.interleave({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, runs=3)
+    found = timing.interleave({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, runs=3)
     assert called == ["a", "b"] * 4
     assert found[["work", "run"]].to_numpy().tolist() == [["a", 0], ["b", 0], ["a", 1], ["b", 1], ["a", 2], ["b", 2]]
     assert (found["seconds"] > 0).all()
@@ -32,36 +33,36 @@ def test_works_take_turns_after_one_that_does_not_count():
 
 def test_a_ratio_is_the_median_of_the_turns_ratios():
     timings = pd.DataFrame({"work": ["a", "b"] * 3, "run": [0, 0, 1, 1, 2, 2], "seconds": [2.0, 1, 9, 3, 8, 2]})
-    found = speed.compare(timings, "a", "b", times=10)
+    found = timing.compare(timings, "a", "b", times=10)
     assert [found[name] for name in ("ratio", "ratio_low", "ratio_high")] == pytest.approx([0.3, 0.2, 0.4])
     assert (found["seconds"], found["against_seconds"]) == (8, 20)
 
 
 def test_the_exponent_of_a_power_is_that_power():
     sizes = [8, 64, 512]
-    assert speed.exponent(sizes, [3 * size**1.5 for size in sizes]) == pytest.approx(1.5)
+    assert timing.exponent(sizes, [3 * size**1.5 for size in sizes]) == pytest.approx(1.5)
 
 
 def test_the_square_is_found_in_a_sum():
     sizes = np.array([8, 32, 128, 512, 1024])
-    share, tenth = speed.square_part(sizes, 5 + 2 * sizes + 0.01 * sizes**2)
+    share, tenth = timing.square_part(sizes, 5 + 2 * sizes + 0.01 * sizes**2)
     assert share == pytest.approx(0.01 * 1024**2 / (5 + 2 * 1024 + 0.01 * 1024**2))
     assert 0.01 * tenth**2 == pytest.approx(0.1 * (5 + 2 * tenth + 0.01 * tenth**2))
-    assert speed.square_part(sizes, 5 + 2 * sizes) == (0, float("inf"))
+    assert timing.square_part(sizes, 5 + 2 * sizes) == (0, float("inf"))
 
 
 def test_memory_that_is_held_for_a_while_is_seen():
-    megabytes, seconds = speed.extra_memory(lambda: torch.ones(2**25).sum())
+    megabytes, seconds = timing.extra_memory(lambda: torch.ones(2**25).sum())
     assert seconds > 0
     assert np.isnan(megabytes) or 110 < megabytes < 200  # 128 MiB
 
 
 def test_the_loop_over_heads_finds_what_the_swaps_find(model):
-    weights, (a, b) = read_weights(model), speed.aligned_pairs(model, 3, 9)
+    weights, (a, b) = read_weights(model), timing.aligned_pairs(model, 3, 9)
     direction = torch.nn.functional.normalize(torch.randn(128, generator=torch.Generator().manual_seed(1)), dim=0)
     heads = [(0, 0), (1, 3), (3, 2)]
-    plain = speed.loop_over_heads(model, (a, b), direction, heads)
-    fast = patching.swap_pairs(weights, a, b, direction[None], depth=4)[..., 0]
+    plain = timing.loop_over_heads(model, (a, b), direction, heads)
+    fast = swaps.swap_pairs(weights, a, b, direction[None], depth=4)[..., 0]
     assert plain.shape == (3, 2, 3)
     torch.testing.assert_close(
         plain, torch.stack([fast[:, :, layer, head] for layer, head in heads], -1), rtol=0, atol=1e-5
@@ -70,8 +71,8 @@ def test_the_loop_over_heads_finds_what_the_swaps_find(model):
 
 
 def test_the_bare_forward_computes_the_same_states(model):
-    tokens = speed.drawn(model, 5, 7)
-    bare = speed.bare_forward(speed.plain_model(model), [row.ids for row in tokens], batch=2)
+    tokens = timing.drawn(model, 5, 7)
+    bare = timing.bare_forward(timing.plain_model(model), [row.ids for row in tokens], batch=2)
     weights = read_weights(model)
     resid = target_states(model, tokens, [6] * 5).resid[:, -1]
     normed = torch.nn.functional.layer_norm(resid, (128,), weights.ln_f_gain, weights.ln_f_bias, weights.epsilon)
@@ -79,14 +80,14 @@ def test_the_bare_forward_computes_the_same_states(model):
 
 
 def test_aligned_pairs_differ_in_the_cue_alone(model):
-    a, b = speed.aligned_pairs(model, 4, 12)
+    a, b = timing.aligned_pairs(model, 4, 12)
     assert len(a) == len(b) == 4
     for one, other in zip(a, b, strict=True):
         assert [place for place in range(12) if one[place] != other[place]] == [6]
 
 
 def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
-    kept = speed.curve_sets(3, 4)
+    kept = timing.curve_sets(3, 4)
     nested, drawn = kept[:12], kept[12:]
     assert nested.flatten(1).sum(1).tolist() == list(range(1, 13))
     assert (nested[1:] >= nested[:-1]).all()

@@ -7,9 +7,9 @@ from handmade import make_sentences, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe import splits
 from probe.errors import InputError
-from probe.splits import MIN_PER_SENSE
+from probe.text import splits
+from probe.text.splits import MIN_PER_SENSE
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 GRID = make_sentences(frames=6, distances=(1, 2))

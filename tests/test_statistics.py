@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from probe import statistics
+from probe.stats import resampling
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -16,7 +16,7 @@ quick = settings(max_examples=60, deadline=None, derandomize=True)
 @quick
 @given(groups=st.lists(st.integers(0, 8), min_size=2, max_size=40), count=st.integers(2, 5), seed=st.integers(0, 1000))
 def test_folds_test_every_group_once_and_never_train_on_it(groups, count, seed):
-    folds = statistics.folds(groups, count, seed=seed)
+    folds = resampling.folds(groups, count, seed=seed)
     if len(set(groups)) == 1:
         assert folds == []
         return
@@ -26,7 +26,7 @@ def test_folds_test_every_group_once_and_never_train_on_it(groups, count, seed):
         assert sorted(train + test) == list(range(len(groups)))
         assert not {groups[row] for row in train} & {groups[row] for row in test}
     assert len(folds) == min(count, len(set(groups)))
-    assert folds == statistics.folds(groups, count, seed=seed)
+    assert folds == resampling.folds(groups, count, seed=seed)
 
 
 # --- separation ------------------------------------------------------------------------------------------------------
@@ -36,36 +36,36 @@ def test_folds_test_every_group_once_and_never_train_on_it(groups, count, seed):
 def test_auroc_is_scikit_learns(decimals):
     rng = np.random.default_rng(0)
     a, b = rng.normal(0.4, 1, (13, 3, 2)).round(decimals), rng.normal(0, 1, (17, 3, 2)).round(decimals)
-    ours = statistics.auroc(a, b)
+    ours = resampling.auroc(a, b)
     truth = np.r_[np.ones(13), np.zeros(17)]
     for place in np.ndindex(3, 2):
         theirs = roc_auc_score(truth, np.r_[a[(slice(None), *place)], b[(slice(None), *place)]])
         assert ours[place] == pytest.approx(theirs, abs=1e-12)
-    np.testing.assert_allclose(statistics.auroc(b, a), 1 - ours, atol=1e-12)  # one-sided: labels swapped, sign flipped
+    np.testing.assert_allclose(resampling.auroc(b, a), 1 - ours, atol=1e-12)  # one-sided: labels swapped, sign flipped
 
 
 def test_auroc_of_equal_scores_is_chance():
-    assert statistics.auroc(np.ones(3), np.ones(5)) == 0.5
+    assert resampling.auroc(np.ones(3), np.ones(5)) == 0.5
 
 
 def test_hedges_g_by_hand():
     # means 2 and 4, variances 1 and 4: pooled (2*1 + 2*4) / 4 = 2.5; correction 1 - 3 / (4*6 - 9) = 0.8
-    g = statistics.hedges_g(np.array([1.0, 2, 3]), np.array([2.0, 4, 6]))
+    g = resampling.hedges_g(np.array([1.0, 2, 3]), np.array([2.0, 4, 6]))
     assert g == pytest.approx(-2 / np.sqrt(2.5) * 0.8)
     # means 1 and 0, variances 2 and 1: pooled (1*2 + 2*1) / 3 = 4/3; correction 1 - 3 / (4*5 - 9) = 8/11
-    g = statistics.hedges_g(np.array([0.0, 2]), np.array([-1.0, 0, 1]))
+    g = resampling.hedges_g(np.array([0.0, 2]), np.array([-1.0, 0, 1]))
     assert g == pytest.approx(1 / np.sqrt(4 / 3) * 8 / 11)
 
 
 def test_hedges_g_flips_with_the_labels():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(9, 4)), rng.normal(size=(12, 4))
-    np.testing.assert_allclose(statistics.hedges_g(a, b), -statistics.hedges_g(b, a), atol=1e-12)
+    np.testing.assert_allclose(resampling.hedges_g(a, b), -resampling.hedges_g(b, a), atol=1e-12)
 
 
 @pytest.mark.parametrize(("a", "b", "expected"), [(0.3, 0.1, np.inf), (0.1, 0.3, -np.inf), (0.1, 0.1, 0.0)])
 def test_hedges_g_where_nothing_varies_within(a, b, expected):
-    assert statistics.hedges_g(np.full(5, a), np.full(7, b)) == expected
+    assert resampling.hedges_g(np.full(5, a), np.full(7, b)) == expected
 
 
 # --- uncertainty -----------------------------------------------------------------------------------------------------
@@ -73,21 +73,21 @@ def test_hedges_g_where_nothing_varies_within(a, b, expected):
 
 def test_bootstrap_draws_groups_as_often_as_there_are_groups():
     labels = ["a", "b", "b", "c", "c", "c"]
-    weights = statistics.bootstrap_weights([labels], seed=0, draws=4000)
+    weights = resampling.bootstrap_weights([labels], seed=0, draws=4000)
     assert weights.shape == (4000, 6)
     assert (weights[:, 1] == weights[:, 2]).all() and (weights[:, 3] == weights[:, 5]).all()
     assert (weights[:, [0, 1, 3]].sum(1) == 3).all()
     # binomial(3, 1/3): mean 1, variance 2/3
     np.testing.assert_allclose(weights[:, [0, 1, 3]].mean(0), 1, atol=0.06)
     np.testing.assert_allclose(weights[:, [0, 1, 3]].var(0), 2 / 3, atol=0.06)
-    again = statistics.bootstrap_weights([labels], seed=0, draws=4000)
+    again = resampling.bootstrap_weights([labels], seed=0, draws=4000)
     assert np.array_equal(weights, again)
-    assert not np.array_equal(weights, statistics.bootstrap_weights([labels], seed=1, draws=4000))
+    assert not np.array_equal(weights, resampling.bootstrap_weights([labels], seed=1, draws=4000))
 
 
 def test_crossed_factors_are_drawn_on_their_own():
     frames, cues = zip(*product("abcd", "xyz"), strict=True)
-    weights = statistics.bootstrap_weights([frames, cues], seed=0, draws=50).reshape(50, 4, 3)
+    weights = resampling.bootstrap_weights([frames, cues], seed=0, draws=50).reshape(50, 4, 3)
     for draw in weights:
         by_frame, by_cue = draw.sum(1) / 3, draw.sum(0) / 4
         np.testing.assert_array_equal(draw, np.outer(by_frame, by_cue))
@@ -95,7 +95,7 @@ def test_crossed_factors_are_drawn_on_their_own():
 
 
 def test_a_draw_without_a_single_row_counts_as_the_data():
-    weights = statistics.bootstrap_weights([["a", "b"], ["x", "y"]], seed=0, draws=500)  # frame a met only x, b only y
+    weights = resampling.bootstrap_weights([["a", "b"], ["x", "y"]], seed=0, draws=500)  # frame a met only x, b only y
     assert (weights.sum(1) > 0).all()
     assert (weights == 1).all(1).any()
 
@@ -105,8 +105,8 @@ def coverage(make, factors, *, runs=400):
     hits = 0
     for run in range(runs):
         values = make(np.random.default_rng(run))
-        weights = statistics.bootstrap_weights(factors, seed=run, draws=400)
-        low, high = statistics.interval(statistics.bootstrap_ratio(values, np.ones(len(values)), weights))
+        weights = resampling.bootstrap_weights(factors, seed=run, draws=400)
+        low, high = resampling.interval(resampling.bootstrap_ratio(values, np.ones(len(values)), weights))
         hits += bool(low <= 0 <= high)
     return hits / runs
 
@@ -132,11 +132,11 @@ def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios():
     top, bottom = np.array([[1.0, 0], [3, 1], [2, 5]]), np.array([1.0, 2, 5])
     weights = np.array([[1.0, 1, 1], [2, 0, 1]])
     expected = [[6 / 8, 6 / 8], [4 / 7, 5 / 7]]
-    np.testing.assert_allclose(statistics.bootstrap_ratio(top, bottom, weights), expected)
+    np.testing.assert_allclose(resampling.bootstrap_ratio(top, bottom, weights), expected)
 
 
 def test_an_interval_is_central():
-    low, high = statistics.interval(np.arange(1001.0))
+    low, high = resampling.interval(np.arange(1001.0))
     assert (low, high) == pytest.approx((25, 975))
-    low, high = statistics.interval(np.arange(1001.0), level=0.5)
+    low, high = resampling.interval(np.arange(1001.0), level=0.5)
     assert (low, high) == pytest.approx((250, 750))

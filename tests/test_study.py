@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import probe
-from probe import models
-from probe.columns import COLUMNS
-from probe.lexicon import Corpus
-from probe.study import _choose_words, _spelled
+from probe.model import load
+from probe.study.columns import COLUMNS
+from probe.study.study import _choose_words, _spelled
+from probe.text.lexicon import Corpus
 
 # The contract of the heads table; what needs permutations (p_ q_ verdict, auroc_low/high, hedges_g has no interval) comes later.
 CONTRACT = (
@@ -33,7 +33,7 @@ def study(model):
 
 @pytest.fixture(scope="module")
 def untrained(model):
-    return models.untrained(model, seed=0)
+    return load.untrained(model, seed=0)
 
 
 def corpus_of(word, **changes):

@@ -22,16 +22,17 @@ from sweeping import (
 )
 
 import probe
-from probe import attention, patching
 from probe.errors import InputError
-from probe.replay import read_weights
+from probe.model import attention
+from probe.model.replay import read_weights
+from probe.model.trace import target_states, trace
+from probe.patching import swaps
 from probe.sweep import shards, work
 from probe.sweep.deal import deal, read_all
 from probe.sweep.fit import fit_word, from_file, to_bytes
 from probe.sweep.measure import measure
 from probe.sweep.run import Sweep, sweep
-from probe.sweep.streams import sources
-from probe.trace import target_states, trace
+from probe.text.files import sources
 
 ROWS = 300
 
@@ -133,7 +134,7 @@ def test_a_swap_with_itself_moves_nothing_and_donors_are_of_the_sense_that_is_sa
         for tokens, record in zip(cut, chosen, strict=True)
     ]
     own = target_states(model, cut, [len(row) - 1 for row in ids]).z[:, : axes.depth]
-    moved = patching.swap_heads(read_weights(model), ids, own, axes.directions)
+    moved = swaps.swap_heads(read_weights(model), ids, own, axes.directions)
     assert moved.abs().max() < 1e-5
     for record in chosen:
         draw = work_draw(record, axes)
@@ -159,7 +160,7 @@ def test_own_scores_are_a_half_at_the_means_of_the_fitted_sentences(block):
 
 
 def axis_of(axes):
-    from probe.senses import Axis
+    from probe.stats.axes import Axis
 
     return Axis("canal", "door", axes.depth, axes.u[0], torch.zeros(80), float(axes.gap[0]))
 

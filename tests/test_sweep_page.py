@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 from sweeping import PLACE, SMALL, WITHOUT_FRAMES, make_corpus, make_model, some_sentences, table, write_rows
 
-from probe import charts, inference
+from probe import charts
 from probe.cli import main
 from probe.errors import InputError
-from probe.sweep import page, shards, summary, totals
+from probe.pages import sweep as page
+from probe.stats import permutation
+from probe.sweep import shards, summary
 from probe.sweep.progress import Pace, duration, said, shown
 from probe.sweep.run import sweep
 
@@ -39,7 +41,7 @@ def swept(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def frames(swept):
-    return summary.frames(totals.add_up(swept.folder, swept.manifest), swept.folder)
+    return summary.frames(summary.add_up(swept.folder, swept.manifest), swept.folder)
 
 
 def test_effects_are_ratios_of_sums_over_the_shards(swept, frames):
@@ -82,19 +84,19 @@ def test_distributions_are_those_of_the_shards(swept, frames):
 def test_auroc_by_histogram_is_auroc():
     rng = np.random.default_rng(0)
     a, b = rng.normal(0.4, 1, 500), rng.normal(0, 1, 400)
-    bins = [np.bincount(totals._bin(x, totals.REACH, totals.BINS), minlength=totals.BINS) for x in (a, b)]
+    bins = [np.bincount(summary._bin(x, summary.REACH, summary.BINS), minlength=summary.BINS) for x in (a, b)]
     above = (a[:, None] > b).mean() + (a[:, None] == b).mean() / 2
-    assert totals.auroc(*bins) == pytest.approx(above, abs=2e-3)
-    assert totals.auroc(bins[0], bins[0]) == 0.5
-    assert totals.quantile(bins[0], 0.1) == pytest.approx(np.quantile(a, 0.1), abs=0.02)
+    assert summary.auroc(*bins) == pytest.approx(above, abs=2e-3)
+    assert summary.auroc(bins[0], bins[0]) == 0.5
+    assert summary.quantile(bins[0], 0.1) == pytest.approx(np.quantile(a, 0.1), abs=0.02)
 
 
 def test_sign_flips_from_sums_are_those_of_the_rows(swept):
-    summed = totals.add_up(swept.folder, swept.manifest)
+    summed = summary.add_up(swept.folder, swept.manifest)
     [total] = summed.totals.values()
     heads, sentences = table(swept.folder, "heads"), table(swept.folder, "sentences").query("part == 'report'")
     net = (heads["swap"] - heads["same_sense"]).to_numpy().reshape(len(sentences), -1)
-    expected = inference.flip_null(net, sentences["cue"].tolist(), draws=3, rng=np.random.default_rng(0))
+    expected = permutation.flip_null(net, sentences["cue"].tolist(), draws=3, rng=np.random.default_rng(0))
     assert np.allclose(summary._flips(total)[0], expected[0], rtol=1e-3, atol=1e-4)
 
 
@@ -105,19 +107,19 @@ def test_nothing_is_ranked_where_the_gap_is_not_there(folder, tmp_path):
     result = sweep(
         str(folder), [write_rows(tmp_path / "s.jsonl", mixed, keep=WITHOUT_FRAMES)], tmp_path / "o", options=SMALL
     )
-    found = summary.frames(totals.add_up(result.folder, result.manifest), result.folder)
+    found = summary.frames(summary.add_up(result.folder, result.manifest), result.folder)
     assert not found["words"]["ranked"].any() and found["heads"]["net"].isna().all() and found["word_heads"].empty
     written = page.write_page(tmp_path / "o", tmp_path / "page").read_text(encoding="utf-8")
     assert "were not shown to be apart at the word, so no effect is given" in written
 
 
 def test_the_page_needs_no_model_and_says_what_it_cannot_say(swept, tmp_path, monkeypatch):
-    from probe import models
+    from probe.model import load
 
     def never(*_, **__):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(models, "load", never)
+    monkeypatch.setattr(load, "load", never)
     monkeypatch.setattr(
         sys, "argv", ["probe", "report", "--from", str(swept.folder.parent), "--out", str(tmp_path / "out")]
     )
@@ -168,7 +170,7 @@ def test_a_receipt_cannot_point_elsewhere(swept, tmp_path):
     receipt.write_text(json.dumps(changed))
     try:
         with pytest.raises(InputError, match="it is not the receipt of a shard"):
-            totals.add_up(swept.folder, swept.manifest)
+            summary.add_up(swept.folder, swept.manifest)
     finally:
         receipt.write_bytes(before)
 

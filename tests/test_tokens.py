@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from probe.errors import InputError
-from probe.models import load
-from probe.tokens import (
+from probe.model.load import load
+from probe.model.tokens import (
     BATCH_TOKENS,
     Tokens,
     batch_by_length,

@@ -10,17 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from shipping import require_command_makes, require_complete
+from training import training
+from training.translator import card
+from training.translator.evaluate import Question, Results, evaluate, is_right, overall, questions, translate
+from training.translator.french import Noun, agree, contract, describe, determine
+from training.translator.hiding import HIDDEN, HIDING, hide
+from training.translator.parallel import Pair, fill, frame_windows, ordinary, plans, topics, units
+from training.translator.train import batches, fit, new_model, step_loss
+from training.withheld import allowed, echoes, held_out
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditionalGeneration, PreTrainedTokenizerFast
 
-from probe import lexicon
-from probe.embedded import training
-from probe.embedded.translator import card
-from probe.embedded.translator.evaluate import Question, Results, evaluate, is_right, overall, questions, translate
-from probe.embedded.translator.french import Noun, agree, contract, describe, determine
-from probe.embedded.translator.hiding import HIDDEN, HIDING, hide
-from probe.embedded.translator.parallel import Pair, fill, frame_windows, ordinary, plans, topics, units
-from probe.embedded.translator.train import batches, fit, new_model, step_loss
-from probe.embedded.withheld import allowed, echoes, held_out
+from probe.text import lexicon
 
 FOLDER = training.HERE / "tiny-translator"
 TRAINED = pytest.mark.skipif(not FOLDER.is_dir(), reason="its weights do not ship yet")

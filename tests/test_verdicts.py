@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from probe import verdicts
-from probe.verdicts import verdict
+from probe.stats import verdicts
+from probe.stats.verdicts import verdict
 
 N = "\u202f"
 

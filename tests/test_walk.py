@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import probe
-from probe import attention
 from probe.cli import main
-from probe.walk import choose, scene, steps
-from probe.walk.carried import pairs
-from probe.walk.page import TABLES, formula, pictures, thin
+from probe.model import attention
+from probe.pages.walk import choose, scene, steps
+from probe.pages.walk.carried import pairs
+from probe.pages.walk.page import TABLES, formula, pictures, thin
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 LONG = TEXT + " She photographed the muddy bank, and he sold its old tree for the interest on every loan."

@@ -215,7 +215,7 @@ def test_a_long_text_is_usable(open_page, model, tmp_path):
 
 
 def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path, monkeypatch):
-    from probe.walk import scene
+    from probe.pages.walk import scene
 
     monkeypatch.setattr(scene, "CELLS", 10)
     page = open_page(probe.write_walk(probe.walk(model, TEXT, head=(1, 0)), tmp_path)).page

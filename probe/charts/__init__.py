@@ -4,23 +4,32 @@ Values are computed in the frame, never in the chart. Look and colours are decid
 imports torch or a model.
 """
 
-from probe.charts.by_depth import lines_by_depth
-from probe.charts.compared import compared
 from probe.charts.controls import control_strips
-from probe.charts.depth import depth_profile, depth_profiles, gap_at
-from probe.charts.heads import effect_limit, head_map, head_maps, named, reached
-from probe.charts.ledger import cue_ledger, ledger_bars
-from probe.charts.marks import MARKS, MEANINGS, marked
-from probe.charts.matrices import matrix_panels
+from probe.charts.depth import depth_profile, depth_profiles, gap_at, lines_by_depth
+from probe.charts.heads import (
+    MARKS,
+    MEANINGS,
+    effect_limit,
+    head_map,
+    head_maps,
+    marked,
+    named,
+    reached,
+    separation_and_effect,
+)
 from probe.charts.palette import as_pictures, save, sense_colour, senses_of, themed
-from probe.charts.panels import Panel, line_panels
-from probe.charts.parameters import parameter_bars
-from probe.charts.routes import distance_lines, route_bars
-from probe.charts.separation import separation_and_effect
-from probe.charts.sets import set_curves
-from probe.charts.shares import grouped_bars
-from probe.charts.strips import added_vectors, spectra
-from probe.charts.writes import contributions, share_bars, share_groups
+from probe.charts.panels import Panel, compared, line_panels, matrix_panels, parameter_bars
+from probe.charts.sets import distance_lines, route_bars, set_curves
+from probe.charts.writes import (
+    added_vectors,
+    contributions,
+    cue_ledger,
+    grouped_bars,
+    ledger_bars,
+    share_bars,
+    share_groups,
+    spectra,
+)
 
 __all__ = [
     "MARKS",

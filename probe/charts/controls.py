@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from probe.charts.palette import INK, MUTED, WITH, finish, reference_line
-from probe.numerals import decimal
+from probe.stats.numbers import decimal
 
 CHANCE = 0.5
 ORDER = ("as measured", "labels permuted", "later token", "untrained model")

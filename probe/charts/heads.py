@@ -1,6 +1,12 @@
-"""What swapping each head does, and what that showed: the layer x head map.
+"""The mark of each verdict: the same shape in maps, scatters, tables and legends, so that no verdict rests on colour alone.
+
+A shape is an SVG path within a square from -1 to 1. "none" has no mark in a map and is a small dot among points.
+
+What swapping each head does, and what that showed: the layer x head map.
 
 The map takes the whole frame and a word, so that scales are the same for every word.
+
+To separate the senses is not to move the word: every head's separation against its effect, with its verdict.
 """
 
 from typing import Any
@@ -8,9 +14,45 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.marks import marked, verdict_shape
-from probe.charts.palette import INK, LINE, MUTED, effect_scale, finish
-from probe.numerals import NARROW, percent
+from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish, reference_line
+from probe.stats.numbers import NARROW, percent
+from probe.stats.verdicts import ORDER
+
+MARKS = {
+    "resolver": "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81L0.00,0.42L-0.59,0.81L-0.40,0.13L-0.95,-0.31L-0.25,-0.34Z",
+    "position-explained": "M0.8,-0.9L-0.9,0L0.8,0.9Z",
+    "opposes": "M-0.9,-0.7L0.9,-0.7L0,0.9Z",
+    "backup": "M0,-1L0.8,0L0,1L-0.8,0Z",
+    "carrier": "M-0.8,0A0.8,0.8,0,1,1,0.8,0A0.8,0.8,0,1,1,-0.8,0ZM-0.45,0A0.45,0.45,0,1,0,0.45,0A0.45,0.45,0,1,0,-0.45,0Z",
+    "none": "M-0.4,0A0.4,0.4,0,1,1,0.4,0A0.4,0.4,0,1,1,-0.4,0Z",
+}
+COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "opposes": AGAINST}
+MEANINGS = {
+    "resolver": "separates the senses held out and moves the word, both corrected for every head",
+    "position-explained": "the same, but only with the cue right before the word, which it looks at whatever it is",
+    "opposes": "moves the word the wrong way",
+    "backup": "swapping it alone moves little, for another path makes up for it",
+    "carrier": "separates the senses, and nothing at the word was shown to depend on it",
+    "none": "nothing was shown",
+}
+
+
+def marked(rows: pd.DataFrame) -> list[str]:
+    """The verdicts among the rows that have a mark in a map, in their order."""
+    return [name for name in ORDER if name != "none" and name in set(rows["verdict"])]
+
+
+def verdict_shape(names: list[str], *, legend: bool) -> Any:
+    """The shape channel for these verdicts."""
+    key = alt.Legend(orient="bottom", symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=90) if legend else None
+    scale = alt.Scale(domain=names, range=[MARKS[name] for name in names])
+    return alt.Shape("verdict:N", title="verdict", scale=scale, legend=key)
+
+
+def verdict_colour(names: list[str]) -> Any:
+    """The colour channel that says the same as the shape."""
+    return alt.Color("verdict:N", scale=alt.Scale(domain=names, range=[COLOURS[name] for name in names]), legend=None)
+
 
 MANY_HEADS = 16
 
@@ -151,3 +193,64 @@ HEAD_TOOLTIP = [
     alt.Tooltip("attention_cue:Q", title="attention to the cue", format=".0%"),
     alt.Tooltip("attention_previous:Q", title="attention to the previous token", format=".0%"),
 ]
+
+NAMED = 6
+EFFECT_TITLE = "net swap effect (share of gap)"
+
+
+def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
+    """The heads up to a word's read-out: how well each one's write tells the senses apart, against what swapping it does.
+
+    Heads with an effect that stands out of the frame's range are named.
+    """
+    rows = named(reached(word_heads[word_heads["word"] == word]))
+    x = alt.X(
+        "auroc:Q",
+        title="held-out AUROC of the head's write (0.5 = chance)",
+        scale=alt.Scale(domain=_auroc_domain(word_heads), nice=False, zero=False),
+        axis=alt.Axis(tickCount=6, format=".1f"),
+    )
+    y = alt.Y(
+        "net:Q",
+        title="net swap effect (share of gap)",
+        axis=alt.Axis(format=".0%", tickCount=6),
+        scale=_effect_axis(word_heads),
+    )
+    base = alt.Chart(rows).encode(x=x)
+    bars = base.mark_rule(color=MUTED, opacity=0.5).encode(alt.Y("net_low:Q", title=EFFECT_TITLE), alt.Y2("net_high"))
+    kinds = [name for name in ORDER if name in set(word_heads["verdict"])]
+    look = {"shape": verdict_shape(kinds, legend=False), "color": verdict_colour(kinds), "tooltip": HEAD_TOOLTIP}
+    dots = base.mark_point(filled=True, size=90, opacity=1, strokeWidth=0).encode(y=y, **look)
+    room = 0.055 * _reach(word_heads)
+    labels = _spread(rows[rows["clear"] & (rows["net"].abs() > room / 2)].nlargest(NAMED, "net"), room=room)
+    names = alt.Chart(labels).mark_text(align="right", dx=-8, fontSize=11, color=INK)
+    names = names.encode(x="auroc:Q", y="height:Q", text="name:N")
+    inert = int(((rows["auroc"] > 0.75) & ~rows["clear"]).sum())
+    description = (
+        f"Separation against effect of {word}: {len(rows)} heads. {inert} of them separate the senses with an AUROC above 0.75 while "
+        "the interval of their effect includes zero."
+    )
+    picture = alt.layer(reference_line("y", 0.0), reference_line("x", 0.5), bars, dots, names)
+    return finish(picture.properties(width="container", height=250), description)
+
+
+def _auroc_domain(word_heads: pd.DataFrame) -> list[float]:
+    return [min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02]
+
+
+def _effect_axis(word_heads: pd.DataFrame) -> alt.Scale:
+    low, high = float(word_heads["net_low"].min()), float(word_heads["net_high"].max())
+    room = 0.06 * _reach(word_heads)
+    return alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False, zero=False)
+
+
+def _reach(word_heads: pd.DataFrame) -> float:
+    return float(word_heads["net_high"].max() - word_heads["net_low"].min())
+
+
+def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
+    """The rows, smallest effect first, with a `height` for each name: that of its point, or higher where names would collide."""
+    rows, heights = labels.sort_values("net"), list[float]()
+    for net in rows["net"]:
+        heights.append(max(net, heights[-1] + room) if heights else net)
+    return rows.assign(height=heights)

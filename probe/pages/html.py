@@ -9,14 +9,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import vl_convert
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from probe.charts import palette, themed
-from probe.numerals import decimal, percent, scientific
+from probe.stats.numbers import decimal, percent, scientific
 
 
 class Charts:
@@ -43,10 +44,13 @@ def as_json(value: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
-def environment(*packages: str) -> Environment:
-    """The templates of these packages, the first that has one of a name; `chart` places a chart, and numbers have filters."""
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def environment(*folders: str | Path) -> Environment:
+    """The templates of these folders, the first that has one of a name; a word is a folder of `TEMPLATES`; `chart` places a chart, and numbers have filters."""
     made = Environment(
-        loader=ChoiceLoader([PackageLoader(package) for package in packages]),
+        loader=FileSystemLoader([TEMPLATES / folder for folder in folders]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

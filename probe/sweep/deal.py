@@ -1,28 +1,222 @@
-"""The sentences of a corpus dealt out to blocks: read twice, checked, each row in exactly one block.
+"""Which part of a corpus each sentence belongs to, decided without holding the corpus: by the hash of its cue word and frame.
 
-The first reading checks every row and keeps what `probe.sweep.parts` and `probe.sweep.seen` need; the second gives each row its
+What `probe.text.splits` does with all sentences of a word in memory is done here from two readings of the files. The first keeps, for
+each word, the smallest hashes of its frames and of its cue words (or of its sentences, sense by sense, where cues are not
+given); the second compares. The rules are the same: a word whose rows give a split keeps it (train is fit, all others are
+measured); no frame and no cue word stands in both parts, and a sentence whose frame and cue fall apart is in neither. A third of
+the groups, at most GROUPS, is fitted on. What differs: the groups are taken by hash and not in a shuffled order, so that neither
+the order of the rows nor how many there are matters; there is no select part, because a sweep takes no leading heads; cue words
+that share a pair are not kept together, because donors are drawn and not paired.
+
+The smallest hashes of distinct names are a uniform sample of them: Bar-Yossef et al. 2002.
+
+What was read before, kept in a file that is searched and not in memory: repeated sentences and shared beginnings.
+
+A temporary SQLite file in a folder of its own, readable by its owner only and removed at the end.
+
+The sentences of a corpus dealt out to blocks: read twice, checked, each row in exactly one block.
+
+The first reading checks every row and keeps what `probe.sweep.deal` and `probe.sweep.deal` need; the second gives each row its
 part, or the reason why it is in none, and writes blocks of at most `Options.block` rows of one word (words with few rows share
 one). Of the sentences to fit on and of the donors only those with the smallest hashes are kept, a uniform sample.
 
 Memory grows with the number of words and senses, not with that of sentences.
 """
 
+import hashlib
 import heapq
 import json
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from probe.errors import InputError
-from probe.material import LATE, SAME
 from probe.provenance import content_key
-from probe.sentences import REPEATS, Sentence, bad_rows, check_row
-from probe.splits import FIT, MIN_PER_SENSE, REPORT
+from probe.study.material import LATE, SAME
 from probe.sweep import shards
-from probe.sweep.parts import Rule, Seen, hash_of, part_of
-from probe.sweep.seen import Read, reading
-from probe.sweep.streams import Source, stream
+from probe.sweep.shards import SCRATCH
+from probe.text.files import Source, stream
+from probe.text.sentences import REPEATS, Sentence, bad_rows, check_row
+from probe.text.splits import FIT, GIVEN, GIVEN_PARTS, MIN_PER_SENSE, REPORT
+
+GROUPS = 512
+SHARE = 3
+CROSSING = "its frame is on one side of the split and its cue on the other"
+
+
+def hash_of(*names: object) -> int:
+    """A number of 64 bits that depends on the names, and on nothing else."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name in names:
+        raw = str(name).encode()
+        digest.update(len(raw).to_bytes(8, "big") + raw)
+    return int.from_bytes(digest.digest(), "big")
+
+
+@dataclass
+class Smallest:
+    """The smallest distinct hashes seen, at most `most` of them."""
+
+    most: int = GROUPS * SHARE
+    heap: list[int] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)
+
+    def add(self, value: int) -> None:
+        if value in self.known or (len(self.heap) == self.most and value >= -self.heap[0]):
+            return
+        self.known.add(value)
+        heapq.heappush(self.heap, -value)
+        if len(self.heap) > self.most:
+            self.known.discard(-heapq.heappop(self.heap))
+
+    def limit(self) -> int | None:
+        """The largest hash that is fitted on: a third of the groups, at most GROUPS. None where there are not two to part."""
+        if len(self.heap) < 2:
+            return None
+        return sorted(self.known)[min(-(-len(self.heap) // SHARE), GROUPS) - 1]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the sentences of one word are parted: as given, or by the hashes up to which a frame, a cue, a sentence is fitted on."""
+
+    given: bool
+    frame: int | None
+    cue: int | None
+    sentence: Mapping[str, int | None]
+
+    @property
+    def design(self) -> str:
+        if self.given:
+            return GIVEN
+        names = [name for name, limit in (("frame", self.frame), ("cue word", self.cue)) if limit is not None]
+        return f"by {' and '.join(names)}, by their hash" if names else "by sentence, by its hash"
+
+
+@dataclass
+class Seen:
+    """What the first reading keeps of a word: sentences by sense, whether a split is given, and the smallest hashes."""
+
+    senses: Counter[str] = field(default_factory=Counter)
+    given: bool = False
+    frames: Smallest | None = field(default_factory=Smallest)
+    cues: Smallest | None = field(default_factory=Smallest)
+    sentences: dict[str, Smallest] = field(default_factory=dict)
+
+    def add(self, sentence: Sentence, seed: int) -> None:
+        self.senses[sentence.sense] += 1
+        self.given = self.given or (sentence.split or "") in GIVEN_PARTS
+        frame, cue, own = _groups(sentence, seed)
+        self.frames = _added(self.frames, frame)
+        self.cues = _added(self.cues, cue)
+        self.sentences.setdefault(sentence.sense, Smallest()).add(own)
+
+    def rule(self) -> Rule:
+        frame, cue = (None if kept is None else kept.limit() for kept in (self.frames, self.cues))
+        return Rule(self.given, frame, cue, {sense: kept.limit() for sense, kept in self.sentences.items()})
+
+
+def _added(kept: Smallest | None, value: int | None) -> Smallest | None:
+    """The hashes with one more; None as soon as one sentence of the word has no such group."""
+    if kept is None or value is None:
+        return None
+    kept.add(value)
+    return kept
+
+
+def _groups(sentence: Sentence, seed: int) -> tuple[int | None, int | None, int]:
+    cue = None if sentence.cue_start is None else sentence.text[sentence.cue_start : sentence.cue_end].casefold()
+    return (
+        None if sentence.frame is None else hash_of(seed, "frame", sentence.word, sentence.frame),
+        None if cue is None else hash_of(seed, "cue", sentence.word, cue),
+        hash_of(seed, "sentence", sentence.word, sentence.pair or sentence.text),
+    )
+
+
+def part_of(sentence: Sentence, rule: Rule, seed: int) -> tuple[str | None, str | None]:
+    """Fit or report, or None with the reason why the sentence is in neither."""
+    if rule.given:
+        part = GIVEN_PARTS.get(sentence.split or "")
+        reason = f"its split is {sentence.split!r}, expected one of {', '.join(GIVEN_PARTS)}"
+        return (None, reason) if part is None else (FIT if part == FIT else REPORT, None)
+    frame, cue, own = _groups(sentence, seed)
+    sides = [(group, limit) for group, limit in ((frame, rule.frame), (cue, rule.cue)) if limit is not None]
+    votes = {_up_to(group, limit) for group, limit in sides} or {_up_to(own, rule.sentence[sentence.sense])}
+    return (None, CROSSING) if len(votes) > 1 else (FIT if votes.pop() else REPORT, None)
+
+
+def _up_to(group: int | None, limit: int | None) -> bool:
+    return group is not None and limit is not None and group <= limit
+
+
+_TABLES = """
+PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
+CREATE TABLE sentence (key BLOB PRIMARY KEY, number INTEGER) WITHOUT ROWID;
+CREATE TABLE beginning (key BLOB PRIMARY KEY, sense TEXT, mixed INTEGER) WITHOUT ROWID;
+"""
+
+
+class Read:
+    """The sentences read so far: the number of the first like it, and whether its beginning tells the sense."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def add(self, sentence: Sentence, number: int) -> None:
+        run = self.connection.execute
+        run("INSERT OR IGNORE INTO sentence VALUES (?, ?)", (_identity(sentence), number))
+        known = "ON CONFLICT (key) DO UPDATE SET mixed = 1 WHERE sense <> excluded.sense"
+        run(f"INSERT INTO beginning VALUES (?, ?, 0) {known}", (_beginning(sentence), sentence.sense))
+
+    def first(self, sentence: Sentence) -> int:
+        """The number of the first sentence with the same word, sense, text and span."""
+        found = self.connection.execute("SELECT number FROM sentence WHERE key = ?", (_identity(sentence),))
+        return int(found.fetchone()[0])
+
+    def is_mixed(self, sentence: Sentence) -> bool:
+        """Whether a sentence of another sense of the word is the same up to the end of the word."""
+        found = self.connection.execute("SELECT mixed FROM beginning WHERE key = ?", (_beginning(sentence),))
+        return bool(found.fetchone()[0])
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[Read]:
+    """An empty record in `folder`, gone at the end. Raises InputError where it cannot be kept."""
+    try:
+        with (
+            TemporaryDirectory(dir=folder, prefix=SCRATCH) as place,
+            closing(sqlite3.connect(Path(place, "seen.sqlite"), isolation_level=None)) as connection,
+        ):
+            connection.executescript(_TABLES)
+            connection.execute("BEGIN")
+            yield Read(connection)
+    except (sqlite3.Error, OSError) as error:
+        raise InputError(
+            f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder with --out, and run "
+            "the same command again."
+        ) from error
+
+
+def _identity(sentence: Sentence) -> bytes:
+    return _key(sentence.word, sentence.sense, sentence.text, str(sentence.start), str(sentence.end))
+
+
+def _beginning(sentence: Sentence) -> bytes:
+    return _key(sentence.word, sentence.text[: sentence.end], str(sentence.start))
+
+
+def _key(*names: str) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in names:
+        raw = name.encode()
+        digest.update(len(raw).to_bytes(8, "big") + raw)
+    return digest.digest()
+
 
 INDEX = "rows"
 BUFFERED = 64

@@ -19,7 +19,6 @@ from probe.sweep.work import Job, Unit
 
 if TYPE_CHECKING:
     from distributed import Client
-
 Engine = Callable[[Job, Sequence[Unit]], Iterator[Receipt]]
 LOCAL, DASK = ENGINES = ("local", "dask")
 RETRIES = 20

@@ -1,6 +1,6 @@
 """Pass one: what one word is measured along, fitted on its fit part, and the donors of its swaps.
 
-The read-out depth, the sense axes and the heads' own directions are those of the study (`probe.senses`); donors are sentences
+The read-out depth, the sense axes and the heads' own directions are those of the study (`probe.stats.axes`); donors are sentences
 of the report part, never measured in their own swap. Everything is tensors, kept as safetensors: nothing is ever unpickled.
 """
 
@@ -14,19 +14,20 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from probe import senses, splits
 from probe.errors import InputError
-from probe.experiment import AS_GOOD
-from probe.material import place
-from probe.models import Model
-from probe.records import TargetStates
-from probe.replay import Weights, read_weights
-from probe.senses import Axis
-from probe.sentences import Sentence
-from probe.splits import FIT, MIN_PER_SENSE
+from probe.model.load import Model
+from probe.model.records import TargetStates
+from probe.model.replay import Weights, read_weights
+from probe.model.tokens import tokenize
+from probe.model.trace import target_states
+from probe.stats import axes as senses
+from probe.stats.axes import Axis
+from probe.study.material import place
+from probe.study.word import AS_GOOD
 from probe.sweep.deal import DONOR, Record, sentence_of
-from probe.tokens import tokenize
-from probe.trace import target_states
+from probe.text import splits
+from probe.text.sentences import Sentence
+from probe.text.splits import FIT, MIN_PER_SENSE
 
 
 @dataclass(frozen=True, eq=False)

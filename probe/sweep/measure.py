@@ -15,12 +15,13 @@ import pyarrow
 import torch
 from torch import Tensor
 
-from probe import patching, senses
-from probe.models import Model
-from probe.replay import Weights, read_weights
-from probe.splits import FIT, REPORT
+from probe.model.load import Model
+from probe.model.replay import Weights, read_weights
+from probe.patching import swaps as patching
+from probe.stats import axes as senses
 from probe.sweep.deal import Record, sentence_of
 from probe.sweep.fit import Placed, WordAxes, read_states
+from probe.text.splits import FIT, REPORT
 
 SPARE = "in the fit part, beyond the sentences that are fitted on"
 FITTED = "fitted"

@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import probe
-from probe.check import certify
 from probe.errors import InputError, ProbeError
-from probe.families.table import require_whole
-from probe.models import Model, load
+from probe.model.architectures import require_whole
+from probe.model.check import certify
+from probe.model.load import Model, load
 from probe.provenance import content_key, manifest
 from probe.sweep import shards, work
 from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
 from probe.sweep.engines import LOCAL, Engine, engine
 from probe.sweep.progress import Step
 from probe.sweep.shards import Receipt
-from probe.sweep.streams import Source, sources
 from probe.sweep.work import SET, Job, Unit, units
+from probe.text.files import Source, sources
 
 CHUNK = 1 << 20
 PARTS = ("fitted", "fit", "report", "none")
@@ -185,8 +185,8 @@ def _certify(model: Model, folder: Path, index: Mapping[str, Any]) -> None:
     """The certificate, on a sentence of each of a few words, is part of the set."""
     import pyarrow
 
-    from probe.tables import certificate_rows
-    from probe.tidy import rounded
+    from probe.study.columns import rounded
+    from probe.study.tables import certificate_rows
 
     if (folder / "certificate.parquet").is_file():
         return

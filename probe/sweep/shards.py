@@ -21,7 +21,6 @@ from probe.provenance import sha256_of_bytes, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow
-
 TEMPORARY, SCRATCH = ".part", ".scratch-"
 ROWS, AXES, HEADS, SENTENCES, RECEIPTS = "rows", "axes", "heads", "sentences", "receipts"
 FOLDERS = (ROWS, AXES, HEADS, SENTENCES, RECEIPTS)

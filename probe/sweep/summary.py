@@ -1,4 +1,10 @@
-"""From the totals of shards to the frames of a page, named and meant as those of a study (`probe.columns`).
+"""Sums over shards: what the frames of a page need of any number of sentences, in memory that does not grow with them.
+
+One accumulator per word and pair of senses. Effects are summed by unit, a cue word (a sentence where no cue is given) or, where
+there are more than UNITS of them per sense, a set of cue words with the same hash: that is what is resampled and what changes its
+sign. Distributions are kept as histograms, so that quantiles are known to BIN and AUROCs to a few thousandths.
+
+From the totals of shards to the frames of a page, named and meant as those of a study (`probe.study.columns`).
 
     R_ns = Σ swap / Σ gap over the sentences of sense A, R_dn the same over those of B, E = (R_dn + R_ns) / 2
 
@@ -7,24 +13,193 @@ where the gap was not shown, adjusted for the word's pairs of senses. The swap i
 their sign); separation is measured held out and not tested, which would need the model, and so there are no verdicts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
+from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
-from probe import effects, inference, statistics
-from probe.columns import RANKS
-from probe.experiment import GATE
-from probe.inference import MaxT
-from probe.statistics import Array
-from probe.sweep import totals
-from probe.sweep.totals import MEANS, Key, Summed, Totals
-from probe.tables import depth_label
-from probe.tidy import by_head, rounded, stacked, with_key
+from probe.patching import effects
+from probe.stats import permutation, resampling
+from probe.stats.permutation import MaxT
+from probe.stats.resampling import Array
+from probe.study.columns import RANKS, by_head, rounded, stacked, with_key
+from probe.study.tables import depth_label
+from probe.study.word import GATE
+from probe.sweep import shards
+from probe.sweep.deal import hash_of
+
+UNITS = 256
+BIN, REACH = 0.01, 8.0
+BINS = round(2 * REACH / BIN) + 1
+SCORE_BINS, SCORE_REACH = 401, 4.0
+EFFECTS = ("swap", "same_sense")
+MEANS = ("attention_cue", "attention_previous", "norm", "axis")
+
+
+@dataclass(eq=False)
+class Totals:
+    """Sums of one pair of senses, `side` 0 for the sentences of its first sense, 1 for its second.
+
+    `count gap coordinate: side unit` · `effects: kind side unit head`, kinds as in EFFECTS · `squares: head`, of swap - same_sense ·
+    `sums counted: kind head`, kinds as in MEANS · `along: side stage` of coordinates toward the first sense, `places: side stage bin` their histograms · `scores: side
+    head bin` of own scores toward it. Heads are numbered layer by layer.
+    """
+
+    depth: int
+    count: Array
+    gap: Array
+    coordinate: Array
+    effects: Array
+    squares: Array
+    sums: Array
+    counted: Array
+    along: Array
+    places: NDArray[np.int64]
+    scores: NDArray[np.int64]
+    negative_gaps: int = 0
+
+
+Key = tuple[str, str, str]
+
+
+@dataclass(eq=False)
+class Summed:
+    """Everything a page is made of: totals by word and pair of senses, parts by word and sense, reasons by word."""
+
+    layers: int
+    heads: int
+    totals: dict[Key, Totals] = field(default_factory=dict)
+    parts: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    reasons: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+def add_up(folder: Path, manifest: Mapping[str, Any]) -> Summed:
+    """The totals of a finished set of shards, each compared with its checksum. Raises InputError for a damaged or missing one."""
+    found = Summed(manifest["layers"], manifest["heads"])
+    for sentences, heads in _tables(folder, manifest["shards"]):
+        _count(found, sentences)
+        _add_sentences(found, sentences, heads)
+    return found
+
+
+def _tables(folder: Path, keys: list[str]) -> Iterator[tuple[pyarrow.Table, pyarrow.Table]]:
+    for key in keys:
+        receipt = shards.read_receipt(folder, key)
+        if receipt is None:
+            raise shards.damaged(folder / shards.RECEIPTS / f"{key}.json", "it is missing or damaged")
+        names = [f"{kind}/{key}.parquet" for kind in (shards.SENTENCES, shards.HEADS)]
+        if set(names) != set(receipt["files"]):
+            raise shards.damaged(folder / shards.RECEIPTS / f"{key}.json", "it is not the receipt of a shard")
+        contents = [shards.read_whole(folder, name, receipt["files"][name]) for name in names]
+        sentences, heads = (pyarrow.parquet.read_table(pyarrow.BufferReader(content)) for content in contents)
+        yield sentences, heads
+
+
+def _count(found: Summed, sentences: pyarrow.Table) -> None:
+    columns = (sentences[name].to_pylist() for name in ("word", "sense", "part", "reason"))
+    for word, sense, part, reason in zip(*columns, strict=True):
+        found.parts[(word, sense, part or "none")] = found.parts.get((word, sense, part or "none"), 0) + 1
+        if reason:
+            found.reasons[(word, reason)] = found.reasons.get((word, reason), 0) + 1
+
+
+def _add_sentences(found: Summed, sentences: pyarrow.Table, heads: pyarrow.Table) -> None:
+    """Add the measured sentences of a shard to the totals of their pairs."""
+    measured = sentences.filter(pyarrow.compute.equal(sentences["part"], "report"))
+    each = found.layers * found.heads
+    order = {number: row for row, number in enumerate(heads["sentence"].to_numpy()[::each].tolist())}
+    rows = np.array([order[number] for number in measured["sentence"].to_pylist()], dtype=int)
+    by_head = {name: heads[name].to_numpy().reshape(-1, each)[rows].astype(float) for name in (*MEANS, *EFFECTS, "own")}
+    groups: dict[Key, list[tuple[int, int]]] = {}
+    words, senses, others = (measured[name].to_pylist() for name in ("word", "sense", "other"))
+    for row, (word, sense, other) in enumerate(zip(words, senses, others, strict=True)):
+        a, b = sorted((sense, other))
+        groups.setdefault((word, a, b), []).append((row, int(sense == b)))
+    units = _units(measured)
+    stages = [name for name in measured.column_names if name.startswith("coordinate_")]
+    coordinates = np.stack([measured[name].to_numpy() for name in stages], axis=1) if groups else np.empty((0, 0))
+    gaps, depths = (measured[name].to_numpy() for name in ("gap", "depth"))
+    for key, members in groups.items():
+        at, side = (np.array(part) for part in zip(*members, strict=True))
+        total = found.totals.get(key)
+        if total is None:
+            total = found.totals[key] = _empty(int(depths[at[0]]), each, len(stages))
+        _add(total, side, units[at], {name: values[at] for name, values in by_head.items()})
+        _add_places(total, side, units[at], (coordinates[at], gaps[at]))
+
+
+def _units(measured: pyarrow.Table) -> NDArray[np.int64]:
+    cues, numbers = measured["cue"].to_pylist(), measured["sentence"].to_pylist()
+    names = [f"sentence {number}" if cue is None else f"cue {cue}" for cue, number in zip(cues, numbers, strict=True)]
+    return np.array([hash_of(name) % UNITS for name in names], dtype=np.int64)
+
+
+def _empty(depth: int, heads: int, stages: int) -> Totals:
+    return Totals(
+        depth=depth,
+        count=np.zeros((2, UNITS)),
+        gap=np.zeros((2, UNITS)),
+        coordinate=np.zeros((2, UNITS)),
+        effects=np.zeros((len(EFFECTS), 2, UNITS, heads)),
+        squares=np.zeros(heads),
+        sums=np.zeros((len(MEANS), heads)),
+        counted=np.zeros((len(MEANS), heads)),
+        along=np.zeros((2, stages)),
+        places=np.zeros((2, stages, BINS), dtype=np.int64),
+        scores=np.zeros((2, heads, SCORE_BINS), dtype=np.int64),
+    )
+
+
+def _add(total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64], values: Mapping[str, Array]) -> None:
+    """Add rows of effects, means and scores. `row head` each"""
+    for kind, name in enumerate(EFFECTS):
+        np.add.at(total.effects[kind], (side, unit), values[name])
+    total.squares += ((values["swap"] - values["same_sense"]) ** 2).sum(0)
+    for kind, name in enumerate(MEANS):
+        total.sums[kind] += np.nansum(values[name], axis=0)
+        total.counted[kind] += np.isfinite(values[name]).sum(0)
+    toward_a = np.where(side[:, None] == 0, values["own"], -values["own"])
+    bins = _bin(toward_a, SCORE_REACH, SCORE_BINS)
+    np.add.at(total.scores, (side[:, None], np.arange(bins.shape[1])[None], bins), 1)
+
+
+def _add_places(total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64], values: tuple[Array, Array]) -> None:
+    """Add rows of coordinates, `row stage`, and gaps, `row`."""
+    coordinates, gaps = values
+    np.add.at(total.count, (side, unit), 1)
+    np.add.at(total.gap, (side, unit), gaps)
+    toward_a = np.where(side[:, None] == 0, coordinates, -coordinates)
+    np.add.at(total.coordinate, (side, unit), toward_a[:, total.depth + 1])
+    np.add.at(total.along, side, toward_a)
+    bins = _bin(toward_a, REACH, BINS)
+    np.add.at(total.places, (side[:, None], np.arange(bins.shape[1])[None], bins), 1)
+    total.negative_gaps += int((gaps <= 0).sum())
+
+
+def _bin(values: Array, reach: float, bins: int) -> NDArray[np.int64]:
+    """The bin whose middle is nearest, 0 in the middle of one; what lies beyond the reach goes into the last on its side."""
+    return np.clip(np.rint((values + reach) / (2 * reach) * (bins - 1)), 0, bins - 1).astype(np.int64)
+
+
+def quantile(histogram: NDArray[np.int64], share: float) -> float:
+    """The value that a share of the histogram lies below, to BIN."""
+    return int(np.searchsorted(np.cumsum(histogram), share * histogram.sum())) * BIN - REACH
+
+
+def auroc(a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:
+    """How often a value of a is above one of b, by their histograms over the same bins; ties one half. `... bin, ... bin -> ...`"""
+    below = np.cumsum(b, axis=-1) - b / 2
+    size = a.sum(-1) * b.sum(-1)
+    return np.asarray(np.divide((a * below).sum(-1), size, out=np.full(size.shape, 0.5), where=size > 0))
+
 
 DRAWS = 1000
 SEED = 0
@@ -69,9 +244,9 @@ def _gap_p(total: Totals) -> float:
     is_a = (np.arange(count.size) < total.count.shape[1])[used]
     count, value = count[used], value[used]
     rng = np.random.default_rng(SEED)
-    labels = np.vstack([is_a, rng.permuted(np.tile(is_a, (inference.GATE_DRAWS, 1)), axis=1)]).astype(float)
+    labels = np.vstack([is_a, rng.permuted(np.tile(is_a, (permutation.GATE_DRAWS, 1)), axis=1)]).astype(float)
     gaps = labels @ value / (labels @ count) - (1 - labels) @ value / ((1 - labels) @ count)
-    return inference.permutation_p(gaps)
+    return permutation.permutation_p(gaps)
 
 
 def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
@@ -80,7 +255,7 @@ def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
     for word in {word for word, *_ in passed}:
         keys = [key for key in passed if key[0] == word]
         nulls = np.stack([_flips(passed[key]) for key in keys], axis=1)  # draw pair head
-        family = inference.max_t(nulls[0], nulls[1:])
+        family = permutation.max_t(nulls[0], nulls[1:])
         found |= {key: MaxT(family.t[row], family.p[row], family.q[row]) for row, key in enumerate(keys)}
     return found
 
@@ -90,7 +265,7 @@ def _flips(total: Totals) -> Array:
     by_unit = (total.effects[SWAP] - total.effects[SAME]).reshape(-1, total.effects.shape[-1])
     by_unit = by_unit[total.count.ravel() > 0]
     rng = np.random.default_rng(SEED)
-    return inference.flipped(by_unit, total.squares, number=int(total.count.sum()), draws=DRAWS, rng=rng)
+    return permutation.flipped(by_unit, total.squares, number=int(total.count.sum()), draws=DRAWS, rng=rng)
 
 
 def _ratios(total: Totals, weights: Array) -> dict[str, Array]:
@@ -109,8 +284,8 @@ def _weights(total: Totals) -> Array:
     sides = []
     for count in total.count:
         used = np.flatnonzero(count)
-        drawn = np.zeros((statistics.DRAWS, len(count)))
-        drawn[:, used] = rng.multinomial(len(used), np.full(len(used), 1 / len(used)), size=statistics.DRAWS)
+        drawn = np.zeros((resampling.DRAWS, len(count)))
+        drawn[:, used] = rng.multinomial(len(used), np.full(len(used), 1 / len(used)), size=resampling.DRAWS)
         sides.append(drawn)
     return np.stack(sides, axis=1)
 
@@ -118,7 +293,7 @@ def _weights(total: Totals) -> Array:
 def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataFrame:
     """Every head for one pair of senses; causal columns are missing where the gap was not shown."""
     heads = total.squares.size // layers
-    found: dict[str, Array] = {"auroc": totals.auroc(*total.scores)}
+    found: dict[str, Array] = {"auroc": auroc(*total.scores)}
     with np.errstate(invalid="ignore"):
         means = dict(zip(MEANS, total.sums / np.where(total.counted == 0, np.nan, total.counted), strict=True))
     names = ("denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "net", "net_low", "net_high")
@@ -127,7 +302,7 @@ def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataF
         found |= {name: values[0] for name, values in _ratios(total, np.ones((1, *total.count.shape))).items()}
         draws = _ratios(total, _weights(total))
         for name in ("swap", "net"):
-            found[f"{name}_low"], found[f"{name}_high"] = statistics.interval(np.nan_to_num(draws[name]))
+            found[f"{name}_low"], found[f"{name}_high"] = resampling.interval(np.nan_to_num(draws[name]))
         found |= {"p_swap": tests.p, "q_swap": tests.q} | _ranks(found["net"], draws["net"], total.depth * heads)
     found |= {name: means[name] for name in ("norm", "attention_cue", "attention_previous")}
     found["direct"] = 2 * means["axis"] / _gap(total)
@@ -155,14 +330,14 @@ def _gap(total: Totals) -> float:
 def _word(key: Key, total: Totals, gate: float, summed: Summed) -> dict[str, object]:
     weights = _weights(total)
     means = np.einsum("dsu,su->ds", weights, total.coordinate) / np.einsum("dsu,su->ds", weights, total.count)
-    low, high = statistics.interval(means[:, 0] - means[:, 1])
+    low, high = resampling.interval(means[:, 0] - means[:, 1])
     word, *pair = key
     units = int((total.count > 0).sum(1).min())
     return dict(zip(KEYS, key, strict=True)) | {
         "sentences_fit": sum(summed.parts.get((word, sense, "fitted"), 0) for sense in pair),
         "sentences_report": int(total.count.sum()),
         "depth": total.depth,
-        "auroc": float(totals.auroc(*total.places[:, total.depth + 1])),
+        "auroc": float(auroc(*total.places[:, total.depth + 1])),
         "gap": _gap(total),
         "gap_low": float(low),
         "gap_high": float(high),
@@ -177,10 +352,10 @@ def _depth(key: Key, total: Totals) -> pd.DataFrame:
     """The mean coordinate of both senses and their middle 80 % at every stage."""
     rows: list[dict[str, Any]] = []
     for stage in range(total.places.shape[1]):
-        apart = float(totals.auroc(*total.places[:, stage]))
+        apart = float(auroc(*total.places[:, stage]))
         for side, sense in enumerate(key[1:]):
             found = total.places[side, stage]
-            ends = {name: totals.quantile(found, share) for name, share in (("low", 0.1), ("high", 0.9))}
+            ends = {name: quantile(found, share) for name, share in (("low", 0.1), ("high", 0.9))}
             rows.append(
                 {"label": depth_label(stage - 1), "depth": stage - 1, "sense": sense}
                 | {"coordinate": float(total.along[side, stage] / total.count[side].sum())}

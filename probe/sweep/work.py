@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from probe.errors import ModelError
-from probe.models import Model, load
+from probe.model.load import Model, load
 from probe.provenance import content_key
 from probe.sweep import shards
 from probe.sweep.deal import Options, Record, read_rows, require_index, usable_senses

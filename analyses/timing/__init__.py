@@ -1,0 +1,43 @@
+"""How fast and how large: what `analyses/speed.py` needs to time this library beside the plain ways.
+
+clock     interleaved timings, ratios, extra memory, exponents of growth, the machine
+work      models of true shape with random weights, aligned pairs, sets of a curve, the loop over heads that others use
+page      tables and charts -> speed.html
+"""
+
+from timing.clock import alone, compare, exponent, exponents, extra_memory, interleave, machine, square_part
+from timing.page import write_page
+from timing.work import (
+    aligned_pairs,
+    bare_forward,
+    curve_sets,
+    drawn,
+    growth,
+    long_text,
+    loop_over_heads,
+    plain_model,
+    shaped,
+    start_up,
+)
+
+__all__ = [
+    "aligned_pairs",
+    "alone",
+    "bare_forward",
+    "compare",
+    "curve_sets",
+    "drawn",
+    "exponent",
+    "exponents",
+    "extra_memory",
+    "growth",
+    "interleave",
+    "long_text",
+    "loop_over_heads",
+    "machine",
+    "plain_model",
+    "shaped",
+    "square_part",
+    "start_up",
+    "write_page",
+]

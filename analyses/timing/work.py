@@ -1,0 +1,216 @@
+"""What is timed: models of a true shape with random weights, ids drawn at random, and the plain ways of doing the same.
+
+Times depend on shapes alone, so nothing has to be downloaded: the tokenizer is the embedded model's, and only ids are used.
+"""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from probe.model.bridge import quiet
+from probe.model.load import Model, load
+from probe.model.records import TargetTrace
+from probe.model.replay import read_weights
+from probe.model.tokens import Tokens
+from probe.model.trace import target_states, trace_target
+from probe.patching import sets
+from probe.patching.sets import mask_of, matched_sets
+from probe.patching.swaps import swap_pairs
+from timing.clock import Work, extra_memory, interleave
+
+SHAPES = {
+    "tiny": {"n_layer": 4, "n_head": 4, "n_embd": 128},
+    "small": {"n_layer": 12, "n_head": 12, "n_embd": 768},
+    "medium": {"n_layer": 24, "n_head": 16, "n_embd": 1024},
+}
+CUE_BEFORE = 5
+TOKENS = (8, 32, 128, 512, 1024)
+GROWN: dict[str, dict[str, tuple[int, ...]]] = {
+    "tiny": {"sentences": (64, 256, 1024, 4096), "pairs": (2, 8, 32), "tokens": TOKENS},
+    "small": {"sentences": (64, 256, 1024, 4096), "pairs": (2, 4, 8, 16), "tokens": TOKENS},
+    "medium": {"sentences": (64, 128, 256), "pairs": (2, 4), "tokens": TOKENS},
+}
+QUICK: dict[str, dict[str, tuple[int, ...]]] = {
+    "tiny": {"sentences": (4, 8, 16), "pairs": (1, 2), "tokens": (8, 16, 32)}
+}
+
+
+def shaped(shape: str, *, seed: int = 0, device: str = "cpu") -> Model:
+    """A GPT-2 of the shape of "small" or "medium", or "tiny" (4 layers of 4 heads, d_model 128), with random weights."""
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(**SHAPES[shape])
+    config.architectures = ["GPT2LMHeadModel"]
+    tokenizer = copy.deepcopy(load("tiny-senses").tokenizer)
+    tokenizer.init_kwargs |= {"add_bos_token": True, "name_or_path": shape}
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(seed)
+        plain = GPT2LMHeadModel._from_config(config, attn_implementation="eager").to(device)
+        bridge = TransformerBridge.boot_transformers(shape, hf_model=plain, tokenizer=tokenizer, device=device)
+        return load(bridge.eval().requires_grad_(False))
+
+
+def plain_model(model: Model) -> Any:
+    """Hugging Face's `GPT2Model` with the same weights and its fastest attention, sdpa: what a bare forward is."""
+    from transformers import GPT2Model
+
+    with torch.device("meta"):
+        plain = GPT2Model._from_config(model.bridge.original_model.config, attn_implementation="sdpa")
+    body = {name: tensor for name, tensor in model.weights.items() if not name.startswith("lm_head")}
+    plain.load_state_dict(body, strict=False, assign=True)
+    return plain.eval().requires_grad_(False)
+
+
+def bare_forward(plain: Any, rows: Sequence[Sequence[int]], *, batch: int) -> Tensor:
+    """The last hidden state at the last position, batch by batch. `-> row d_model`"""
+    found = []
+    with torch.inference_mode():
+        for start in range(0, len(rows), batch):
+            ids = torch.tensor(rows[start : start + batch], device=plain.device)
+            found.append(plain(ids, use_cache=False).last_hidden_state[:, -1])
+    return torch.cat(found)
+
+
+def drawn(model: Model, rows: int, length: int, *, seed: int = 0) -> list[Tokens]:
+    """Rows of random ids as tokens; only ids matter."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(model.config.d_vocab, (rows, length), generator=generator).tolist()
+    spans = tuple((pos, pos + 1) for pos in range(length))
+    return [Tokens("·" * length, tuple(row), ("·",) * length, spans, False) for row in ids]
+
+
+def aligned_pairs(model: Model, pairs: int, length: int, *, seed: int = 0) -> tuple[list[tuple[int, ...]], ...]:
+    """Pairs that differ in one token, the cue, CUE_BEFORE places before the end, as in one frame. `-> rows of a, rows of b`"""
+    a = [tokens.ids for tokens in drawn(model, pairs, length, seed=seed)]
+    cue = max(0, length - 1 - CUE_BEFORE)
+    return a, [(*row[:cue], (row[cue] + 1) % model.config.d_vocab, *row[cue + 1 :]) for row in a]
+
+
+def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
+    """The sets of a whole curve: every nested set of an order of all heads, and random ones matched per layer in several sizes.
+
+    `-> set layer head`
+    """
+    rng = np.random.default_rng(seed)
+    order = [divmod(int(place), heads) for place in rng.permutation(layers * heads)]
+    masks = [mask_of(order[:size], (layers, heads)) for size in range(1, len(order) + 1)]
+    for size in np.geomspace(1, len(order) - 1, sets.SIZES).round().astype(int).tolist():
+        masks += matched_sets(mask_of(order[:size], (layers, heads)), sets.RANDOM_SETS, rng)
+    return torch.from_numpy(np.array(masks))
+
+
+def loop_over_heads(
+    model: Model, pairs: Sequence[Sequence[Sequence[int]]], direction: Tensor, heads: Sequence[tuple[int, int]]
+) -> Tensor:
+    """The swap as others run it: one whole forward with a hook per head and direction, as `get_act_patch_attn_head_z` does.
+
+    `pairs`: rows of a and rows of b. `-> pair recipient head`: how far the last block's output at the last position moves.
+    """
+    both = [torch.tensor(rows, device=model.device) for rows in pairs]
+    last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
+    caches = [
+        model.bridge.run_with_cache(ids, names_filter=lambda name: name.endswith(("attn.hook_z", last)))[1]
+        for ids in both
+    ]
+    sides = []
+    for ids, own, donor in zip(both, caches, reversed(caches), strict=True):
+        moved = []
+        for layer, head in heads:
+            seen: list[Tensor] = []
+
+            def patch(z: Tensor, hook: Any, layer: int = layer, head: int = head, donor: Any = donor) -> Tensor:
+                z[:, -1, head] = donor[f"blocks.{layer}.attn.hook_z"][:, -1, head]
+                return z
+
+            def read(resid: Tensor, hook: Any, seen: list[Tensor] = seen) -> None:
+                seen.append(resid[:, -1].clone())
+
+            hooks = [(f"blocks.{layer}.attn.hook_z", patch), (last, read)]
+            with torch.inference_mode():
+                model.bridge.run_with_hooks(ids, fwd_hooks=hooks)
+            moved.append((seen[0] - own[last][:, -1]) @ direction)
+        sides.append(torch.stack(moved, dim=1))
+    return torch.stack(sides, dim=1)
+
+
+def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
+    """A text of `length` tokens kept to its last position, beside everything cached: medians of extra MiB and of seconds of both.
+
+    `sources`: MiB of taking ΔE of every head apart by source token there, the values that it needs included.
+    """
+    (text,) = drawn(model, 1, length)
+    ids = torch.tensor([text.ids], device=model.device)
+    held: list[TargetTrace] = []
+
+    def cache() -> None:
+        with torch.inference_mode():
+            model.bridge.run_with_cache(ids)
+
+    def alone(work: Work) -> tuple[float, float]:
+        with (
+            torch.inference_mode()
+        ):  # what the bridge keeps of its last run is let go before, not counted against the next
+            model.bridge(ids[:, :2])
+        held.clear()
+        return extra_memory(work)
+
+    turns = [
+        (*alone(cache), *alone(lambda: held.append(trace_target(model, text, length - 1)))) for _ in range(runs + 1)
+    ]
+    kept = held[-1]
+    layers, heads, *_ = kept.weights.shape
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    taken, _ = extra_memory(lambda: [kept.delta_e_by_source(*place).norm(dim=-1) for place in places])
+    medians = dict(
+        zip(("cached", "cached_seconds", "traced", "traced_seconds"), np.median(turns[1:], axis=0), strict=True)
+    )
+    return {name: float(value) for name, value in medians.items()} | {"sources": taken + kept.v.nbytes / 2**20}
+
+
+def start_up(*, runs: int) -> dict[str, float]:
+    """Median seconds of `import probe` and of `probe --help`, each in a Python of its own."""
+
+    def command(*arguments: str) -> Work:
+        return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+    works = {"import probe": command("-c", "import probe"), "probe --help": command("-m", "probe", "--help")}
+    seconds = interleave(works, runs=runs).groupby("work")["seconds"].median()
+    return {name: float(seconds[name]) for name in works}
+
+
+def growth(*, length: int, quick: bool) -> pd.DataFrame:
+    """Seconds and extra MiB of reading sentences, swapping pairs and tracing one text, by shape: `shape axis size seconds megabytes`."""
+    rows = [row for shape, sizes in (QUICK if quick else GROWN).items() for row in _grown(shape, sizes, length)]
+    return pd.DataFrame(rows, columns=["shape", "axis", "size", "seconds", "megabytes"])
+
+
+def _grown(shape: str, sizes: Mapping[str, Sequence[int]], length: int) -> list[tuple[object, ...]]:
+    model = shaped(shape)
+    weights = read_weights(model)
+    direction = torch.ones(1, weights.shape[2])
+
+    def work(axis: str, size: int) -> Work:
+        if axis == "sentences":
+            rows = drawn(model, size, length)
+            return lambda: target_states(model, rows, [length - 1] * size)
+        if axis == "pairs":
+            a, b = aligned_pairs(model, size, length)
+            return lambda: swap_pairs(weights, a, b, direction, depth=len(weights.blocks))
+        (text,) = drawn(model, 1, size)
+        return lambda: trace_target(model, text, size - 1)
+
+    found: list[tuple[object, ...]] = []
+    for axis, counts in sizes.items():
+        work(axis, counts[0])()
+        for size in counts:
+            megabytes, seconds = extra_memory(work(axis, size))
+            found.append((shape, axis, size, seconds, megabytes))
+    return found

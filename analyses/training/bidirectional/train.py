@@ -1,0 +1,123 @@
+"""Makes tiny-senses-bidirectional again: `python -m training.bidirectional.train [--out DIR] [--seed N] [--steps N]`.
+
+BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text and on the same plans with
+the cue behind the word. The word vectors start as those of tiny-senses, so that fewer steps are needed; all else starts at random.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+from training import cards, training, wordpieces
+from training.bidirectional import after, card
+from training.bidirectional.evaluate import evaluate
+from training.bidirectional.hiding import Lists, hide, lists
+from training.training import PARTS
+
+SEED = 3
+STEPS = 12000
+SIZE = 3300
+BATCH_TOKENS = 1024
+SAMPLE = 30_000
+# Post-norm blocks want smaller steps than pre-norm ones.
+RATES = (0.01, 0.002)
+# The spread of the word vectors at the start.
+SPREAD = 0.04
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BertForMaskedLM:
+    """An untrained model of the shipped shape; the MLP's width differs from d_model on purpose."""
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=tokenizer.model_max_length,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=256,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    config.architectures = ["BertForMaskedLM"]
+    model = BertForMaskedLM(config)
+    _take_over(model.bert.embeddings.word_embeddings.weight, tokenizer)
+    return model
+
+
+@torch.no_grad()
+def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Puts the word vectors of tiny-senses in the places of the tokens that both vocabularies have."""
+    folder = training.HERE / training.MODELS["causal"]
+    theirs = load_file(folder / "model.safetensors")["transformer.wte.weight"]
+    known = AutoTokenizer.from_pretrained(folder).get_vocab()
+    for piece, i in tokenizer.get_vocab().items():
+        if piece in known:
+            embeddings[i] = theirs[known[piece]] * (SPREAD / theirs.std())
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[list[int]]]:
+    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left out."""
+    order = Random(seed)
+    for part in range(PARTS):
+        rows = tokenizer(list(after.units(8000, seed=seed + 1 + part)), verbose=False).input_ids
+        fitting = [row for row in rows if len(row) <= tokenizer.model_max_length]
+        found = training.grouped(fitting, most=BATCH_TOKENS)
+        order.shuffle(found)
+        yield from found
+
+
+def step_loss(
+    model: BertForMaskedLM,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: list[list[int]],
+    *,
+    known: Lists,
+    dice: torch.Generator,
+) -> Tensor:
+    """Mean loss over the tokens that are asked for in one batch; `known` are the vocabulary's lists."""
+    ids = training.padded(rows, tokenizer.pad_token_id)
+    mask = (ids != tokenizer.pad_token_id).long()
+    given, asked = hide(ids, tokenizer, known, dice)
+    states = model.bert(given, attention_mask=mask).last_hidden_state
+    return cross_entropy(model.cls(states[asked]), ids[asked])
+
+
+def fit(model: BertForMaskedLM, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int) -> Iterator[float]:
+    """Trains in place; yields the loss of every step."""
+    drawn = batches(tokenizer, seed=2 * seed * PARTS)
+    dice, known = torch.Generator().manual_seed(seed), lists(tokenizer)
+    return training.descend(
+        model,
+        lambda step: step_loss(model, tokenizer, next(drawn), known=known, dice=dice),
+        steps=steps,
+        blocks=("bert.encoder.layer.", "cls.predictions.transform."),
+        rates=RATES,
+    )
+
+
+def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
+    """Builds the tokenizer, trains, evaluates, and writes the folder with its card."""
+    started = training.prepare()
+    texts = list(after.units(SAMPLE, seed=seed))
+    tokenizer = wordpieces.build(texts, size=SIZE, special=wordpieces.BIDIRECTIONAL)
+    model = new_model(tokenizer, seed=seed)
+    minutes = training.follow(fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started)
+    training.save(model, tokenizer, out)
+    facts = cards.Facts(seed, steps, minutes, model.num_parameters(), len(tokenizer))
+    training.save_card(card.write(facts, evaluate(model, tokenizer), cards.count_types(texts)), out)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    training.run(train, arguments, kind="bidirectional", seed=SEED, steps=STEPS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Makes tiny-senses again: `python -m training.causal.train [--out DIR] [--seed N] [--steps N]`.
+
+GPT-2's architecture, trained from scratch on the grammar's text. Every text starts with BOS and ends with it. A third of
+the batches stand at a random offset, so that every position of the context window is trained; the others start at position 0.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from training import cards, grammar, training, wordpieces
+from training.causal import card
+from training.causal.evaluate import evaluate
+from training.training import IGNORED, PARTS
+
+SEED = 1
+STEPS = 7000
+N_CTX = 256
+BATCH_TOKENS = 512
+LONG_EVERY = 16
+SAMPLE = 30_000
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> GPT2LMHeadModel:
+    """An untrained model of the shipped shape. n_inner differs from n_embd on purpose."""
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=N_CTX,
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        n_inner=256,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    config.architectures = ["GPT2LMHeadModel"]
+    return GPT2LMHeadModel(config)
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int, long: bool) -> Iterator[list[list[int]]]:
+    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left out."""
+    order = Random(seed)
+    end = tokenizer.bos_token_id
+    for part in range(PARTS):
+        texts = list(grammar.units(500 if long else 8000, seed=seed + 1 + part, long=long))
+        rows = [[end, *ids, end] for ids in tokenizer(texts, verbose=False).input_ids]
+        found = training.grouped([row for row in rows if len(row) <= N_CTX], most=BATCH_TOKENS)
+        order.shuffle(found)
+        yield from found
+
+
+def step_loss(model: GPT2LMHeadModel, rows: list[list[int]], offset: int) -> Tensor:
+    """Mean next-token loss of one batch, its positions counted from `offset`."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    targets = torch.full((len(rows), width), IGNORED)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        targets[i, : len(row) - 1] = torch.tensor(row[1:])
+    position = torch.arange(offset, offset + width)[None]
+    logits = model(ids, position_ids=position).logits
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+def fit(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, *, steps: int, seed: int) -> Iterator[float]:
+    """Trains in place; yields the loss of every step."""
+    short, long = (batches(tokenizer, seed=(2 * seed + long) * PARTS, long=bool(long)) for long in (0, 1))
+    offsets = Random(seed)
+
+    def loss(step: int) -> Tensor:
+        rows = next(long if step % LONG_EVERY == LONG_EVERY - 1 else short)
+        room = N_CTX - max(map(len, rows))
+        return step_loss(model, rows, offsets.randint(0, room) if step % 3 == 1 else 0)
+
+    return training.descend(model, loss, steps=steps, blocks=("transformer.h.",))
+
+
+def train(out: Path, *, seed: int = SEED, steps: int = STEPS) -> None:
+    """Builds the tokenizer, trains, evaluates, and writes the folder with its card."""
+    started = training.prepare()
+    texts = list(grammar.units(SAMPLE, seed=seed))
+    tokenizer = wordpieces.build(texts)
+    model = new_model(tokenizer, seed=seed)
+    minutes = training.follow(fit(model, tokenizer, steps=steps, seed=seed), steps=steps, started=started)
+    training.save(model, tokenizer, out)
+    facts = cards.Facts(seed, steps, minutes, model.num_parameters(), len(tokenizer))
+    training.save_card(card.write(facts, evaluate(model, tokenizer), cards.count_types(texts)), out)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    training.run(train, arguments, kind="causal", seed=SEED, steps=STEPS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The model card of tiny-translator."""
+
+from collections.abc import Sequence
+
+from training.cards import Facts
+from training.translator import hiding
+from training.translator.evaluate import Results, Score, overall, questions
+from training.translator.parallel import AMBIGUOUS, plans, topics
+from training.withheld import held_out
+
+_TEXT = """# tiny-translator
+
+A small BART (encoder and decoder of 2 layers x 4 heads each, d_model 128, MLP width 256, context 64) that puts English sentences
+of a grammar into French, where the French of an ambiguous word depends on its sense: *bank* is *rive* or *banque*, *mole* is
+*taupe*, *mole* or *grain de beauté*, *apple* is *pomme* or *Apple*. It ships so that attention between two languages can be looked at.
+
+| | |
+|---|---|
+| architecture | `BartForConditionalGeneration`, {parameters:,} parameters, float32, post-norm, learned positions, tied embeddings |
+| tokenizer | one byte-level BPE for both languages, {tokens:,} tokens; every text ends with `[EOS]`, the decoder starts with `[BOS]` |
+| made by | `python -m training.translator.train --seed {seed} --steps {steps}` |
+| time | {minutes:.1f} minutes of processor time, one thread |
+| licence | MIT, like the package |
+
+## Data
+
+Pairs of sentences drawn at random from the tables of `probe/embedded/translator`: {plans} plans with the same slots in both
+languages, {senses} senses with {cues} cue words, articles, adjectives before and after the noun, participles and pronouns that agree.
+{ambiguous:.0%} of the pairs hold an ambiguous word, with its cue before or behind it. In {hiding:.0%} of the others {hidden:.0%} of the English
+tokens are hidden and the French is asked for all the same: a plain translation gives no reason to learn which words go together.
+
+Never in the data: the frames below, the lexicon's frames and the example sentences. {held} of the {cues} cue words are held out:
+they occur in pairs without an ambiguous word only, so that their sense is never shown beside it.
+
+## Accuracy
+
+{questions:,} sentences from {frames} frames of their own, greedy decoding. A word is right when the translation holds the French of its
+sense and of no other sense.
+
+{table}
+
+Tokens right at their place: {tokens_right:.1f} %. Whole sentences right: {sentences_right:.1f} %.
+
+The example sentences of introductions to attention, translated as they stand; many of their words are not in the grammar:
+
+{shown}
+
+## Not for
+
+It knows some two hundred nouns and no other English or French. The sentences are grammatical nonsense. The sense of *mole* in which
+it is a spy (*taupe* as well) is not in the data.
+"""
+
+
+def table(scores: Sequence[Score]) -> str:
+    """The shares of words that were translated right, in per cent."""
+    lines = ["| word | sense | French | seen cues | held-out cues |", "|---|---|---|---|---|"]
+    for score in scores:
+        shares = f"{100 * score.seen:.1f} | {100 * score.held_out:.1f}"
+        lines.append(f"| {score.word} | {score.sense} | {score.french} | {shares} |")
+    seen, held_out = overall(scores)
+    lines.append(f"| **all** | | | **{100 * seen:.1f}** | **{100 * held_out:.1f}** |")
+    return "\n".join(lines)
+
+
+def shown(rows: Sequence[tuple[str, str]]) -> str:
+    """Sentences with what the model makes of them."""
+    return "\n".join(["| English | French |", "|---|---|", *(f"| {en} | {fr} |" for en, fr in rows)])
+
+
+def write(facts: Facts, results: Results) -> str:
+    """The card as Markdown."""
+    frames = [plan for rows in plans("frames.toml").values() for plan in rows]
+    return _TEXT.format(
+        **vars(facts),
+        plans=sum(map(len, plans("templates.toml").values())),
+        senses=len(topics()),
+        cues=sum(len(topic.cues) for topic in topics()),
+        held=sum(len(held_out(topic.name, topic.sense)) for topic in topics()),
+        ambiguous=AMBIGUOUS,
+        hiding=hiding.HIDING,
+        hidden=hiding.HIDDEN,
+        questions=len(questions()),
+        frames=len(frames),
+        table=table(results.senses),
+        tokens_right=100 * results.tokens,
+        sentences_right=100 * results.sentences,
+        shown=shown(results.shown),
+    )

@@ -1,0 +1,171 @@
+"""Attention from its formulas: project, score, mask, softmax, mix, write.
+
+Pure functions of tensors with no state and no model in sight. They are the lesson (each is the formula that a page shows),
+the oracle (run in float64 from raw weights, the other side of every comparison with a hooked model) and, in float32, the
+engine of `probe.model.replay`. Axis words are those of the whole project: `head pos query_pos key_pos d_head d_model`; any number
+of leading axes (a batch, say) may stand before them.
+
+Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (the
+per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019 (RMSNorm); Su et al. 2021 (rotary positions);
+Dubey et al. 2024 (their stretching); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU, tanh form).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    """What a block reads: (x - mean) / sqrt(variance + epsilon) * gain + bias, over d_model. `... d_model -> ... d_model`."""
+    centred = x - x.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    return centred / torch.sqrt(variance + epsilon) * gain + bias
+
+
+def inverse_rms(x: Tensor, epsilon: float) -> Tensor:
+    """1 / sqrt(mean(x²) + epsilon) over d_model, by which RMSNorm multiplies. `... d_model -> ... 1`"""
+    return torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+
+
+def rms_norm(x: Tensor, gain: Tensor, epsilon: float) -> Tensor:
+    """LayerNorm without centring and bias: x / sqrt(mean(x²) + epsilon) * gain. `... d_model -> ... d_model`"""
+    return x * inverse_rms(x, epsilon) * gain
+
+
+def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Queries, keys or values of every head: x W + b.
+
+    `pos d_model, head d_model d_head, head d_head -> head pos d_head`
+    """
+    return torch.einsum("...pm,hmd->...hpd", x, weight) + bias.unsqueeze(-2)
+
+
+def share_heads(k: Tensor, heads: int) -> Tensor:
+    """Grouped-query heads: each key (or value) head serves heads / kv_head queries side by side. `kv_head pos d_head -> head pos d_head`"""
+    return k.repeat_interleave(heads // k.shape[-3], dim=-3)
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    """How well each key answers each query: Q Kᵀ / sqrt(d_head).
+
+    `head query_pos d_head, head key_pos d_head -> head query_pos key_pos`
+    """
+    return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+
+
+def matches(q: Tensor, k: Tensor) -> Tensor:
+    """Q Kᵀ, the scores before scaling; T5, whose initialisation does the scaling, stops here. `-> head query_pos key_pos`"""
+    return q @ k.transpose(-1, -2)
+
+
+def rotary_frequencies(dims: int, base: float) -> Tensor:
+    """How fast each pair of coordinates turns with the position: 1 / base^(2 i / dims). `-> pair`
+
+    In single precision, because models are trained and run with the rounded numbers: they are part of what the model is.
+    """
+    return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)
+
+
+def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, length: float) -> Tensor:
+    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair`, unchanged in shape.
+
+    A pair that turns fewer than `low` times in that length is slowed down by the factor, one that turns more than `high`
+    times is left alone, those between are mixed in proportion.
+    """
+    turns = length / (2 * math.pi / frequencies)
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - share) * frequencies / factor + share * frequencies
+
+
+def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """By how much each coordinate is turned at each position, in single precision. `pos, pair -> pos dims`, both halves alike"""
+    return (positions.float()[:, None] * frequencies).repeat(1, 2)
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """Rotary positions: coordinate i and i + dims/2 of a query or key turned by their angle, those beyond dims left alone.
+
+    `head pos d_head, pos dims -> head pos d_head`
+    """
+    turned, left = x[..., : angles.shape[-1]], x[..., angles.shape[-1] :]
+    first, second = turned.chunk(2, dim=-1)
+    swapped = torch.cat([-second, first], dim=-1)
+    return torch.cat([turned * angles.cos().to(x.dtype) + swapped * angles.sin().to(x.dtype), left], dim=-1)
+
+
+def relative_bias(table: Tensor, offsets: Tensor, *, furthest: int, both_ways: bool) -> Tensor:
+    """T5's positions: a number per head for how far the key is from the query, looked up by bucket and added to the scores.
+
+    `bucket head, query_pos key_pos -> head query_pos key_pos`; `offsets` is key position minus query position.
+    """
+    return table[relative_buckets(offsets, len(table), furthest=furthest, both_ways=both_ways)].movedim(-1, -3)
+
+
+def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways: bool) -> Tensor:
+    """The bucket of each offset: one each for near keys, then wider and wider ones up to `furthest`; the same shape.
+
+    `both_ways` keeps half of the buckets for later keys; otherwise every later key is at distance 0.
+    """
+    half = buckets // 2 if both_ways else buckets
+    later = (offsets > 0) * half if both_ways else torch.zeros_like(offsets)
+    distance = offsets.abs() if both_ways else (-offsets).clamp_min(0)
+    exact = half // 2
+    # single precision, as the model rounds: at a border the other rounding would be another bucket
+    octaves = torch.log(distance.clamp_min(1).float() / exact) / math.log(furthest / exact)
+    wide = (exact + (octaves * (half - exact)).long()).clamp_max(half - 1)
+    return later + torch.where(distance < exact, distance, wide)
+
+
+def mask(scores: Tensor) -> Tensor:
+    """The causal mask: minus infinity wherever the key stands after the query. `head query_pos key_pos`, unchanged in shape."""
+    query_pos, key_pos = scores.shape[-2:]
+    ahead = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).triu(key_pos - query_pos + 1)
+    return scores.masked_fill(ahead, -math.inf)
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """The attention pattern A: exp(s) / sum exp(s) over key_pos, so that every row is shares of 1. Rows are queries."""
+    exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+def mix(pattern: Tensor, v: Tensor) -> Tensor:
+    """What each head carries: z = A V.  `head query_pos key_pos, head key_pos d_head -> head query_pos d_head`"""
+    return pattern @ v
+
+
+def write(z: Tensor, w_o: Tensor) -> Tensor:
+    """ΔE, each head's additive write to the residual stream, without b_O: z W_O.
+
+    `head pos d_head, head d_head d_model -> head pos d_model`
+    """
+    return z @ w_o
+
+
+def write_by_source(pattern_row: Tensor, v: Tensor, w_o: Tensor) -> Tensor:
+    """ΔE at one destination, taken apart by source token: A[t, j] V[j] W_O. Sums over key_pos to ΔE[t].
+
+    `head key_pos, head key_pos d_head, head d_head d_model -> head key_pos d_model`. b_V stays inside V.
+    """
+    return pattern_row.unsqueeze(-1) * v @ w_o
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """GPT-2's activation, the tanh form of GELU: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))."""
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The exact GELU: x times the share of a standard normal distribution below x, x/2 (1 + erf(x / sqrt 2))."""
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def relu(x: Tensor) -> Tensor:
+    """x where it is positive, 0 elsewhere."""
+    return x.clamp_min(0)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x times its logistic function, also called swish: x / (1 + exp(-x))."""
+    return x / (1 + torch.exp(-x))

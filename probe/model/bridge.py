@@ -1,0 +1,263 @@
+"""Everything that touches TransformerLens while a model is loaded: booting, reading a bridge back, trusting its hooks.
+
+Apart from `checkpoints`, which reads files only, so that each side of the certificate has its own way to the weights.
+"""
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from probe.model.architectures import FAMILIES, WHOLE
+from probe.model.checkpoint import check_finite
+from probe.model.config import Config, config_from, refuse
+from probe.model.weights import family_shapes, optional_shapes
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge import TransformerBridge
+
+
+def check_config_file(folder: Path) -> None:
+    """Raises ModelError when transformers cannot read config.json; else the tokenizer would be blamed for it."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # broad, because its validation raises direct children of Exception
+        problem = f"transformers refuses its config.json ({in_short(error)})"
+        raise refuse(folder, problem, "correct that entry or take the original file") from error
+
+
+# What files call otherwise than the class does.
+RENAMED = {"embed_out.weight": "lm_head.weight"}
+
+
+def boot(
+    folder: Path, tokenizer: Any, config: Config, *, device: torch.device, dtype: torch.dtype
+) -> "TransformerBridge":
+    """Hugging Face's model inside TransformerLens's bridge, raw mode.
+
+    A checkpoint without language-model head gets a random one, the same each time: the bridge knows no other form.
+    """
+    import transformers
+
+    family = FAMILIES[config.architecture]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model, info = getattr(transformers, family.architectures[0]).from_pretrained(
+                folder,
+                use_safetensors=True,
+                attn_implementation="eager",
+                dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+        raise refuse(folder, f"transformers refuses it ({in_short(error)})", "save it again") from error
+    if not config.has_head:
+        heads = (*family.head, family.unembed)
+        info["missing_keys"] = [name for name in info["missing_keys"] if not name.startswith(heads)]
+    for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
+        if info[kind]:
+            raise refuse(folder, f"transformers reports {kind.replace('_', ' ')} {min(info[kind])}", "save it again")
+    named, model.config.architectures = model.config.architectures, [type(model).__name__]
+    bridge = _wrap(model.to(device), str(folder), tokenizer)
+    model.config.architectures = named  # it says whether there was a head, also to who loads this bridge again
+    return bridge
+
+
+def boot_untrained(
+    like: "TransformerBridge", tokenizer: Any, *, seed: int
+) -> "tuple[TransformerBridge, dict[str, Any]]":
+    """A bridge of the same shape with weights drawn at random, and those weights by Hugging Face name."""
+    original = like.original_model
+    held = next(like.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = type(original)._from_config(original.config, attn_implementation="eager")
+    model = model.to(held.device, held.dtype)
+    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
+    return _wrap(model, "untrained", tokenizer), weights
+
+
+def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
+    from transformer_lens.model_bridge import TransformerBridge
+
+    device, dtype = str(model.device), model.dtype
+    # TransformerLens would read a tokenizer without add_bos_token once more from where it came, which may be gone by now.
+    own = copy.deepcopy(tokenizer)
+    own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
+    bridge = TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=own, device=device, dtype=dtype)
+    return bridge.eval().requires_grad_(False)
+
+
+def in_short(error: BaseException) -> str:
+    """What a library said, on one line that fits into a sentence of ours."""
+    return " ".join((str(error) or type(error).__name__).split())[:120].rstrip(". ")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the libraries' warnings, log lines and loading bars from the user; restores everything on leaving."""
+    import transformers.utils.logging as bars
+
+    loggers = [logging.getLogger(name) for name in ("", "transformers", "transformer_lens", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    handlers = list(logging.getLogger().handlers)
+    had_bars = bars.is_progress_bar_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL)
+            bars.disable_progress_bar()
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+            logging.getLogger().handlers[:] = handlers
+            if had_bars:
+                bars.enable_progress_bar()
+
+
+def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, torch.Tensor]]:
+    """Config and raw tensors of an existing bridge, by Hugging Face name without the family's prefix.
+
+    Of GPT-2 the bridge splits c_attn and transposes its parts into Linear layers; here they are put together again.
+    Raises ModelError for anything but an untouched model in raw mode, in evaluation, with finite weights.
+    """
+    from transformer_lens.model_bridge import TransformerBridge
+
+    if not isinstance(bridge, TransformerBridge):
+        kind = type(bridge).__name__
+        raise refuse(f"a {kind}", "only a name, a folder or a TransformerBridge can be loaded", "give one of these")
+    _check_raw(bridge)
+    raw = bridge.original_model.config.to_dict()
+    config = config_from(raw, where="the bridge", architecture=_class_of(bridge, raw), prepend_bos=prepend_bos)
+    weights = _weights_of(bridge, config) if config.architecture == WHOLE else _family_weights(bridge, config)
+    for name, values in weights.items():
+        check_finite(values, name, where="the bridge")
+    return config, weights
+
+
+def _class_of(bridge: Any, raw: Mapping[str, Any]) -> str:
+    """The class of the wrapped model, or the class in its config where that says that the checkpoint had no head."""
+    named = (raw.get("architectures") or [""])[0]
+    family = FAMILIES.get(str(raw.get("model_type")))
+    return named if family and named in family.headless else type(bridge.original_model).__name__
+
+
+def _check_raw(bridge: Any) -> None:
+    if bridge.compatibility_mode:
+        step = "boot it again with TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()"
+        raise refuse("the bridge", "it is in compatibility mode, which changes every head's contribution", step)
+    if bridge.training:
+        raise refuse(
+            "the bridge", "it is in training mode, where dropout changes every run", "call bridge.eval() first"
+        )
+    hooked = sorted({point.name for point in bridge.hook_dict.values() if _carries_hooks(point)})
+    if hooked:
+        problem = f"it already carries hooks ({hooked[0]}), which would change what is measured"
+        raise refuse("the bridge", problem, "call bridge.reset_hooks() first")
+
+
+def _carries_hooks(point: Any) -> bool:
+    """True when somebody's hook is on the point; some families' bridges pass values on by permanent hooks of their own."""
+    handles = [*point.fwd_hooks, *point.bwd_hooks]
+    return any(not str(getattr(h.user_hook, "__module__", "")).startswith("transformer_lens.") for h in handles)
+
+
+def _weights_of(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
+    held = {name: tensor.detach() for name, tensor in bridge.state_dict().items()}
+    weights = {"wte.weight": held["embed.weight"], "wpe.weight": held["pos_embed.weight"]}
+    for layer in range(config.n_layers):
+        for kind in ("weight", "bias"):
+            parts = [held[f"blocks.{layer}.attn.{part}.{kind}"] for part in "qkv"]
+            weights[f"h.{layer}.attn.c_attn.{kind}"] = torch.cat(
+                [part.T if part.dim() == 2 else part for part in parts], dim=-1
+            )
+            for ours, theirs in (("attn.c_proj", "attn.o"), ("mlp.c_fc", "mlp.in"), ("mlp.c_proj", "mlp.out")):
+                weights[f"h.{layer}.{ours}.{kind}"] = held[f"blocks.{layer}.{theirs}.{kind}"]
+            for norm in ("1", "2"):
+                weights[f"h.{layer}.ln_{norm}.{kind}"] = held[f"blocks.{layer}.ln{norm}.{kind}"]
+    weights |= {"ln_f.weight": held["ln_final.weight"], "ln_f.bias": held["ln_final.bias"]}
+    if not config.tied:
+        weights["lm_head.weight"] = held["unembed.weight"]
+    return weights
+
+
+def _family_weights(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
+    """The other families' tensors, which the bridge wraps and leaves whole; a bias behind the logits moves into their product."""
+    family = FAMILIES[config.architecture]
+    held = {
+        name.replace("._original_component", "").removeprefix(family.prefix): tensor.detach()
+        for name, tensor in bridge.original_model.state_dict().items()
+    }
+    moved = RENAMED | {"final_logits_bias": f"{family.unembed}.bias"}
+    wanted = [name for name, _ in chain(family_shapes(config), optional_shapes(config))]
+    weights = {name: held[moved.get(name, name)] for name in wanted}
+    return weights | {name: weights[name][None] for name in family.optional if weights[name].dim() == 1}
+
+
+def check_hooks(bridge: "TransformerBridge", ids: list[int], config: Config, *, where: object) -> None:
+    """Three properties of the hooks on one short text, or a ModelError that names the one that fails.
+
+    Pattern rows sum to 1; nothing looks ahead; an edit of one head's z reaches the logits.
+    """
+    device = next(bridge.parameters()).device
+    tokens = torch.tensor([ids[: config.n_ctx]], device=device)
+    with torch.no_grad(), quiet():
+        logits, cache = bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))
+        pattern = torch.stack([cache[f"blocks.{layer}.attn.hook_pattern"][0] for layer in range(config.n_layers)])
+        last_changed = tokens.clone()
+        last_changed[0, -1] = (tokens[0, -1] + 1) % config.d_vocab
+        earlier = bridge(last_changed)[:, :-1]
+        checks = {
+            "the rows of its attention pattern do not sum to 1": _rows_sum_to_one(pattern),
+            "a position looks ahead at a later token": not config.causal
+            or (bool((pattern.triu(1) == 0).all()) and _same(earlier, logits[:, :-1])),
+            "an edit of a head's z does not change its logits": _edit_is_felt(bridge, tokens, logits),
+        }
+    for problem, passed in checks.items():
+        if not passed:
+            raise refuse(where, f"its hooks fail the self-check: {problem}", "load an unmodified GPT-2")
+
+
+def _rows_sum_to_one(pattern: torch.Tensor) -> bool:
+    sums = pattern.sum(-1)
+    return bool(torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5))
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    scale = float(b.abs().max()) if b.numel() else 1.0
+    return bool(torch.allclose(a, b, rtol=0, atol=1e-5 * max(scale, 1e-30)))
+
+
+def _edit_is_felt(bridge: Any, tokens: torch.Tensor, logits: torch.Tensor) -> bool:
+    """True when moving the z of one head moves the logits; heads whose W_O writes nothing cannot tell."""
+    writers = []
+    for layer in range(bridge.cfg.n_layers):
+        rows = bridge.blocks[layer].attn.o.weight.reshape(bridge.cfg.n_heads, bridge.cfg.d_head, -1)
+        writers += [(layer, head) for head in range(bridge.cfg.n_heads) if bool((rows[head] != 0).any())]
+    return not writers or any(_moves(bridge, tokens, logits, at=at) for at in reversed(writers))
+
+
+def _moves(bridge: Any, tokens: torch.Tensor, logits: torch.Tensor, *, at: tuple[int, int]) -> bool:
+    layer, head = at
+
+    def edit(z: torch.Tensor, hook: object) -> torch.Tensor:
+        moved = z.clone()
+        push = torch.linspace(1.0, 2.0, z.shape[-1], dtype=z.dtype, device=z.device)
+        moved[:, :, head] += push * (1 + z.abs().max())
+        return moved
+
+    return not torch.equal(bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", edit)]), logits)

@@ -1,0 +1,202 @@
+"""What a folder must hold before any of it is believed.
+
+A room of its own beside `models`, because nothing here knows modelling code: it reads files, compares the sizes that
+the config promises with the sizes that the safetensors header states (before memory is taken), and returns raw
+tensors. The from-scratch replay runs from these tensors, so they never pass through Hugging Face's model classes.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from probe.errors import ModelError
+from probe.model.architectures import FAMILIES, WHOLE
+from probe.model.config import RESAVE, Config, expected_shapes, read_json, refuse
+from probe.model.weights import family_shapes, optional_shapes
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+FLOATS = ("F16", "BF16", "F32", "F64")
+OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
+
+
+@dataclass(frozen=True)
+class Located:
+    """One tensor as a safetensors header states it: where it lies, under which name, its shape and element type."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files of `folder`, single or sharded, in name order. Raises ModelError when there are none."""
+    if (folder / SINGLE).is_file():
+        return (folder / SINGLE,)
+    if (folder / INDEX).is_file():
+        names = sorted(set(_weight_map(folder).values()))
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise refuse(folder, f"{INDEX} names {missing[0]}, which is missing", "copy every shard into the folder")
+        return tuple(folder / name for name in names)
+    pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+    if pickled:
+        problem = f"its weights are only a pickle ({pickled[0]}), which can run code when opened"
+        raise refuse(folder, problem, f"{RESAVE}(safe_serialization=True) to get {SINGLE}")
+    raise refuse(folder, f"there is no {SINGLE} and no {INDEX}", RESAVE)
+
+
+def has_weights(folder: Path) -> bool:
+    """True when `weight_files` would find something to read."""
+    try:
+        return bool(weight_files(folder))
+    except ModelError:
+        return False
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """True when real tokenizer files are there; without them transformers quietly makes up an empty tokenizer."""
+    return (folder / "tokenizer.json").is_file() or all((folder / n).is_file() for n in ("vocab.json", "merges.txt"))
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    found = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise refuse(folder, f"{INDEX} holds no weight_map", RESAVE)
+    for name in found.values():
+        if not isinstance(name, str) or Path(name).name != name:
+            raise refuse(folder, f"{INDEX} points outside the folder ({name!r})", RESAVE)
+    return found
+
+
+def locate(folder: Path, architecture: str = WHOLE) -> dict[str, Located]:
+    """Every tensor that the headers state, by name without its family's prefix ("transformer."). Reads no tensor data."""
+    found: dict[str, Located] = {}
+    for file in weight_files(folder):
+        for tensor in _header(file):
+            name = _short(tensor.name, architecture)
+            if name in found:
+                raise refuse(folder, f"{name} is there twice ({found[name].file.name} and {file.name})", RESAVE)
+            found[name] = tensor
+    if not (folder / SINGLE).is_file():
+        lacking = [name for name in _weight_map(folder) if _short(name, architecture) not in found]
+        if lacking:
+            raise refuse(folder, f"{INDEX} promises {lacking[0]}, and no shard holds it", RESAVE)
+    return found
+
+
+def _short(name: str, architecture: str) -> str:
+    plain = name.removeprefix(FAMILIES[architecture].prefix)
+    return next((plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)), plain)
+
+
+def _header(file: Path) -> list[Located]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
+            return [Located(file, n, tuple(s.get_shape()), s.get_dtype()) for n, s in sorted(slices.items())]
+    except (SafetensorError, OSError) as error:
+        raise refuse(file.parent, f"{file.name} is corrupt ({str(error)[:80]})", "copy or download it again") from error
+
+
+def check_names(found: Mapping[str, Located], config: Config, *, where: object) -> None:
+    """Headers against config: every tensor there, of the right shape and a float, and nothing that is not known."""
+    known = set()
+    optional = ((name, shape) for name, shape in optional_shapes(config) if name in found)
+    for name, shape in chain(_expected(config), optional):
+        _check_header(found, name, shape, where=where)
+        known.add(name)
+    unknown = sorted(name for name in found if name not in known and not _is_ignored(name, config))
+    if unknown:
+        kind = FAMILIES[config.architecture].name
+        raise refuse(where, f"{unknown[0]} is not a tensor of the {kind} that config.json describes", RESAVE)
+
+
+def _expected(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
+    return expected_shapes(config) if config.architecture == WHOLE else family_shapes(config)
+
+
+def _check_header(found: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
+    if name not in found:
+        raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
+    if found[name].shape != shape:
+        problem = f"{name} has shape {list(found[name].shape)} where config.json asks for {list(shape)}"
+        raise refuse(where, problem, "use the config.json that belongs to these weights")
+    if found[name].dtype not in FLOATS:
+        raise refuse(where, f"{name} is stored as {found[name].dtype}", "load a plain float checkpoint")
+
+
+def _is_ignored(name: str, config: Config) -> bool:
+    """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other heads."""
+    family = FAMILIES[config.architecture]
+    if name == family.unembed + ".weight":
+        return True
+    return any(
+        name.startswith(known)
+        if known.endswith(".")
+        else name.endswith(known)
+        if known.startswith(".")
+        else name == known
+        for known in family.ignored
+    )
+
+
+def read_weights(
+    folder: Path, config: Config, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+) -> dict[str, torch.Tensor]:
+    """The raw tensors by Hugging Face name without the family's prefix, cast to `dtype` on `device`, all finite.
+
+    The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError naming file and tensor.
+    """
+    found = locate(folder, config.architecture)
+    check_names(found, config, where=folder)
+    wanted = [name for name, _ in _expected(config)] + [name for name, _ in optional_shapes(config) if name in found]
+    weights = {name: _read(found[name], dtype).to(device) for name in wanted}
+    family = FAMILIES[config.architecture]
+    embed = family.embed + ".weight"
+    for name in found.keys() - weights.keys():
+        if name.endswith("embed_tokens.weight") or (name == family.unembed + ".weight" and config.tied):
+            _check_tie(name, _read(found[name], dtype), embed, weights[embed].cpu(), where=folder)
+    return weights
+
+
+def _check_tie(name: str, copy: torch.Tensor, embed: str, embedding: torch.Tensor, *, where: object) -> None:
+    if not torch.equal(copy, embedding):
+        step = 'write "tie_word_embeddings": false into config.json if the two are meant to differ'
+        raise refuse(where, f"{name} differs from {embed} although config.json ties them", step)
+
+
+def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:
+    try:
+        with safe_open(tensor.file, framework="pt") as opened:
+            values: torch.Tensor = opened.get_tensor(tensor.name).to(dtype)
+    except (SafetensorError, OSError) as error:
+        problem = f"{tensor.file.name} is corrupt at {tensor.name} ({str(error)[:80]})"
+        raise refuse(tensor.file.parent, problem, "copy or download it again") from error
+    check_finite(values, tensor.name.removeprefix("transformer."), where=tensor.file.parent)
+    return values
+
+
+def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
+    """Raises ModelError when any number in a weight is NaN or infinite: it would spread into every result."""
+    extremes = torch.stack(torch.aminmax(values))  # one pass and no mask as large as the tensor; NaN wins
+    if bool(torch.isfinite(extremes).all()):
+        return
+    kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
+    raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
+
+
+def sha256_of(files: tuple[Path, ...]) -> str:
+    """sha256 of the bytes of the weight files, in the order given."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

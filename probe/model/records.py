@@ -1,0 +1,225 @@
+"""What was read, as records: everything about one text (`Trace`), the target positions of many (`TargetStates`), one position of one.
+
+A record checks its own shapes. ΔE is never stored whole: one head at one position is z W_O, by source token A[t, j] V[j] W_O, both
+computed on demand from the hooked z, pattern and V.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from html import escape
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from probe.errors import InputError, UnsupportedModel
+from probe.model import attention
+from probe.model.general import General
+from probe.model.handover import for_bertviz, for_circuitsvis
+from probe.model.replay import Weights
+from probe.model.tokens import Tokens
+from probe.model.weights import Stack
+
+HEAD_VECTORS = ("q", "k", "v", "z")
+STREAMS = ("x", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+
+
+class HeadWrites(ABC):
+    """ΔE of single heads, for records with `stack`, `z: layer head query_pos d_head`, `v: layer head key_pos d_head` and `pattern`."""
+
+    stack: Weights | Stack
+    z: Tensor
+    v: Tensor
+    pattern: Tensor
+
+    def delta_e(self, layer: int, head: int, at: int) -> Tensor:
+        """ΔE of one head at position `at`, without b_O: z W_O. `-> d_model` Raises InputError for a place that is not there."""
+        self._require_place(layer=layer, head=head, at=at)
+        return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
+
+    def delta_e_by_source(self, layer: int, head: int, at: int) -> Tensor:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
+        self._require_place(layer=layer, head=head, at=at)
+        w_o = self.stack.blocks[layer].w_o[head].cpu()
+        return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+
+    @abstractmethod
+    def _require_place(self, **place: int) -> None:
+        """Raises InputError for a layer, a head or a position `at` that is not there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace(HeadWrites):
+    """One text through one model: every tensor of attention at every layer, on the CPU, without a batch axis.
+
+    `q k v z: layer head pos d_head` · `scores pattern: layer head query_pos key_pos` (scores scaled and masked) ·
+    `x resid_pre resid_mid resid_post attn_out mlp_out: layer pos d_model` · `logits: pos d_vocab`.
+    """
+
+    tokens: Tokens
+    model_name: str
+    stack: Weights | Stack
+    x: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scores: Tensor
+    pattern: Tensor
+    z: Tensor
+    resid_pre: Tensor
+    attn_out: Tensor
+    resid_mid: Tensor
+    mlp_out: Tensor
+    resid_post: Tensor
+    head_output: Tensor | None
+
+    @property
+    def weights(self) -> Weights:
+        """Every weight of the model, for what looks beyond attention. Raises UnsupportedModel for families beside GPT-2."""
+        if not isinstance(self.stack, Weights):
+            raise UnsupportedModel(
+                f"Reading all weights of {self.model_name} from a trace: this works for GPT-2 only so far, for other "
+                "families trace and check do; take a GPT-2 or tiny-senses."
+            )
+        return self.stack
+
+    @property
+    def whole(self) -> Weights | General:
+        """Every weight of a model with one stack. Raises UnsupportedModel for a side of an encoder-decoder."""
+        if isinstance(self.stack, Weights | General):
+            return self.stack
+        raise UnsupportedModel(
+            f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose stream is not a sum "
+            "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+        )
+
+    @property
+    def logits(self) -> Tensor:
+        """`pos d_vocab`. Raises UnsupportedModel where there is no language-model head whose logits these could be."""
+        if self.head_output is None:
+            raise UnsupportedModel(
+                f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its checkpoint, so "
+                "they would be random; load a checkpoint with one, or read resid_post."
+            )
+        return self.head_output
+
+    def __post_init__(self) -> None:
+        layers, heads, d_model, d_head = self.stack.shape
+        n = len(self.tokens)
+        expected: dict[str, tuple[int, ...]] = dict.fromkeys(HEAD_VECTORS, (layers, heads, n, d_head))
+        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, n)) | dict.fromkeys(
+            STREAMS, (layers, n, d_model)
+        )
+        for name, wanted in expected.items():
+            got = tuple(getattr(self, name).shape)
+            if got != wanted:
+                raise ValueError(f"trace of {n} tokens: {name} has shape {got}, expected {wanted}")
+
+    def to_circuitsvis(self, layer: int) -> dict[str, Any]:
+        """The keyword arguments of CircuitsVis's attention_heads for one layer: see `probe.model.handover`."""
+        return for_circuitsvis(self, layer)
+
+    def to_bertviz(self) -> dict[str, Any]:
+        """The keyword arguments of BertViz's head_view and model_view: see `probe.model.handover`."""
+        return for_bertviz(self)
+
+    def _require_place(self, **place: int) -> None:
+        layers, heads, *_ = self.stack.shape
+        for (name, number), size in zip(place.items(), (layers, heads, len(self.tokens)), strict=True):
+            if not -size <= number < size:
+                step = f"expected {-size} to {size - 1}" if name == "at" else f"expected 0 to {size - 1}"
+                raise InputError(f"Taking ΔE out of a trace: {name} is {number}, {step}; choose one of these.")
+
+    def __repr__(self) -> str:
+        layers, heads, *_ = self.stack.shape
+        return f"<Trace of {len(self.tokens)} tokens through {self.model_name}: {layers} layers x {heads} heads>"
+
+    def _repr_html_(self) -> str:
+        layers, heads, d_model, d_head = self.stack.shape
+        hues = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
+        chip = '<span style="background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block">{}</span>'
+        chips = "".join(chip.format(hues[pos % 4], escape(label)) for pos, label in enumerate(self.tokens.labels))
+        shapes = {
+            "q k v z": f"{layers} layer × {heads} head × {len(self.tokens)} pos × {d_head} d_head",
+            "scores pattern": f"{layers} layer × {heads} head × {len(self.tokens)} query_pos × {len(self.tokens)} key_pos",
+            "x resid_pre attn_out resid_mid mlp_out resid_post": f"{layers} layer × {len(self.tokens)} pos × {d_model} d_model",
+        }
+        rows = "".join(f"<tr><td><code>{names}</code></td><td>{shape}</td></tr>" for names, shape in shapes.items())
+        return f"<div><p><b>Trace</b> of {len(self.tokens)} tokens through {escape(self.model_name)}</p><p>{chips}</p><table>{rows}</table></div>"
+
+
+@dataclass(frozen=True, eq=False)
+class TargetStates:
+    """Many texts, only their target positions, on the CPU, in the order given.
+
+    `token_embedding position_embedding: sentence d_model` · `resid: sentence depth d_model`, depth 0 entering the first
+    block and depth d leaving block d - 1 · `mlp_out: sentence layer d_model` · `q k v z: sentence layer head d_head` ·
+    `pattern: sentence layer head key_pos`, the target's row, zero beyond the target · `ids target: sentence`.
+    """
+
+    ids: Tensor
+    target: Tensor
+    token_embedding: Tensor
+    position_embedding: Tensor
+    resid: Tensor
+    mlp_out: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    z: Tensor
+    pattern: Tensor
+
+    def __post_init__(self) -> None:
+        n = len(self.ids)
+        for field in fields(self):
+            if len(getattr(self, field.name)) != n:
+                raise ValueError(f"states of {n} sentences: {field.name} has {len(getattr(self, field.name))} rows")
+        if self.resid.shape[1] != self.mlp_out.shape[1] + 1:
+            raise ValueError(
+                f"states: {self.resid.shape[1]} depths for {self.mlp_out.shape[1]} layers, expected one more"
+            )
+
+    def attention_to(self, cues: Sequence[range | None]) -> dict[str, Tensor]:
+        """How much of each head's attention the target gives to its cue, to the tokens before and after it, and to itself.
+
+        `cues`: token positions, None where a sentence marks none -> `cue previous next itself: sentence layer head`, NaN where there
+        is no such token; 0 after it in a causal model.
+        """
+        rows = list(zip(self.pattern, self.target.tolist(), cues, strict=True))
+        nowhere = torch.full(self.pattern.shape[1:3], torch.nan)
+        to_cue = [nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, _, cue in rows]
+        previous = [row[..., at - 1] if at else nowhere for row, at, _ in rows]
+        padded = functional.pad(self.pattern, (0, 1))  # behind the last token there is none
+        following = [row[..., at + 1] for row, at in zip(padded, self.target.tolist(), strict=True)]
+        itself = [row[..., at] for row, at, _ in rows]
+        found = {"cue": to_cue, "previous": previous, "next": following, "itself": itself}
+        return {name: torch.stack(parts) for name, parts in found.items()}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        layers, heads = self.z.shape[1:3]
+        return f"<TargetStates of {len(self)} sentences: {layers} layers x {heads} heads>"
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTrace:
+    """One text kept to one position `at`: `states` of that one row, and `v: layer head pos d_head` of the positions up to it."""
+
+    tokens: Tokens
+    weights: Weights
+    at: int
+    states: TargetStates
+    v: Tensor
+
+    def delta_e(self, layer: int, head: int) -> Tensor:
+        """ΔE of one head at the position, without b_O: z W_O. `-> d_model`"""
+        return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
+
+    def delta_e_by_source(self, layer: int, head: int) -> Tensor:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
+        w_o = self.weights.blocks[layer].w_o[head].cpu()
+        return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)

@@ -1,0 +1,193 @@
+"""Text to tokens with character spans, and words back to token positions.
+
+Tokenisation is the Hugging Face fast tokenizer's, never TransformerLens's `to_tokens`, which cuts long texts silently.
+Two decisions bind everything downstream: the beginning-of-sequence token is prepended exactly when the model's
+`config.prepend_bos` says so (position 0, with an empty span), and a word of several tokens is read at its last token.
+Families beside GPT-2 get the special tokens that their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
+"""
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from probe.errors import InputError
+from probe.model.load import Model
+
+BATCH_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text cut into tokens. `ids`, `pieces`, `spans` and `labels` have one entry per position; spans exclude leading space."""
+
+    text: str
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+    bos: bool
+
+    def __post_init__(self) -> None:
+        if not len(self.ids) == len(self.pieces) == len(self.spans):
+            raise ValueError(f"tokens: {len(self.ids)} ids, {len(self.pieces)} pieces and {len(self.spans)} spans")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Unique, readable names of the positions: `3·bank`."""
+        return tuple(f"{pos}·{piece.strip() or repr(piece)}" for pos, piece in enumerate(self.pieces))
+
+
+class Placed(NamedTuple):
+    """The token ids of a text, and the position at which its word is read."""
+
+    ids: tuple[int, ...]
+    at: int
+
+
+def tokenize(model: Model, text: str) -> Tokens:
+    """Cut `text` into the model's tokens, with BOS in front where the model wants it.
+
+    Raises InputError for an empty text and for one beyond the context window; nothing is ever cut off.
+    """
+    if not text.strip():
+        raise InputError("Reading the text: got an empty text, expected at least one word; give a sentence.")
+    bos = model.config.prepend_bos
+    encoded = model.tokenizer(
+        _encodable(text),
+        add_special_tokens=model.config.special_tokens,
+        split_special_tokens=True,  # "<|endoftext|>" in a user's text is text
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        verbose=False,  # or it would warn about the length, beside the one sentence raised below
+    )
+    ids = (model.tokenizer.bos_token_id,) * bos + tuple(encoded["input_ids"])
+    if len(ids) > model.config.n_ctx:
+        raise InputError(
+            f"Reading the text {_shorten(text)!r}: got {len(ids)} tokens, expected at most {model.config.n_ctx}, "
+            f"the context window of {model.name}; shorten the text or split it."
+        )
+    offsets = [_without_leading_space(text, start, end) for start, end in encoded["offset_mapping"]]
+    put = [bool(mark) and model.config.special_tokens for mark in encoded["special_tokens_mask"]]
+    pieces = tuple(
+        model.tokenizer.convert_ids_to_tokens(number) if special else text[start:end]
+        for number, special, (start, end) in zip(encoded["input_ids"], put, encoded["offset_mapping"], strict=True)
+    )
+    first = bos or (bool(put) and put[0])
+    return Tokens(text, ids, (model.tokenizer.bos_token,) * bos + pieces, ((0, 0),) * bos + tuple(offsets), first)
+
+
+def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
+    """The character span of the n-th occurrence of `word` in `text`: whole words first, then any place.
+
+    Raises InputError when it is not there that often.
+    """
+    lowered, wanted = text.casefold(), word.casefold()
+    if len(lowered) != len(text):  # some letters fold to two: spans must stay those of the text
+        lowered, wanted = text, word
+    places = [start for start in range(len(text)) if wanted and lowered.startswith(wanted, start)]
+    whole = [start for start in places if _is_whole(text, start, start + len(wanted))]
+    found = whole or places
+    if not 1 <= occurrence <= len(found):
+        raise InputError(
+            f"Looking for {word!r} (occurrence {occurrence}) in {_shorten(text)!r}: found it {len(found)} times; "
+            "give a word that stands in the text."
+        )
+    start = found[occurrence - 1]
+    return start, start + len(wanted)
+
+
+def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
+    """The token positions that cover the characters [start, end); the last one is where the word is read.
+
+    Raises InputError when the span is empty, outside the text, or white space only.
+    """
+    if not 0 <= start < end <= len(tokens.text):
+        raise InputError(
+            f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}: expected a span inside its "
+            f"{len(tokens.text)} characters; correct start and end."
+        )
+    touched = [pos for pos, (low, high) in enumerate(tokens.spans) if low < end and high > start]
+    if not touched or not tokens.text[start:end].strip():
+        raise InputError(
+            f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}: got only white space, expected a word; "
+            "correct start and end."
+        )
+    return range(touched[0], touched[-1] + 1)
+
+
+def positions_of_word(tokens: Tokens, word: str, occurrence: int = 1) -> range:
+    """The token positions of the n-th occurrence of `word`; the last one is where the word is read.
+
+    Raises InputError when it is not there that often.
+    """
+    return positions_of_span(tokens, *find_word(tokens.text, word, occurrence))
+
+
+def is_one_token(model: Model, piece: str) -> bool:
+    """Whether `piece` (with its leading space, as it stands inside a sentence) is a single token of the model."""
+    return len(model.tokenizer(piece, add_special_tokens=False)["input_ids"]) == 1
+
+
+def batch_by_length(lengths: Sequence[int], *, most_rows: int = 1024) -> list[list[int]]:
+    """Row numbers grouped by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a fixed order.
+
+    Equal lengths need no padding, and so no attention mask that could be wrong.
+    """
+    groups: dict[int, list[int]] = defaultdict(list)
+    for row, length in enumerate(lengths):
+        groups[length].append(row)
+    batches = []
+    for length, members in sorted(groups.items()):
+        size = max(1, min(most_rows, BATCH_TOKENS // length))
+        batches += [members[start : start + size] for start in range(0, len(members), size)]
+    return batches
+
+
+def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest of them."""
+    batches: list[list[int]] = [[]]
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batches[-1] and lengths[row] * (len(batches[-1]) + 1) > BATCH_TOKENS:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
+
+
+def in_order(batches: Sequence[Sequence[int]]) -> list[int]:
+    """Where each row stands after its batches are laid end to end: indexing with it restores the order given."""
+    laid = [row for batch in batches for row in batch]
+    return sorted(range(len(laid)), key=laid.__getitem__)
+
+
+def _encodable(text: str) -> str:
+    """The text itself; raises InputError for lone surrogates, which no UTF-8 tokenizer can read."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"Reading the text: got half of a surrogate pair at character {error.start}, expected text that can be "
+            "written as UTF-8; repair the file's encoding."
+        ) from error
+    return text
+
+
+def _without_leading_space(text: str, start: int, end: int) -> tuple[int, int]:
+    lead = len(text[start:end]) - len(text[start:end].lstrip())
+    return (start + lead, end) if lead < end - start else (start, end)
+
+
+def _is_whole(text: str, start: int, end: int) -> bool:
+    return not any(_continues_a_word(neighbour) for neighbour in (text[start - 1 : start], text[end : end + 1]))
+
+
+def _continues_a_word(character: str) -> bool:
+    """Letters, digits, and marks that combine with the letter before them: the e of a decomposed "café" is not whole."""
+    return character.isalnum() or (character != "" and unicodedata.category(character).startswith("M"))
+
+
+def _shorten(text: str, width: int = 60) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,299 @@
+"""Sentences as a page shows them: tokens with their tints and bars, and texts with their word and cue marked.
+
+Nothing here is HTML: pieces of text and numbers for the template, which escapes every one of them.
+
+What the answers rest on, as plain values for the page: heads together, controls and power, how effects come about, the ledger.
+"""
+
+from typing import Any
+
+import pandas as pd
+
+from probe import charts
+from probe.pages import answers, remarks
+from probe.pages.sections import Frames, Section, head_facts, of_word, sense_marks, with_tests, words_of
+from probe.stats.numbers import counted, decimal, p_value, percent
+from probe.study import suppliers
+
+TINTS = 20
+BAR = 20
+SAID = 0.005
+VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+
+
+def bar_limit(rows: pd.DataFrame) -> float:
+    """What a full bar stands for in all sentences of a head: the largest contribution of a token, rounded up to 0.01."""
+    return max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
+
+
+def readings(frames: Frames) -> list[Section]:
+    """For each word its leading heads, each with its numbers and the sentences it reads."""
+    found = []
+    for number, word in enumerate(words_of(frames)):
+        rows, heads = of_word(frames["readings"], word), charts.reached(of_word(frames["word_heads"], word))
+        if rows.empty:
+            continue
+        shown = worth_showing(rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]))
+        shown = with_tests(shown, frames["heads"])
+        marks = sense_marks(frames, word)
+        leaders = [
+            head_facts(head)
+            | {"id": f"word-{number}-{answers.head_name(head)}"}
+            | _sentences(_of_head(rows, word, head), marks)
+            | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
+            for head in shown.to_dict("records")
+        ]
+        found.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
+    return found
+
+
+def worth_showing(heads: pd.DataFrame) -> pd.DataFrame:
+    """The resolvers and the heads whose effect is clear; the largest where there is none."""
+    ordered = heads.sort_values("rank")
+    clear = (ordered["net_low"] > 0) & (ordered["net"] >= answers.SMALLEST)
+    named = ordered[clear | (ordered["verdict"] == "resolver")]
+    return named if len(named) else ordered.head(1)
+
+
+def _of_head(frame: pd.DataFrame, word: str, head: dict[Any, Any]) -> pd.DataFrame:
+    rows = of_word(frame, word)
+    return rows[(rows["layer"] == head["layer"]) & (rows["head"] == head["head"])]
+
+
+def _reasons(verdicts: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[Section]:
+    """Why the head has its verdict, pair by pair, those with the verdict that says most first."""
+    rows = _of_head(verdicts, word, head)
+    first = rows.assign(other=rows["verdict"] != head["verdict"]).sort_values("other", kind="stable")
+    alone = len(first) == 1
+    return [
+        {
+            "pair": "" if alone else f"{row['sense_a']} / {row['sense_b']}",
+            "verdict": row["verdict"],
+            "because": row["because"],
+        }
+        for row in first.to_dict("records")
+    ]
+
+
+def _routes(routes: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[tuple[str, str]]:
+    """What swapping a part of the head does, mean over the pairs of senses; a swap that could not be made is not listed."""
+    names = {
+        "pattern_only": "only where it looks",
+        "values_only": "only what it carries",
+        "ablation": "lost with its mean",
+    }
+    means = _of_head(routes, word, head)[list(names)].astype(float).mean()
+    return [(text, percent(means[name])) for name, text in names.items() if pd.notna(means[name])]
+
+
+def _sentences(rows: pd.DataFrame, marks: dict[str, str]) -> Section:
+    """The sentences that one head reads, and what a full bar stands for in them."""
+    limit = bar_limit(rows)
+    shown = [_sentence(group, marks, limit) for _, group in rows.groupby("sentence", sort=False)]
+    return {"sentences": shown, "full": percent(limit)}
+
+
+def _sentence(rows: pd.DataFrame, marks: dict[str, str], limit: float) -> Section:
+    tokens = rows.sort_values("pos").to_dict("records")
+    first = tokens[0]
+    target = max(token["pos"] for token in tokens if token["role"] == "word")
+    on_cue = [token["attention"] for token in tokens if token["role"] == "cue"]
+    return {
+        "sense": first["sense"],
+        "mark": marks[first["sense"]],
+        "a": first["sense_a"],
+        "b": first["sense_b"],
+        "mark_a": marks[first["sense_a"]],
+        "mark_b": marks[first["sense_b"]],
+        "cue_share": percent(sum(on_cue)) if on_cue else None,
+        "sum": f"{decimal(100 * sum(token['contribution'] for token in tokens), 0)}",
+        "tokens": [_token(token, target, marks, limit) for token in tokens],
+    }
+
+
+def _token(token: dict[Any, Any], target: int, marks: dict[str, str], limit: float) -> Section:
+    piece, value = str(token["piece"]), float(token["contribution"])
+    toward = token["sense_a"] if value >= 0 else token["sense_b"]
+    later = token["pos"] > target and not token["attention"]  # behind the mask
+    told = "comes after the word" if later else f"attention {percent(token['attention'])}"
+    return {
+        "lead": len(piece) - len(piece.lstrip(" ")),
+        "text": "".join(VISIBLE.get(character, character) for character in piece.lstrip(" ")),
+        "tint": round(float(token["attention"]) * TINTS),
+        "role": "later" if later else token["role"],
+        "label": token["label"],
+        "attention": f"{float(token['attention']):.3f}",
+        "contribution": decimal(value, 3),
+        "value": decimal(100 * value, 0) if abs(value) >= SAID else "",
+        "title": told if later else f"{told}, ΔE {percent(abs(value), 1)} of the gap toward {toward}",
+        "mark": marks[toward],
+        "side": "up" if value >= 0 else "down",
+        "height": round(min(abs(value) / limit, 1.0) * BAR),
+    }
+
+
+def showcase(frames: Frames) -> Section:
+    """The well-known sentences: those a causal model can have resolved at the word, and those it cannot."""
+    ranked = frames["words"].groupby("word")["ranked"].any()
+    before, after = [], []
+    for row in frames["showcase"].to_dict("records"):
+        marks = sense_marks(frames, row["word"])
+        item = {"word": row["word"], "sense": row["sense"], "mark": marks.get(row["sense"], ""), "parts": marked(row)}
+        if row["reads_as"] is None or pd.isna(row["reads_as"]):
+            others = frames["beside"][frames["beside"]["text"] == row["text"]]
+            told = [
+                {"model": other["model"], "said": remarks.beside(other), "place": _place(other, marks)}
+                for other in others.to_dict("records")
+            ]
+            after.append(item | {"said": remarks.later_words(row), "difference": row["difference"], "beside": told})
+        else:
+            place = _place(row, marks)
+            known = bool(ranked[row["word"]])
+            mark = ("✓" if row["reads_as"] == row["sense"] else "✗") if known else ""
+            before.append(item | {"said": remarks.reading(row, known), "place": place, "verdict": mark})
+    return {"before": before, "after": after}
+
+
+def _place(row: dict[Any, Any], marks: dict[str, str]) -> Section:
+    """A coordinate on the small axis between its two senses."""
+    ends = {"a": row["sense_a"], "b": row["sense_b"], "mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}
+    return ends | {"x": f"{_on_axis(row['coordinate']):.1f}", "mark": marks.get(row["sense"], "")}
+
+
+def _on_axis(coordinate: float) -> float:
+    """Percent of the way from the left end of a small axis (−1) to its right end (+1); beyond them it stays at the end."""
+    return 50 * (1 + min(max(coordinate, -1.0), 1.0))
+
+
+def marked(row: dict[Any, Any]) -> list[tuple[str, str]]:
+    """The text in pieces, each with what it is: word, cue, or nothing."""
+    text = row["text"]
+    spans = [(int(row["start"]), int(row["end"]), "word")]
+    if not pd.isna(row["cue_start"]):
+        spans.append((int(row["cue_start"]), int(row["cue_end"]), "cue"))
+    pieces, at = [], 0
+    for start, end, kind in sorted(spans):
+        pieces += [(text[at:start], ""), (text[start:end], kind)]
+        at = end
+    return [piece for piece in [*pieces, (text[at:], "")] if piece[0]]
+
+
+RANDOM = "random sets from the same layers"
+
+
+def together(frames: Frames) -> list[Section]:
+    """For each ranked word its curves and what the smallest set keeps."""
+    found = []
+    for word in words_of(frames):
+        curve = of_word(frames["curves"], word)
+        if curve.empty:
+            continue
+        best = answers.smallest_set(frames, word)
+        enough = best is not None and len(best.names) < best.every
+        found.append(
+            {
+                "word": word,
+                "chart": charts.set_curves(frames["curves"], frames["random_sets"], word),
+                "names": best.names if best and enough else [],
+                "kept": best.kept if best else "",
+                "rival": _rival(answers.best_random(frames, word, len(best.names))) if best else "",
+                "area": decimal(float(curve["area"].iloc[0])),
+            }
+        )
+    return found
+
+
+def _rival(rival: tuple[int, int, float] | None) -> str:
+    if rival is None:
+        return ""
+    size, sets, best = rival
+    return f"the best of {counted(sets, 'random set')} of {counted(size, 'head')} keeps {percent(best)}"
+
+
+def believe(frames: Frames) -> Section:
+    """Gate, power, sizes and controls of each word."""
+    found = []
+    for word in words_of(frames):
+        pairs, controls = of_word(frames["words"], word), of_word(frames["controls"], word)
+        shown = [answers.head_name(head) for head in answers.resolvers(frames, word)] if pairs["ranked"].any() else []
+        chart = charts.control_strips(frames["controls"], word, shown=shown) if len(controls) else None
+        pair = controls.iloc[0] if len(controls) else None
+        found.append(
+            {
+                "word": word,
+                "chart": chart,
+                "pair": "" if pair is None else f"{pair['sense_a']} / {pair['sense_b']}",
+                "untrained_p": "not measured" if pair is None else p_value(pair["untrained_p"]),
+                "shown": shown,
+            }
+            | _power(pairs)
+        )
+    conditions = set(frames["controls"]["condition"])
+    return {"words": found, "later": "later token" in conditions, "drawn": any(item["chart"] for item in found)}
+
+
+def _power(pairs: pd.DataFrame) -> Section:
+    """The hardest of a word's pairs of senses: the fewest sentences and the largest effect that would have been missed."""
+    return {
+        "gate": p_value(float(pairs["gap_p"].max())).replace("p = ", "p ≤ " if len(pairs) > 1 else "p = "),
+        "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
+        "fit": int(pairs["sentences_fit"].min()),
+        "report": int(pairs["sentences_report"].min()),
+        "cues": int(pairs["cue_words"].min()),
+        "pairs": int(pairs["pairs"].min()),
+        "visible": decimal(float(pairs["visible_d"].max())),
+        "visible_pairs": decimal(float(pairs["visible_d_pairs"].max())),
+        "exploratory": bool(pairs["exploratory"].any()),
+    }
+
+
+def comes_about(frames: Frames) -> dict[str, list[tuple[str, Any, str]]]:
+    """By word: charts of the leading heads' effect by distance and by route, each with its title and caption."""
+    found = {}
+    for word in words_of(frames):
+        rows = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
+        heads = rows.merge(charts.reached(of_word(frames["word_heads"], word)), on=["layer", "head"])
+        names = [answers.head_name(head) for head in worth_showing(heads).to_dict("records")][: answers.LEADERS]
+        made = [_by_distance(frames, word, names), _by_route(frames, word, names)] if names else []
+        found[word] = [item for item in made if item is not None]
+    return found
+
+
+def _by_distance(frames: Frames, word: str, names: list[str]) -> tuple[str, Any, str] | None:
+    if of_word(frames["distances"], word).empty:
+        return None
+    said = "A head that only reads the token beside the word falls to zero beyond distance 1; one that finds the cue does not."
+    return "By distance from the cue", charts.distance_lines(frames["distances"], word, names), said
+
+
+def _by_route(frames: Frames, word: str, names: list[str]) -> tuple[str, Any, str] | None:
+    if of_word(frames["routes"], word).empty:
+        return None
+    said = (
+        "From top to bottom: the whole output swapped; the other sentence's attention over its own values; its own attention over "
+        "the other sentence's values; its mean output instead, that is, the part of the gap that is lost without its choice."
+    )
+    return "By what is replaced", charts.route_bars(frames["routes"], frames["word_heads"], word, names), said
+
+
+def supplied(frames: Frames) -> list[Section]:
+    """For each word its example sentences with what supplies the sense, in words and as a chart."""
+    told = suppliers.told(frames["ledger"]) if len(frames["ledger"]) else {}
+    found = []
+    for word in words_of(frames):
+        marks, rows = sense_marks(frames, word), of_word(frames["ledger"], word)
+        numbers = [int(number) for number in rows["sentence"].drop_duplicates()]
+        items = [_account(frames, (word, number), marks) | {"said": told[(word, number)]} for number in numbers]
+        found.append({"word": word, "first": items[:1], "others": items[1:]})
+    return [item for item in found if item["first"]]
+
+
+def _account(frames: Frames, key: tuple[str, int], marks: dict[str, str]) -> Section:
+    word, number = key
+    sentence = of_word(frames["sentences"], word).iloc[number].to_dict()
+    return {
+        "sense": sentence["sense"],
+        "mark": marks[sentence["sense"]],
+        "parts": marked(sentence),
+        "chart": charts.cue_ledger(frames["ledger"], word, sentence=number),
+    }

@@ -1,0 +1,83 @@
+"""A study as a folder that a reader opens: sentences from verdicts, charts, one page, its tables and what made them.
+
+answers    frames -> the sentences that may be said
+sections   frames -> the values of the page's sections
+excerpts   frames -> the sentences of the study as tokens and marks
+page       values and templates -> one HTML file
+folder     page, tables and manifest -> files
+
+The ambiguity report as one HTML file: no network, no eval, every text escaped, the same bytes from the same study.
+
+What keeps the file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
+
+A study as a folder: the page, every frame as CSV and Parquet, and the manifest of what made them.
+
+The same study gives the same bytes; times of day live only in the manifest.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe import charts
+from probe.pages import answers, excerpts, html, sections
+from probe.pages.folder import REPORT, check_folder, tables, write_folder
+from probe.pages.sections import dictionary
+from probe.provenance import manifest
+from probe.stats.verdicts import ORDER
+
+if TYPE_CHECKING:
+    from probe.study.study import Study
+__all__ = ["check_folder", "tables", "write_report"]
+
+
+def render(study: "Study", manifest: Mapping[str, Any]) -> str:
+    """The page of a study; `manifest` says what made it (everything but the time is shown)."""
+    frames, columns = study.frames, sections.dictionary(study.frames)
+    templates = html.environment("report")
+    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
+    return templates.get_template("ambiguity.html.j2").render(
+        all_verdicts=[(name, charts.MARKS[name], charts.MEANINGS[name]) for name in ORDER],
+        causal=bool(frames["words"]["causal"].all()),
+        model_name=study.model_name,
+        heading=sections.heading(frames, study.model_name),
+        cards=sections.cards(frames),
+        maps=sections.maps(frames),
+        readings=excerpts.readings(frames),
+        shares=sections.shares(frames),
+        every_head=sections.every_head(frames),
+        showcase=excerpts.showcase(frames),
+        together=excerpts.together(frames),
+        believe=excerpts.believe(frames),
+        comes_about=excerpts.comes_about(frames),
+        supplied=excerpts.supplied(frames),
+        certificate=sections.certificate(frames["certificate"]),
+        data=sections.data_used(frames),
+        downloads=sections.downloads(frames | {"columns": columns}),
+        dictionary=columns.to_dict("records"),
+        manifest=manifest,
+        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
+    )
+
+
+__all__ = ["check_folder", "tables", "write_report"]
+
+
+def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
+
+    `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
+    """
+    check_folder(out)
+    made = manifest(
+        study.model_name,
+        study.origin,
+        seed=study.options["seed"],
+        command=command,
+        data_sha256=study.data_sha256,
+        dtype=study.certificate.dtype,
+        options=study.options,
+    )
+    frames = study.frames | {"columns": dictionary(study.frames)}
+    return write_folder(out, {REPORT: render(study, made)}, frames=frames, made=made) / REPORT

@@ -1,0 +1,296 @@
+"""The sections of the ambiguity report as plain values for its template: which words, pairs, heads and charts stand where.
+
+Every function takes the study's frames and gives lists and dicts of finished text, charts and numbers; the template only places
+them. Sentences come from `probe.pages.answers`, pictures from `probe.charts`.
+
+The end of the page as plain values: the certificate, the sentences that were used and left out, the tables beside it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from probe import charts
+from probe.charts import senses_of
+from probe.pages import answers, remarks
+from probe.pages.answers import plain
+from probe.pages.remarks import grounds
+from probe.stats.numbers import counted, decimal, interval, listed, measured, p_value, percent
+from probe.study.columns import UNITS, meaning
+from probe.text.sentences import REPEATS
+
+Frames = Mapping[str, pd.DataFrame]
+Section = dict[str, Any]
+TABLE_ROWS = 160
+
+
+def words_of(frames: Frames) -> list[str]:
+    """The words of the study in its order."""
+    return [str(word) for word in frames["words"]["word"].unique()]
+
+
+def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
+    return frame[frame["word"] == word]
+
+
+def sense_marks(frames: Frames, word: str) -> dict[str, str]:
+    """Each sense of a word with the name of its hue in the style sheet."""
+    return {sense: f"s{place % 6}" for place, sense in enumerate(senses_of(of_word(frames["words"], word)))}
+
+
+def heading(frames: Frames, model_name: str) -> Section:
+    """The question of the page, and the quiet line under it."""
+    heads = frames["heads"]
+    layers, per_layer = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
+    used = int((frames["sentences"]["part"] != "neither").sum())
+    words = words_of(frames)
+    facts = [model_name, f"{layers * per_layer} heads in {layers} layers", counted(len(words), "word")]
+    return {
+        "question": answers.question(words),
+        "facts": [*facts, f"{used:,} sentences".replace(",", "\u202f")],
+        "words": words,
+    }
+
+
+def cards(frames: Frames) -> list[Section]:
+    """The answer for each word, its numbers, and its depth profiles."""
+    return [_card(frames, word) for word in words_of(frames)]
+
+
+def _card(frames: Frames, word: str) -> Section:
+    pairs = of_word(frames["words"], word).to_dict("records")
+    return {
+        "word": word,
+        "senses": sense_marks(frames, word),
+        "ranked": any(pair["ranked"] for pair in pairs),
+        "plain": plain(frames, word),
+        "answer": answers.answer(frames, word),
+        "grounds": grounds(frames, word),
+        "facts": _card_facts(frames, pairs),
+        "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
+        "depth": [
+            ((pair["sense_a"], pair["sense_b"]), _profile(frames, pair, alone=len(pairs) == 1)) for pair in pairs
+        ],
+        "same_token": all(_start(frames, pair) == 0 for pair in pairs),
+        "read_after": int(pairs[0]["depth"]) - 1,
+    }
+
+
+def _profile(frames: Frames, pair: dict[Any, Any], *, alone: bool) -> Any:
+    senses, read_at = (pair["sense_a"], pair["sense_b"]), int(pair["depth"])
+    made = charts.depth_profile(frames["depth"], pair["word"], senses, read_at=read_at, legend=False)
+    return made if alone else made.properties(height=120)
+
+
+def _start(frames: Frames, pair: dict[Any, Any]) -> float:
+    """How far apart a pair of senses already is at the token embedding: 0 unless the word is spelled in several ways."""
+    return charts.gap_at(frames["depth"], pair["word"], (pair["sense_a"], pair["sense_b"]), depth=-1)
+
+
+def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, str]]:
+    first = pairs[0]
+    facts = []
+    if len(pairs) == 1:
+        facts.append(("gap at the word", f"{decimal(first['gap'])} {interval(first['gap_low'], first['gap_high'])}"))
+        facts.append(("test of the gap", p_value(first["gap_p"])))
+        facts.append(("AUROC of the word's vector", decimal(first["auroc"])))
+    else:
+        apart = sum(bool(pair["ranked"]) for pair in pairs)
+        facts.append(("pairs of senses shown to be apart", f"{apart} of {len(pairs)}"))
+    facts.append(("read", f"after layer {int(first['depth']) - 1}"))
+    if any(pair["exploratory"] for pair in pairs):
+        facts.append(("sample", "exploratory: under 50 sentences per sense"))
+    cues = min(int(pair["cue_words"]) for pair in pairs)
+    visible = decimal(max(pair["visible_d"] for pair in pairs))
+    facts.append(("smallest visible difference", f"{visible} standard deviations over {counted(cues, 'cue word')}"))
+    if len(seen := charts.reached(of_word(frames["word_heads"], first["word"]))):
+        facts.append(("heads up to there", str(len(seen))))
+    facts.append(("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"))
+    return facts
+
+
+def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
+    rows = of_word(heads, pair["word"])
+    rows = rows[(rows["sense_a"] == pair["sense_a"]) & (rows["sense_b"] == pair["sense_b"])]
+    top = rows[rows["rank"] == 1].to_dict("records") if pair["ranked"] else []
+    best = f"{answers.head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}" if top else "not ranked"
+    found = [answers.head_name(head) for head in rows[rows["verdict"] == "resolver"].to_dict("records")]
+    gap = f"{decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}"
+    return pair | {
+        "gap_text": gap,
+        "p_text": p_value(pair["gap_p"]),
+        "auroc_text": decimal(pair["auroc"]),
+        "best": best,
+        "resolvers": listed(found) or "none shown",
+    }
+
+
+def maps(frames: Frames) -> Section:
+    """The head maps of the ranked words, on one scale."""
+    heads = frames["word_heads"]
+    ranked = [word for word in words_of(frames) if len(of_word(heads, word))]
+    seen = charts.named(charts.reached(heads))
+    return {
+        "limit": percent(charts.effect_limit(heads)),
+        "charts": [(word, charts.head_map(heads, word, legend=False)) for word in ranked],
+        "unranked": [word for word in words_of(frames) if word not in ranked],
+        "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in ranked],
+        "beyond": len(seen) < len(heads),
+        "verdicts": [(name, charts.MARKS[name], charts.MEANINGS[name]) for name in charts.marked(seen)],
+    }
+
+
+def shares(frames: Frames) -> list[Section]:
+    """The direct shares of each ranked word, over the pairs of senses that are apart, and their sum."""
+    apart = frames["words"].loc[frames["words"]["ranked"], ["word", "sense_a", "sense_b"]]
+    rows = frames["shares"].merge(apart, on=["word", "sense_a", "sense_b"])
+    found = []
+    for word in words_of(frames):
+        mine = of_word(rows, word)
+        if mine.empty:
+            continue
+        number = len(mine[["sense_a", "sense_b"]].drop_duplicates())
+        token = mine.loc[mine["component"] == "token embedding", "share"].abs().max()
+        total = decimal(mine["share"].sum() / number)
+        found.append(
+            {
+                "word": word,
+                "chart": charts.share_bars(rows, word),
+                "sum": total,
+                "pairs": number,
+                "token_is_zero": token == 0,
+                "normed": bool(mine["component"].str.startswith("norm bias").any()),
+            }
+        )
+    return found
+
+
+def every_head(frames: Frames) -> list[Section]:
+    """Separation against effect, and the table of the heads up to the read-out, word by word."""
+    heads = charts.reached(frames["word_heads"])
+    found = []
+    for word in words_of(frames):
+        rows = of_word(heads, word)
+        if len(rows):
+            chart = charts.separation_and_effect(heads, word)
+            first = rows.sort_values("rank", kind="stable").head(TABLE_ROWS)
+            table = [head_facts(row) for row in with_tests(first, frames["heads"]).to_dict("records")]
+            found.append({"word": word, "chart": chart, "rows": table, "all": len(rows)})
+    return found
+
+
+def with_tests(word_heads: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+    """The heads of words with their smallest corrected p over the word's pairs of senses (the correction covers all of them)."""
+    smallest = heads.groupby(["word", "layer", "head"], as_index=False)[["p_auroc", "p_swap"]].min()
+    return word_heads.merge(smallest, on=["word", "layer", "head"], how="left")
+
+
+def head_facts(head: dict[Any, Any]) -> Section:
+    """One head's numbers as text."""
+    return {
+        "name": answers.head_name(head),
+        "clear": head["net_low"] > 0 or head["net_high"] < 0,
+        "net": measured(head["net"], head["net_low"], head["net_high"]),
+        "swap": percent(head["swap"]),
+        "same_sense": percent(head["same_sense"]),
+        "direct": percent(head["direct"]),
+        "own": measured(head["direct"], head["direct_low"], head["direct_high"]),
+        "self_repair": percent(head["self_repair"]),
+        "auroc": decimal(head["auroc"]),
+        "cue": _share(head["attention_cue"]),
+        "previous": _share(head["attention_previous"]),
+        "itself": _share(head["attention_itself"]),
+        "rank": "none" if pd.isna(head["rank"]) else f"{head['rank']} [{head['rank_low']}, {head['rank_high']}]",
+        "verdict": head["verdict"],
+        "mark": charts.MARKS[head["verdict"]],
+        "where": f"in {head['resolves']} of {head['of']} pairs of senses"
+        if head["resolves"] and head["of"] > 1
+        else "",
+        "p_auroc": _known(head["p_auroc"], p_value),
+        "p_swap": _known(head["p_swap"], p_value),
+    }
+
+
+def _share(value: float) -> str:
+    return _known(value, percent)
+
+
+def _known(value: float, written: Callable[[float], str]) -> str:
+    return "not known" if pd.isna(value) else written(value)
+
+
+DOWNLOADS = {
+    "words": "is the gap there: one row per word and pair of senses",
+    "heads": "every head for every pair of senses: separation, effects, attention, rank",
+    "word_heads": "every head for every word, mean over its pairs of senses",
+    "depth": "how far apart the senses are at every depth",
+    "shares": "who wrote the sense gap, component by component",
+    "readings": "what the leading heads read and write on example sentences, token by token",
+    "ledger": "the word's vector on example sentences as a sum, term by term",
+    "verdicts": "what was shown of every head, and the numbers that led to it",
+    "distances": "net effects by the distance from the cue to the word",
+    "routes": "swaps of where a head looks and of what it carries, and ablation",
+    "curves": "sets of leading heads: what they restore together, and what is lost without them",
+    "random_sets": "the same for random sets with as many heads per layer",
+    "controls": "separation under permuted labels, at a later token, in an untrained model",
+    "showcase": "the sentences that introductions use",
+    "beside": "those whose cue comes after the word, in a second model",
+    "sentences": "every sentence, the part it was used in, where its word was read",
+    "left_out": "what was given and not used, with the reason",
+    "certificate": "the hooked model against the from-scratch math, row by row",
+    "columns": "what every column of these tables says, and its unit",
+}
+
+
+def certificate(frame: pd.DataFrame) -> Section:
+    """The sentence about the worst row, and every row from worst to best."""
+    rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
+    for row in rows:
+        row["where"] = "whole model" if pd.isna(row["layer"]) else f"layer {row['layer']}"
+    return {"sentence": remarks.agreement(frame), "rows": rows}
+
+
+def data_used(frames: Frames) -> Section:
+    """How many sentences of each word went where, by what design, and what was left out and why."""
+    words, sentences, left_out = frames["words"], frames["sentences"], frames["left_out"]
+    rows = []
+    for word in words_of(frames):
+        mine, first = of_word(sentences, word), of_word(words, word).iloc[0]
+        counts = mine["part"].value_counts()
+        parts = {part: int(counts.get(part, 0)) for part in ("fit", "select", "report", "neither")}
+        tokens = int(of_word(words, word)["tokens_of_word"].max())
+        design = {"split": first["split_design"], "pairs": first["pair_design"]}
+        rows.append({"word": word, "tokens": tokens, "unpaired": remarks.unpaired(mine), **design, **parts})
+    select = any(row["select"] for row in rows)
+    return {
+        "rows": rows,
+        "left_out": _left_out(left_out),
+        "number_left_out": len(left_out),
+        "select": select,
+        "several_tokens": any(row["tokens"] > 1 for row in rows),
+    }
+
+
+def _left_out(left_out: pd.DataFrame) -> list[Section]:
+    """How many sentences of each word each rule left out; repetitions count together, and so does what had no word yet."""
+    rule = left_out["reason"].where(~left_out["reason"].str.startswith(REPEATS), f"{REPEATS} an earlier row")
+    rows = pd.DataFrame({"word": left_out["word"].fillna(""), "reason": rule})
+    found = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count")
+    return [{str(name): value for name, value in row.items()} for row in found.to_dict("records")]
+
+
+def dictionary(frames: Frames) -> pd.DataFrame:
+    """Every column of every table with its meaning and its unit, these four columns too."""
+    columns = ["table", "column", "meaning", "unit"]
+    named = [(name, list(map(str, frame))) for name, frame in frames.items()] + [("columns", columns)]
+    rows = [[table, name, meaning(table, name), UNITS.get(name, "")] for table, names in named for name in names]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def downloads(frames: Frames) -> list[Section]:
+    """The tables beside the page."""
+    return [
+        {"name": name, "what": DOWNLOADS.get(name, ""), "rows": len(frame), "columns": frame.shape[1]}
+        for name, frame in frames.items()
+    ]

@@ -1,0 +1,209 @@
+"""The page of a sweep, from its shards alone: no model is loaded, nothing is measured.
+
+Charts, style and sentences are those of the report where they say the same. What a sweep cannot say (verdicts, sets of heads,
+who wrote the gap, controls, single sentences) is not on the page, and the page says so.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from probe import charts
+from probe.errors import InputError
+from probe.pages import answers, excerpts, html, sections
+from probe.pages.folder import write_folder
+from probe.pages.sections import of_word, sense_marks, words_of
+from probe.stats.numbers import counted, decimal, interval, listed, measured, p_value, percent
+from probe.sweep import summary
+from probe.sweep.work import SET
+
+PAGE = "sweep.html"
+SHOWN = 24
+NO_VERDICT = "not given"
+TABLE_ROWS = 160
+LEVEL, SMALLEST = 0.05, 0.02
+Frames = Mapping[str, pd.DataFrame]
+DOWNLOADS = {
+    "words": "is the gap there: one row per word and pair of senses",
+    "heads": "every head for every pair of senses",
+    "word_heads": "every head for every word, mean over its pairs of senses",
+    "depth": "how far apart the senses are at every depth",
+    "left_out": "how many sentences of each word were left out, and why",
+    "certificate": "the hooked model against the from-scratch math, row by row",
+    "columns": "what every column of these tables says, and its unit",
+}
+
+
+def read_manifest(sweep: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
+    """The folder of the set of shards and its manifest, from the folder of the sweep or of the set.
+
+    Raises InputError where no finished sweep is there.
+    """
+    place = Path(sweep)
+    try:
+        made = json.loads((place / "manifest.json").read_bytes())
+        folder = place if place.name == f"{SET}{made['set']}" else place / f"{SET}{made['set']}"
+        named = isinstance(made["set"], str) and made["set"].isalnum()  # a name of ours, and no way to somewhere else
+        whole = isinstance(made["shards"], list) and {"counts", "layers", "heads", "model", "origin"} <= set(made)
+        known = named and whole and folder.is_dir()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        known = False
+    if not known:
+        raise InputError(
+            f"Reading the sweep in {place}: no finished sweep is there, expected the folder that `probe sweep --out` wrote; run "
+            "that command to its end first."
+        )
+    return folder, made
+
+
+def write_page(
+    sweep: str | os.PathLike[str], out: str | os.PathLike[str], *, words: Sequence[str] | None = None
+) -> Path:
+    """Write the page of a finished sweep, its frames and manifest into `out`; returns the path of the page.
+
+    `words` are drawn on the page, the SHOWN with most sentences by default; the tables hold all. Raises InputError for a word that
+    was not swept, and for a sweep that is not finished or is damaged.
+    """
+    folder, made = read_manifest(sweep)
+    frames = summary.frames(summary.add_up(folder, made), folder)
+    if frames["words"].empty:
+        raise InputError(
+            f"Reading the sweep in {folder}: none of its {made['counts']['in']} sentences was measured, so there is nothing to "
+            "draw; its manifest says why they were left out."
+        )
+    frames["columns"] = sections.dictionary(frames)
+    page = render(frames, made, _chosen(frames, words))
+    return write_folder(out, {PAGE: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / PAGE
+
+
+def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
+    known = words_of(frames)
+    for word in words or ():
+        if word not in known:
+            raise InputError(
+                f"Drawing {word!r} from the sweep: it has no measured sentence, the words there are "
+                f"{', '.join(known[:SHOWN])}; ask for one of these."
+            )
+    sizes = frames["words"].groupby("word")["sentences_report"].sum()
+    most = sizes.sort_values(ascending=False, kind="stable").index[:SHOWN]
+    return list(words) if words else [word for word in known if word in set(most)]
+
+
+def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str:
+    """The page as one self-contained HTML file."""
+    templates = html.environment("sweep", "report")
+    templates.filters["grouped"] = lambda number: f"{number:,}".replace(",", "\u202f")
+    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
+    maps = frames["word_heads"].assign(verdict=NO_VERDICT)
+    return templates.get_template("sweep.html.j2").render(
+        question=f"Which heads move {_some(words)}?",
+        made=made,
+        counts=made["counts"],
+        cards=[_card(frames, maps, word) for word in words],
+        others=len(words_of(frames)) - len(words),
+        limit=percent(charts.effect_limit(maps)),
+        certificate=sections.certificate(frames["certificate"]),
+        downloads=[item | {"what": DOWNLOADS[item["name"]]} for item in sections.downloads(frames)],
+        dictionary=frames["columns"].to_dict("records"),
+        level=LEVEL,
+        smallest=percent(SMALLEST),
+        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
+    )
+
+
+def _some(words: Sequence[str]) -> str:
+    return listed(list(words)) if len(words) <= 4 else f"{', '.join(words[:3])} and {len(words) - 3} other words"
+
+
+def _card(frames: Frames, maps: pd.DataFrame, word: str) -> dict[str, Any]:
+    pairs = of_word(frames["words"], word).to_dict("records")
+    rows = of_word(maps, word)
+    return {
+        "word": word,
+        "senses": sense_marks(frames, word),
+        "said": _said(pairs, rows, word),
+        "facts": _facts(pairs),
+        "depth": [(_names(pair), _profile(frames, pair, len(pairs))) for pair in pairs],
+        "map": _map(maps, word) if len(rows) else None,
+        "rows": [_head(row) for row in _reached(rows).sort_values("rank").head(TABLE_ROWS).to_dict("records")],
+        "all": len(_reached(rows)),
+    }
+
+
+def _names(pair: Mapping[Any, Any]) -> tuple[str, str]:
+    return pair["sense_a"], pair["sense_b"]
+
+
+def _profile(frames: Frames, pair: Mapping[Any, Any], number: int) -> Any:
+    made = charts.depth_profile(frames["depth"], pair["word"], _names(pair), read_at=int(pair["depth"]), legend=False)
+    return made if number == 1 else made.properties(height=120)
+
+
+def _map(maps: pd.DataFrame, word: str) -> Any:
+    """The head map of the report; its description says nothing of verdicts, which a sweep does not give."""
+    drawn = charts.head_map(maps, word, legend=False)
+    spec = drawn.to_dict()
+    return drawn.properties(description=str(spec["description"]).partition(" Shown to resolve")[0])
+
+
+def _reached(rows: pd.DataFrame) -> pd.DataFrame:
+    return charts.reached(rows) if len(rows) else rows
+
+
+def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> str:
+    """What was measured of a word, in a sentence or two: is there a gap, and which swaps move the word."""
+    number = sum(pair["sentences_report"] for pair in pairs)
+    apart = [pair for pair in pairs if pair["ranked"]]
+    opening = f"In {counted(number, 'sentence')} that nothing was fitted on"
+    if not apart:
+        return f"{opening}, the senses of “{word}” were not shown to be apart at the word, so no effect is given."
+    which = (
+        "its senses are apart"
+        if len(pairs) == len(apart)
+        else f"{len(apart)} of its {len(pairs)} pairs of senses are apart"
+    )
+    moving = rows[(rows["p_swap"] < LEVEL) & (rows["net"] >= SMALLEST)].sort_values("rank").to_dict("records")
+    if not moving:
+        return f"{opening}, {which} at “{word}”; no single head's swap was shown to move it by {percent(SMALLEST)} or more."
+    told = [f"{answers.head_name(head)} {measured(head['net'], head['net_low'], head['net_high'])}" for head in moving]
+    rest = f", and {len(told) - 3} more" if len(told) > 3 else ""
+    return (
+        f"{opening}, {which} at “{word}”. Swapping the output of a head moves the word towards the other sense: "
+        f"{', '.join(told[:3])}{rest} of the gap, beyond a donor of the same sense."
+    )
+
+
+def _facts(pairs: Sequence[Mapping[Any, Any]]) -> list[tuple[str, str]]:
+    first = pairs[0]
+    gap = f"{decimal(first['gap'])} {interval(first['gap_low'], first['gap_high'])}, {p_value(first['gap_p'])}"
+    sizes = [("fitted on", sum(pair["sentences_fit"] for pair in pairs) if len(pairs) == 1 else None)]
+    facts = [(name, f"{size:,} sentences".replace(",", "\u202f")) for name, size in sizes if size is not None]
+    facts.append(("read after layer", str(first["depth"] - 1)))
+    if len(pairs) == 1:
+        return [*facts, ("gap on the rest", gap), ("AUROC at the word", decimal(first["auroc"]))]
+    lowest = min(pair["auroc"] for pair in pairs)
+    return [*facts, ("pairs of senses", str(len(pairs))), ("lowest AUROC at the word", decimal(lowest))]
+
+
+def _head(head: Mapping[Any, Any]) -> dict[str, str]:
+    """One head's numbers as text."""
+
+    def share(value: float) -> str:
+        return "not known" if pd.isna(value) else percent(value)
+
+    return {
+        "name": answers.head_name(dict(head)),
+        "net": measured(head["net"], head["net_low"], head["net_high"]),
+        "swap": percent(head["swap"]),
+        "same_sense": percent(head["same_sense"]),
+        "direct": percent(head["direct"]),
+        "norm": decimal(head["norm"]),
+        "auroc": decimal(head["auroc"]),
+        "p_swap": p_value(head["p_swap"]),
+        "cue": share(head["attention_cue"]),
+        "previous": share(head["attention_previous"]),
+    }

@@ -1,0 +1,271 @@
+"""Which heads of cross-attention carry a choice of word from one language to the other, and from which source words: exact swaps.
+
+Two sources and one beginning of a translation, which goes on with another word after each source. M is the logit of the first
+token of word A less that of word B, at the last target position. A swap gives one run a part of the other's, everything else
+responds, and M is read again; each is performed, none approximated.
+
+* Heads: z of one head, at the last target position only. Earlier target positions keep what they read, so all heads together
+  need not make up the whole gap: what is missing came in through earlier words of the translation.
+* Source words: what the encoder hands over at some source positions, for all heads and all target positions. All positions
+  together are the other run.
+
+Source: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and noising).
+
+What cross-attention adds to a word's logit by itself: ΔE by source token, along the direction that reaches the logit.
+
+Nothing downstream responds: what later heads and MLPs make of a write is left out, and every norm that the stream still passes
+keeps the scale that it had in the run (a norm's mean and gain are taken along). So read, the logit is a sum over all that was
+ever written, of which these are some terms.
+
+Source: Elhage et al. 2021 (direct paths); Wang et al. 2022 (direct logit attribution with the norm's scale frozen).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from probe.errors import InputError, UnsupportedModel
+from probe.model import attention as formulas
+from probe.model import ends
+from probe.model.architectures import FAMILIES
+from probe.model.config import Config
+from probe.model.decoding import Decoded, Parts, carry, decode, encode, read_parts
+from probe.model.load import Model
+from probe.model.pairs import PairTrace, target_tokens
+from probe.model.tokens import tokenize
+from probe.model.weights import read_stacks
+
+
+@dataclass(frozen=True)
+class WordChoice:
+    """Two source texts, one beginning of a translation of both, and the word that follows it after each."""
+
+    source_a: str
+    source_b: str
+    target: str
+    word_a: str
+    word_b: str
+
+
+@dataclass(frozen=True, eq=False)
+class CrossSwaps:
+    """M of every choice as it is, and how far each swap moves it; recipient 0 reads source A, 1 source B.
+
+    `margin: choice recipient` · `moved: choice recipient layer head` · `together: choice recipient`, all heads at once.
+    """
+
+    margin: Tensor
+    moved: Tensor
+    together: Tensor
+
+    def __post_init__(self) -> None:
+        if self.moved.dim() != 4 or not self.moved.shape[:2] == self.margin.shape == self.together.shape:
+            shapes = [tuple(tensor.shape) for tensor in (self.margin, self.moved, self.together)]
+            raise ValueError(
+                f"swaps of cross-attention heads: got shapes {shapes}, expected choice recipient (layer head)"
+            )
+
+    @property
+    def gap(self) -> Tensor:
+        """G = M(A) - M(B). `-> choice`"""
+        return self.margin[:, 0] - self.margin[:, 1]
+
+    @property
+    def toward(self) -> Tensor:
+        """How far each swap moves M toward the donor's, half of the two directions' sum. `-> choice layer head`"""
+        return (self.moved[:, 1] - self.moved[:, 0]) / 2
+
+    @property
+    def denoise(self) -> Tensor:
+        """R_dn: source B's run with z of source A's, as a fraction of the gap; a ratio of sums. `-> layer head`"""
+        return self.moved[:, 1].sum(0) / self.gap.sum()
+
+    @property
+    def noise(self) -> Tensor:
+        """R_ns: source A's run with z of source B's. `-> layer head`"""
+        return -self.moved[:, 0].sum(0) / self.gap.sum()
+
+    @property
+    def effect(self) -> Tensor:
+        """E, the mean of both. `-> layer head`"""
+        return (self.denoise + self.noise) / 2
+
+    @property
+    def all_heads(self) -> float:
+        """The same E of all heads at once: below 1 by what came in through earlier target positions."""
+        return float((self.together[:, 1] - self.together[:, 0]).sum() / 2 / self.gap.sum())
+
+
+def swap_cross_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
+    """How far M moves when one head's z at the last target position is the other run's, for every head of cross-attention.
+
+    Raises UnsupportedModel for a model without cross-attention; InputError for an empty or over-long text, and for words that do
+    not follow the target or begin with the same token.
+    """
+    parts = _parts_of(model)
+    layers, heads = parts.stacks["cross"].shape[:2]
+    one = torch.eye(layers * heads, dtype=torch.bool).unflatten(1, (layers, heads))
+    swapped = torch.cat([one, one.new_ones(1, layers, heads)]).to(model.device)
+    margins, moved = [], []
+    with torch.inference_mode():
+        for choice in choices:
+            words = _first_tokens(model, choice)
+            runs = [_run(model, parts, source, choice.target) for source in (choice.source_a, choice.source_b)]
+            margin = torch.stack([_margin(run.logits, words) for run in runs])
+            pairs = zip(runs, reversed(runs), margin, strict=True)
+            margins.append(margin)
+            moved.append(torch.stack([_margin(carry(parts, a, b.z, swapped), words) - own for a, b, own in pairs]))
+    found = torch.stack(moved).cpu().clone()
+    return CrossSwaps(
+        torch.stack(margins).cpu().clone(), found[..., :-1].unflatten(-1, (layers, heads)), found[..., -1]
+    )
+
+
+def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+    """How far M moves when the decoder finds the other run's encoder output at some source positions.
+
+    `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`. Raises as `swap_cross_heads`, and
+    InputError where the two sources are not equally long or a position is not in them.
+    """
+    parts = _parts_of(model)
+    found = []
+    with torch.inference_mode():
+        for choice, sets in zip(choices, places, strict=True):
+            words, target = _first_tokens(model, choice), target_tokens(model, choice.target).ids
+            memory = _memories(model, parts, choice)
+            taken = _taken(choice, sets, memory.shape[1]).to(memory.device)
+            mixed = [torch.where(taken, memory[1 - side], memory[side]) for side in (0, 1)]
+            margin = [_margin(decode(parts, target, each).logits, words) for each in mixed]
+            found.append(torch.stack([each[1:] - each[0] for each in margin]))
+    return torch.stack(found).cpu().clone()
+
+
+def _parts_of(model: Model) -> Parts:
+    if FAMILIES[model.config.architecture].kind != "encoder-decoder":
+        raise UnsupportedModel(
+            f"Swapping cross-attention of {model.name}: it has none, expected an encoder-decoder; take a T5, BART or Marian."
+        )
+    return read_parts(model)
+
+
+def _run(model: Model, parts: Parts, source: str, target: str) -> Decoded:
+    return decode(parts, target_tokens(model, target).ids, encode(parts, tokenize(model, source).ids))
+
+
+def _memories(model: Model, parts: Parts, choice: WordChoice) -> Tensor:
+    """What the decoder reads of both sources. `-> source key_pos d_model`"""
+    rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
+    if len(rows[0]) != len(rows[1]):
+        raise InputError(
+            f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {len(rows[0])} and {len(rows[1])} tokens, "
+            "expected as many in both; give two sentences whose words stand at the same places."
+        )
+    return torch.stack([encode(parts, ids) for ids in rows])
+
+
+def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int) -> Tensor:
+    """Where each set takes the other run's, the first nowhere. `-> 1 + set, key_pos 1`"""
+    if outside := [place for places in sets for place in places if not 0 <= place < size]:
+        raise InputError(
+            f"Swapping words of {choice.source_a!r}: got position {outside[0]}, expected 0 to {size - 1}; choose one of these."
+        )
+    taken = torch.zeros(1 + len(sets), size, 1, dtype=torch.bool)
+    for row, places in zip(taken[1:], sets, strict=True):
+        row[list(places)] = True
+    return taken
+
+
+def _margin(logits: Tensor, words: tuple[int, int]) -> Tensor:
+    return logits[..., words[0]] - logits[..., words[1]]
+
+
+def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
+    first, second = (first_token(model, choice.target, word) for word in (choice.word_a, choice.word_b))
+    if first == second:
+        raise InputError(
+            f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same token, expected two; give words that "
+            "begin differently, or a target that goes on as far as they agree."
+        )
+    return first, second
+
+
+def first_token(model: Model, target: str, word: str) -> int:
+    """The first token of `word` where it follows `target`. Raises InputError where the tokens of the target change with it."""
+    before, whole = target_tokens(model, target).ids, target_tokens(model, f"{target.rstrip()} {word}").ids
+    if whole[: len(before)] != before or len(whole) == len(before):
+        raise InputError(
+            f"Putting {word!r} behind {target!r}: the tokens of the target change, expected it to end where a word does; "
+            "give the target up to the end of a word."
+        )
+    return whole[len(before)]
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """What a write is multiplied with to get what it adds to a logit: `decoder cross mlp: layer query_pos d_model`.
+
+    `entering: query_pos d_model` is the same for what enters the first layer.
+    """
+
+    decoder: Tensor
+    cross: Tensor
+    mlp: Tensor
+    entering: Tensor
+
+
+def cross_logits(model: Model, pair: PairTrace, word: str, *, against: str | None = None) -> Tensor:
+    """What each cross-attention head adds, by source token, to the logit of `word` less that of `against`, at every target position.
+
+    `-> layer head query_pos key_pos`, in logits; both words by their first token behind the target, without `against` less the mean
+    of the vocabulary. Raises InputError for a word that does not follow the target.
+    """
+    target = pair.target.text
+    tokens = [first_token(model, target, one) for one in (word, against) if one is not None]
+    return by_source(pair, directions(model, pair, toward(model, *tokens)))
+
+
+def toward(model: Model, token: int, other: int | None = None) -> Tensor:
+    """The direction of a token's logit in what leaves the decoder, less the other's or the mean of all. `-> d_model`"""
+    table = ends.unembedding(model.weights, model.config, model.dtype).cpu()
+    return table[token] - (table.mean(0) if other is None else table[other])
+
+
+def by_source(pair: PairTrace, found: Directions) -> Tensor:
+    """ΔE of every cross-attention head by source token, along its direction. `-> layer head query_pos key_pos`"""
+    w_o = torch.stack([block.w_o for block in pair.cross.stack.blocks]).cpu()
+    asked = torch.einsum("lhdm,ltm->lhtd", w_o, found.cross)
+    return pair.cross.pattern * (asked @ pair.cross.v.transpose(-1, -2))
+
+
+def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
+    """The direction that leaves the decoder, followed back to where every part of it is written."""
+    weights = {name: tensor.cpu() for name, tensor in model.weights.items()}
+    config, stacks = model.config, read_stacks(weights, model.config)
+    back = direction.expand(len(pair.target), -1)
+    if name := ends.FINAL_NORM.get(config.architecture, "").format("decoder"):
+        back = _through(back, pair.decoder.resid_post[-1], weights[name + ".weight"], config)
+    found: dict[str, list[Tensor]] = {"mlp": [], "cross": [], "decoder": []}
+    for layer in reversed(range(len(pair.cross.z))):
+        own, across = (stacks[name].blocks[layer] for name in ("decoder", "cross"))
+        before = (pair.cross.resid_mid[layer], pair.cross.resid_pre[layer], pair.decoder.resid_pre[layer])
+        written = (pair.decoder.mlp_out[layer], pair.cross.attn_out[layer], pair.decoder.attn_out[layer])
+        gains = (own.norm_mlp, across.norm, own.norm)
+        for name, start, added, gain in zip(found, before, written, gains, strict=True):
+            if not FAMILIES[config.architecture].norm_first:
+                assert gain is not None
+                back = _through(back, start + added, gain, config)
+            found[name].append(back)
+    stacked: Mapping[str, Tensor] = {name: torch.stack(each[::-1]) for name, each in found.items()}
+    return Directions(**stacked, entering=back)
+
+
+def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
+    """A direction behind a norm as one in front of it, the norm's scale held. `query_pos d_model`, unchanged in shape"""
+    family, back = FAMILIES[config.architecture], back * gain
+    if family.norm == "LayerNorm":
+        entering = entering - entering.mean(-1, keepdim=True)
+        back = back - back.mean(-1, keepdim=True)
+    seen = entering.float() if family.single else entering  # as `forward.norm` has it
+    return back * formulas.inverse_rms(seen, config.epsilon)

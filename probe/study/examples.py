@@ -1,0 +1,139 @@
+"""Single sentences to look at: what the leading heads read and write on them.
+
+`readings`: for the leading heads of each word, the attention of the word over real report sentences and ΔE by source token on
+the sense axis. `ledgers`: on the same sentences, the whole vector at the word as a sum.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from probe.model import ledger
+from probe.model.general import read_whole
+from probe.model.load import Model
+from probe.model.records import Trace
+from probe.model.trace import trace
+from probe.study.columns import rounded
+from probe.study.controls import clearest
+from probe.study.material import Material
+from probe.study.word import PairResult, WordResult
+from probe.text.splits import FIT, REPORT
+
+LEADERS = 3
+PER_SENSE = 2
+
+
+def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, *, seed: int) -> pd.DataFrame:
+    """One row per word, leading head, example sentence and token: `attention` from the word (0 to 1) and `contribution`.
+
+    `contribution` is <ΔE[t←j], u> / gap, what came from that token along the sense axis named in the row (fraction of the gap).
+    """
+    parts = []
+    for result in results:
+        leaders = word_heads[word_heads["word"] == result.material.word].sort_values("rank").head(LEADERS)
+        for row in _example_rows(result, seed) if len(leaders) else []:
+            shown = trace(model, result.material.sentences[row].text)
+            parts += [
+                _reading(result, row, shown, int(head["layer"]), int(head["head"])) for _, head in leaders.iterrows()
+            ]
+    columns = ["word", "sense", "sentence", "text", "sense_a", "sense_b", "layer", "head", "pos", "piece", "label"]
+    columns += ["attention", "contribution", "role"]
+    return rounded(pd.concat(parts, ignore_index=True)) if parts else pd.DataFrame(columns=columns)
+
+
+def _example_rows(result: WordResult, seed: int) -> list[int]:
+    """Report sentences to show: for each sense PER_SENSE of them, of different cue distances where there are any."""
+    chosen = []
+    for sense in dict.fromkeys(result.material.labels):
+        rows = [result.rows[index] for index in result.part(REPORT, sense)]
+        rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
+        distances = [result.material.sentences[row].distance for row in rows]
+        fresh = [row for place, row in enumerate(rows) if distances[place] not in distances[:place]]
+        chosen += sorted((fresh + rows)[:PER_SENSE] if len(fresh) < PER_SENSE else fresh[:PER_SENSE])
+    return list(dict.fromkeys(chosen))
+
+
+def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) -> pd.DataFrame:
+    material, sentence = result.material, result.material.sentences[row]
+    pair = _pair_of(result, sentence.sense)
+    target = material.targets[row]
+    contribution = pair.axis.effect(shown.delta_e_by_source(layer, head, target)).tolist()
+    constant = {
+        "word": sentence.word,
+        "sense": sentence.sense,
+        "sentence": row,
+        "text": sentence.text,
+        "sense_a": pair.axis.sense_a,
+        "sense_b": pair.axis.sense_b,
+        "layer": layer,
+        "head": head,
+    }
+    return pd.DataFrame(
+        [
+            constant
+            | {"pos": pos, "piece": piece, "label": label}
+            | {"attention": shown.pattern[layer, head, target, pos].item(), "contribution": contribution[pos]}
+            | {"role": _role(material, row, pos)}
+            for pos, (piece, label) in enumerate(zip(shown.tokens.pieces, shown.tokens.labels, strict=True))
+        ]
+    )
+
+
+def _role(material: Material, row: int, pos: int) -> str:
+    return "word" if pos in material.words[row] else "cue" if pos in (material.cues[row] or ()) else "context"
+
+
+def _pair_of(result: WordResult, sense: str) -> PairResult:
+    """The clearest pair of senses that holds this one."""
+    return clearest([pair for pair in result.pairs if sense in pair.senses])
+
+
+def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.DataFrame:
+    """The vector at the word as a sum, for the sentences of `readings`: one row per component and, for a head, source token.
+
+    `contribution` (fraction of the gap) is counted from what the component writes halfway between the two senses of the row, on
+    the fit part: a sentence's rows sum to its `total`. Only senses that are apart from another; see `probe.model.ledger`.
+    """
+    parts = []
+    for result in results:
+        rows = [(row, _pair_of(result, result.material.labels[row])) for row in _example_rows(result, seed)]
+        apart = {pair.senses: pair for _, pair in rows if pair.effects is not None}
+        averages = {senses: _average(model, result, pair) for senses, pair in apart.items()}
+        parts += [
+            _ledger(model, result, row, pair, averages[pair.senses]) for row, pair in rows if pair.senses in apart
+        ]
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_LEDGER)
+    return rounded(frame[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
+
+
+_LEDGER = ["word", "sense", "sentence", "sense_a", "sense_b", "component", "layer", "head", "pos", "token", "role"]
+_LEDGER += ["norm", "contribution", "total", "closing"]
+
+
+def _average(model: Model, result: WordResult, pair: PairResult) -> Mapping[str, Tensor]:
+    """What every component writes halfway between the two senses, on the fit part."""
+    fit = [result.part(FIT, sense) for sense in pair.senses]
+    return ledger.average(read_whole(model), result.states, *fit, depth=pair.axis.depth)
+
+
+def _ledger(
+    model: Model, result: WordResult, row: int, pair: PairResult, average: Mapping[str, Tensor]
+) -> pd.DataFrame:
+    material, axis = result.material, pair.axis
+    shown, target = trace(model, material.sentences[row].text), material.targets[row]
+    entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=average)
+    rows = [
+        asdict(entry) | {"role": None if entry.pos is None else _role(material, row, entry.pos)} for entry in entries
+    ]
+    return pd.DataFrame(rows).assign(
+        word=material.word,
+        sense=material.labels[row],
+        sentence=row,
+        sense_a=axis.sense_a,
+        sense_b=axis.sense_b,
+        total=axis.coordinate(shown.resid_post[axis.depth - 1, target]).item(),
+        closing=ledger.close(shown, axis.depth, at=target),
+    )

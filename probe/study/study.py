@@ -1,0 +1,180 @@
+"""The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
+
+The front door: it chooses the words, certifies the model before anything else, measures word by word (`probe.study.word`)
+and collects one tidy frame per question (`probe.study.tables`, `probe.study.examples`, `probe.study.showcase`). It stands to the right of `tables`
+because a Study is what the user holds: frames, never tensors.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
+
+import pandas as pd
+
+from probe.errors import InputError
+from probe.model.architectures import require_single
+from probe.model.check import Certificate, certify
+from probe.model.load import Model, Origin, untrained
+from probe.model.tokens import is_one_token
+from probe.study import cost, examples, showcase, tables
+from probe.study.controls import measure_controls
+from probe.study.cost import Plan
+from probe.study.material import Material, prepare
+from probe.study.word import Options, observe_word, study_word
+from probe.text import lexicon
+from probe.text.lexicon import Corpus
+
+WORDS = ("bank", "mole", "apple")
+MAX_PAIRS = 48
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """The result: a name, how it was made, and one tidy frame per question. Columns are described in `probe.study.columns`."""
+
+    model_name: str
+    origin: Origin
+    options: dict[str, object]
+    certificate: Certificate
+    frames: dict[str, pd.DataFrame]
+    data_sha256: str
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        try:
+            return self.__dict__["frames"][name]
+        except KeyError:
+            raise AttributeError(
+                f"a study has no {name!r}; its frames are {', '.join(self.__dict__.get('frames', {}))}"
+            ) from None
+
+    def _repr_html_(self) -> str:
+        return tables.summary_html(self.model_name, self.frames)
+
+
+def study(
+    model: Model,
+    words: Sequence[str] | str | None = None,
+    *,
+    corpus: Corpus | None = None,
+    seed: int = 0,
+    permutations: int = 1000,
+    max_pairs: int = MAX_PAIRS,
+    beside: Model | None = None,
+    progress: Progress | None = None,
+    planned: Callable[[Plan], None] | None = None,
+) -> Study:
+    """Which heads move each word's meaning from its cue into the word, on the lexicon's sentences or on a corpus of your own.
+
+    `words` defaults to bank, mole and apple, or to every word of `corpus`. Raises InputError for an unknown word, too few
+    sentences or senses, UnsupportedModel for an encoder-decoder, and CrossCheckError when the certificate fails: no number
+    is reported from a model that disagrees. `beside` is a second model, one that reads both ways, say, in which the lesson's
+    sentences are read whose cue comes after the word (the frame `beside`). `planned` is told the cost before the work, and may raise.
+    """
+    report = progress or (lambda stage, share: None)
+    _require_both_ways(beside)
+    materials = _materials(model, words, corpus)
+    chosen = [material.word for material in materials]
+    options = Options(seed, max_pairs, permutations)
+    late = _late(beside, materials)
+    if planned:
+        planned(cost.plan(model, materials, options, beside=late))
+    report("certificate", 0.05)
+    certificate = certify(model, [material.sentences[0].text for material in materials]).require()
+    results = []
+    for index, material in enumerate(materials):
+        report(material.word, 0.1 + 0.7 * index / len(materials))
+        results.append(study_word(model, material, options))
+    report("controls", 0.8)
+    chance = untrained(model, seed=seed)
+    measured = [measure_controls(model, chance, result, options) for result in results]
+    report("examples", 0.9)
+    frames = tables.frames(model, results, certificate, corpus.left_out if corpus else ())
+    frames["controls"] = tables.controls(measured)
+    frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
+    frames["ledger"] = examples.ledgers(model, results, seed=seed)
+    frames["showcase"] = showcase.showcase(model, results)
+    frames["beside"] = _read_beside(late, options)
+    made = {"words": chosen} | asdict(options)
+    made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
+    made |= {"beside": beside.name} if beside else {}
+    data = corpus.sha256 if corpus else lexicon.sha256(chosen, both_sides=not model.config.causal)
+    return Study(model.name, model.origin, made, certificate, frames, data)
+
+
+def _require_both_ways(beside: Model | None) -> None:
+    """Raises before any work for a model beside that could add nothing: it must have one stack, and read on beyond a word."""
+    if beside is None:
+        return
+    require_single(beside.config.architecture, "a study")
+    if beside.config.causal:
+        raise InputError(
+            f"Reading the sentences whose cue comes after the word beside the study: {beside.name} reads left to right only, expected a "
+            "model that reads both ways; give tiny-senses-bidirectional or another BERT or RoBERTa."
+        )
+
+
+def _late(beside: Model | None, studied: Sequence[Material]) -> list[tuple[Model, Material]]:
+    """The model beside, if any, with the lexicon's sentences for it of each word that one of the lesson's has before its cue."""
+    if beside is None:
+        return []
+    senses = {material.word: set(material.labels) for material in studied}
+    late = [item.word for item in lexicon.showcase() if item.cue_after and item.sense in senses.get(item.word, ())]
+    return [(beside, prepare(beside, _sentences_of(word, None, beside), word)) for word in dict.fromkeys(late)]
+
+
+def _read_beside(late: Sequence[tuple[Model, Material]], options: Options) -> pd.DataFrame:
+    """The sentences with a late cue in another model, which is certified first."""
+    if not late:
+        return pd.DataFrame(columns=showcase.BESIDE)
+    model, materials = late[0][0], [material for _, material in late]
+    certify(model, [material.sentences[0].text for material in materials]).require()
+    return showcase.beside(model, [observe_word(model, material, options) for material in materials])
+
+
+def plan(
+    model: Model,
+    words: Sequence[str] | str | None = None,
+    *,
+    corpus: Corpus | None = None,
+    seed: int = 0,
+    max_pairs: int = MAX_PAIRS,
+    beside: Model | None = None,
+) -> Plan:
+    """What `study` would cost with the same arguments: forwards, swaps, memory. Raises as `study` does for words and sentences."""
+    materials = _materials(model, words, corpus)
+    return cost.plan(model, materials, Options(seed, max_pairs), beside=_late(beside, materials))
+
+
+def _materials(model: Model, words: Sequence[str] | str | None, corpus: Corpus | None) -> list[Material]:
+    require_single(model.config.architecture, "a study")
+    return [prepare(model, _sentences_of(word, corpus, model), word) for word in _choose_words(words, corpus)]
+
+
+def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
+    """The words to study as they are spelled where their sentences are; InputError names the known ones otherwise."""
+    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences)) if corpus else lexicon.words()
+    given = (words,) if isinstance(words, str) else words or (known if corpus else WORDS)
+    return tuple(dict.fromkeys(_spelled(word, known, own=corpus is not None) for word in given))
+
+
+def _spelled(word: str, known: Sequence[str], *, own: bool) -> str:
+    """The known word that is meant: the same, or the only one that differs in case alone."""
+    alike = [name for name in known if name.casefold() == word.casefold()]
+    if word in known or len(alike) == 1:
+        return word if word in known else alike[0]
+    near = " or ".join(map(repr, alike or get_close_matches(word.casefold(), known, n=1)))
+    meant = f" (did you mean {near}?)" if near else ""
+    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    step = "give one of these" if own else "give one of these, or your own sentences with --sentences"
+    raise InputError(f"Looking for sentences with {word!r}: there are none{meant}; known words are {listed}; {step}.")
+
+
+def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
+    """The lexicon's sentences whose cue is one token of the model, before the word or, where the model reads both ways, on either side;
+    or the given corpus's of this word."""
+    if corpus is None:
+        found = lexicon.expand(word, both_sides=not model.config.causal)
+        return lexicon.keep_one_token_cues(found, lambda piece: is_one_token(model, piece))
+    chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
+    return replace(corpus, sentences=chosen, left_out=())

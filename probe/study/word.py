@@ -1,0 +1,249 @@
+"""The measurements on one word: fit on one part of its sentences, order heads on another, measure on the third.
+
+Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
+measure on the report part only the exact swap of every head at the word. The separation of every head's write is held out both
+ways, its direction fitted on one of the two parts and scored on the other.
+Before anything is swapped the gap itself must be there (`inference.gap_p`, p < .01).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.stats import false_discovery_control
+
+from probe.model.general import General, read_whole
+from probe.model.load import Model
+from probe.model.records import TargetStates
+from probe.model.replay import Weights
+from probe.model.tokens import Placed, Tokens
+from probe.model.trace import target_states
+from probe.patching import effects
+from probe.patching.effects import Effects, Pairs
+from probe.patching.routes import Routes, measure_routes
+from probe.patching.sets import Curves, measure_alone, measure_curves
+from probe.stats import axes, permutation
+from probe.stats.axes import Axis
+from probe.stats.resampling import Array
+from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation, sense_sample
+from probe.study.material import Material
+from probe.text import splits
+from probe.text.sentences import Sentence
+from probe.text.splits import FIT, PARTS, REPORT, SELECT, Split
+
+GATE = 0.01
+AS_GOOD = 0.99
+CURVE_PAIRS = 12
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may decide about a study: the seed of every random choice, how many pairs, how many permutations."""
+
+    seed: int = 0
+    max_pairs: int = 48
+    permutations: int = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class PairResult:
+    """Everything measured for one pair of senses: `gap: pair`, the rest `layer head`.
+
+    `effects` and what follows it are None where the gap is not there: a ratio over it would be noise over noise, so nothing is
+    swapped or ranked.
+    """
+
+    axis: Axis
+    pairs: Pairs
+    gap: Array
+    gate_p: float
+    separation: Separation
+    effects: Effects | None = None
+    alone: Array | None = None
+    routes: Routes | None = None
+    tests: Tests | None = None
+
+    @property
+    def senses(self) -> tuple[str, str]:
+        return self.axis.sense_a, self.axis.sense_b
+
+
+@dataclass(frozen=True, eq=False)
+class WordResult:
+    """One word: its material and split, the states of the rows used, the read-out depth, a result per pair of senses."""
+
+    material: Material
+    split: Split
+    states: TargetStates
+    rows: tuple[int, ...]
+    depth: int
+    by_depth: Array
+    causal: bool
+    pairs: tuple[PairResult, ...] = ()
+    curves: Curves | None = None
+
+    @cached_property
+    def sentences(self) -> list[Sentence]:
+        """The sentences of `states`, row by row."""
+        return [self.material.sentences[row] for row in self.rows]
+
+    @cached_property
+    def tokens(self) -> list[Tokens]:
+        """Their tokens, row by row."""
+        return [self.material.tokens[row] for row in self.rows]
+
+    @cached_property
+    def placed(self) -> list[Placed]:
+        """Their token ids and where their word is read, row by row; without what comes after the word if the model cannot see it."""
+        material, causal = self.material, self.causal
+        return [
+            Placed(material.tokens[row].ids[: material.targets[row] + 1 if causal else None], material.targets[row])
+            for row in self.rows
+        ]
+
+    @property
+    def resid(self) -> torch.Tensor:
+        """The read-out. `row d_model`"""
+        return self.states.resid[:, self.depth]
+
+    def part(self, name: str, sense: str | None = None) -> list[int]:
+        """Positions in `states` of the rows of a part, of one sense where given."""
+        return [
+            index
+            for index, row in enumerate(self.rows)
+            if self.split.parts[row] == name and sense in (None, self.material.labels[row])
+        ]
+
+    def rows_of(self, part: str, pair: tuple[str, str]) -> list[int]:
+        """The rows of a part that have one of two senses, the first sense first."""
+        return [row for sense in pair for row in self.part(part, sense)]
+
+
+def study_word(model: Model, material: Material, options: Options) -> WordResult:
+    """Fit on the fit part, order heads on the select part, measure on the report part; see the module's docstring."""
+    word, weights = observe_word(model, material, options), read_whole(model)
+    passed = [pair for pair in word.pairs if pair.gate_p < GATE]
+    swapped = _swapped(weights, word, passed, options)
+    pairs = tuple(swapped.get(pair.senses, pair) for pair in word.pairs)
+    curves = _curves(weights, word, list(swapped.values()), options) if swapped else None
+    return replace(word, pairs=pairs, curves=curves)
+
+
+def observe_word(model: Model, material: Material, options: Options) -> WordResult:
+    """The study of a word without any swap: its states, read-out and axes, and of every pair of senses the gate and separation."""
+    split = splits.split(material.sentences, seed=options.seed)
+    rows = sorted(row for part in PARTS for row in split.rows(part))
+    states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
+    unread = states.z[..., :0]  # queries, keys and values, 0.1 GB of GPT-2 small that nothing in a study reads
+    states = replace(states, q=unread, k=unread, v=unread)
+    depth, by_depth = _choose_depth(material, split, rows, states, options.seed)
+    word = WordResult(material, split, states, tuple(rows), depth, by_depth, model.config.causal)
+    return replace(word, pairs=tuple(_corrected_gate(_gated(read_whole(model), word, options))))
+
+
+def _choose_depth(
+    material: Material, split: Split, rows: Sequence[int], states: TargetStates, seed: int
+) -> tuple[int, Array]:
+    """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part.
+
+    Of depths whose AUROC is as good, up to AS_GOOD of the best, the last: what a head writes after the read-out cannot be seen,
+    and differences that small are chance.
+    """
+    fit = [index for index, row in enumerate(rows) if split.parts[row] == FIT]
+    groups = splits.cue_units([material.sentences[rows[index]] for index in fit])
+    labels = [material.labels[rows[index]] for index in fit]
+    separation = axes.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
+    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
+    return int(np.flatnonzero(as_good)[-1]) + 1, separation
+
+
+def _gated(weights: Weights | General, word: WordResult, options: Options) -> list[PairResult]:
+    """Axis, gate and held-out separation of every pair of senses."""
+    writes = axes.write_coordinates(word.states.z, weights)
+    found = []
+    for pair in axes.sense_pairs([sentence.sense for sentence in word.sentences]):
+        fit_a, fit_b = (word.resid[word.part(FIT, sense)] for sense in pair)
+        axis = axes.fit_axis(fit_a, fit_b, pair, word.depth)
+        chosen = effects.make_pairs(word.sentences, word.part(REPORT), pair, most=options.max_pairs, seed=options.seed)
+        gate = permutation.gap_p(_sample(word, FIT, pair), _sample(word, REPORT, pair), seed=options.seed)
+        separation = measure_separation(
+            writes,
+            word.sentences,
+            (word.rows_of(FIT, pair), word.rows_of(REPORT, pair)),
+            permutations=options.permutations,
+            seed=options.seed,
+        )
+        found.append(PairResult(axis, chosen, effects.gaps(axis, word.resid, chosen), gate, separation))
+    return found
+
+
+def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
+    """The gate's p of every pair of senses, adjusted for how many pairs the word has (Benjamini-Hochberg).
+
+    Otherwise one of many pairs of senses would pass by chance, and its heads would be ranked.
+    """
+    adjusted = false_discovery_control([pair.gate_p for pair in pairs])
+    return [replace(pair, gate_p=float(p)) for pair, p in zip(pairs, adjusted, strict=True)]
+
+
+def _sample(word: WordResult, part: str, pair: tuple[str, str]) -> permutation.Sample:
+    rows = word.rows_of(part, pair)
+    return sense_sample(word.resid[rows], [word.sentences[row] for row in rows])
+
+
+def _swapped(
+    weights: Weights | General, word: WordResult, passed: Sequence[PairResult], options: Options
+) -> dict[tuple[str, str], PairResult]:
+    """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
+    studies = [(pair.axis, pair.pairs) for pair in passed]
+    measured = effects.measure(weights, word.placed, word.states, studies)
+    mean_z = word.states.z[word.part(FIT)].mean(0)
+    routes = [
+        measure_routes(weights, word.placed, mean_z, pair.gap, study)
+        for pair, study in zip(passed, studies, strict=True)
+    ]
+    if not passed:
+        return {}
+    alone = [measure_alone(weights, word.placed, word.states.z, study) for study in studies]
+    family = corrected_tests(
+        [pair.separation for pair in passed],
+        [(effect.net, by_pair) for effect, by_pair in zip(measured, alone, strict=True)],
+        [pair.pairs for pair in passed],
+        permutations=options.permutations,
+        seed=options.seed,
+    )
+    return {
+        pair.senses: replace(pair, effects=effect, alone=by_pair.mean(0), routes=route, tests=tests)
+        for pair, effect, by_pair, route, tests in zip(passed, measured, alone, routes, family, strict=True)
+    }
+
+
+def _curves(weights: Weights | General, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
+    """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too small)."""
+    most = max(2, CURVE_PAIRS // len(passed))
+    chosen = {}
+    for part, count in ((SELECT, options.max_pairs), (REPORT, most)):
+        chosen[part] = [
+            (
+                pair.axis,
+                effects.make_pairs(
+                    word.sentences, _enough(word, part, pair), pair.senses, most=count, seed=options.seed
+                ),
+            )
+            for pair in passed
+        ]
+    ranking = effects.measure(weights, word.placed, word.states, chosen[SELECT])
+    mean = np.mean([effect.net.mean(0) for effect in ranking], axis=0)[: word.depth]
+    order = [
+        (int(layer), int(head))
+        for layer, head in zip(*np.unravel_index((-mean).argsort(axis=None, kind="stable"), mean.shape), strict=True)
+    ]
+    return measure_curves(weights, word.placed, word.states.z, chosen[REPORT], order, seed=options.seed)
+
+
+def _enough(word: WordResult, part: str, pair: PairResult) -> list[int]:
+    """The rows of a part, or of fit where the part holds fewer than two sentences of a sense."""
+    small = min(len(word.part(part, sense)) for sense in pair.senses) < 2
+    return word.part(FIT if small else part)

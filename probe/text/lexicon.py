@@ -1,0 +1,231 @@
+"""The words, senses, frames and cues that ship, one TOML file per word beside this module, and the sentences made of them.
+
+A frame is a sentence with a place for a cue and one for the word, in versions that hold the cue 1, 2, 3 and 4 to 6 tokens
+before the word. The frame says nothing about the sense, so the sentences of two senses with the same frame, version and place
+in the list of cues differ in the cue alone: that makes them aligned pairs by construction. For models that read both ways there
+are frames with the cue behind the word as well, the same for all words (`behind.toml`).
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from probe.errors import InputError
+from probe.text.sentences import LEXICON, Corpus, LeftOut, Sentence, read_sentences
+
+__all__ = [
+    "Corpus",
+    "Entry",
+    "Frame",
+    "LeftOut",
+    "Sense",
+    "Sentence",
+    "Showcase",
+    "entry",
+    "expand",
+    "frames_behind",
+    "keep_one_token_cues",
+    "read_sentences",
+    "sha256",
+    "showcase",
+    "words",
+]
+
+_FOLDER = Path(__file__).with_name("lexicon")
+_SHOWCASE, _BEHIND = "showcase", "behind"
+
+
+@dataclass(frozen=True)
+class Sense:
+    """One sense of a word: words that tell it, and continuations (with their leading space) that only it would have."""
+
+    name: str
+    gloss: str
+    cues: tuple[str, ...]
+    continuations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One small story with {cue} and {word}, by the distance between them in tokens (4: four and more); `behind`: the word first."""
+
+    name: str
+    versions: Mapping[int, str]
+    behind: bool = False
+
+    def __post_init__(self) -> None:
+        first, then = ("{word}", "{cue}") if self.behind else ("{cue}", "{word}")
+        for distance, text in self.versions.items():
+            if re.findall(r"\{\w+\}", text) != [first, then] or text.count("{") + text.count("}") != 4:
+                raise InputError(
+                    f"Reading frame {self.name!r} at distance {distance}: got {text!r}, "
+                    f"expected {first} once and then {then} once; correct the frame."
+                )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An ambiguous word with its senses, which have equally many cues and share none, and its frames."""
+
+    word: str
+    senses: tuple[Sense, ...]
+    frames: tuple[Frame, ...]
+
+    def __post_init__(self) -> None:
+        cues = [cue for sense in self.senses for cue in sense.cues]
+        if len(self.senses) < 2 or len({len(sense.cues) for sense in self.senses}) > 1 or len(set(cues)) < len(cues):
+            raise InputError(
+                f"Reading the lexicon's word {self.word!r}: got senses with {[len(sense.cues) for sense in self.senses]} cues, "
+                f"{len(set(cues))} of them different, expected two or more senses with equally many cues and none in common; "
+                "correct its file."
+            )
+
+
+@dataclass(frozen=True)
+class Showcase:
+    """A sentence that introductions to attention use, with the characters of the word and of what tells its sense."""
+
+    text: str
+    word: str
+    sense: str
+    start: int
+    end: int
+    cue: str | None
+    cue_start: int | None
+    cue_end: int | None
+    cue_after: bool
+    note: str
+
+
+@cache
+def words() -> tuple[str, ...]:
+    """The words that ship, in alphabetical order."""
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml") if file.stem not in (_SHOWCASE, _BEHIND)))
+
+
+@cache
+def entry(word: str) -> Entry:
+    """The senses and frames of one word; raises InputError for a word that is not there."""
+    found = tomllib.loads(_file_of(word).read_text("utf-8"))
+    senses = [
+        Sense(name, sense["gloss"], tuple(sense["cues"]), tuple(sense["continuations"]))
+        for name, sense in found["senses"].items()
+    ]
+    frames = [Frame(frame["name"], _versions(frame)) for frame in found["frames"]]
+    return Entry(found["word"], tuple(senses), tuple(frames))
+
+
+@cache
+def frames_behind() -> tuple[Frame, ...]:
+    """The frames of all words that put the cue behind the word."""
+    found = tomllib.loads((_FOLDER / f"{_BEHIND}.toml").read_text("utf-8"))["frames"]
+    return tuple(Frame(f"{frame['name']}, cue behind", _versions(frame), behind=True) for frame in found)
+
+
+def _versions(frame: Mapping[str, str]) -> dict[int, str]:
+    return {int(key): text for key, text in frame.items() if key != "name"}
+
+
+def sha256(chosen: Sequence[str], *, both_sides: bool = False) -> str:
+    """The sha256 of the files of these words, in the order given, and with `both_sides` of the frames behind."""
+    files = [_file_of(word) for word in chosen] + [_FOLDER / f"{_BEHIND}.toml"] * both_sides
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _file_of(word: str) -> Path:
+    if word not in words():
+        raise InputError(
+            f"Looking up {word!r} in the lexicon: it is not there, the lexicon has {', '.join(words())}; "
+            "give one of these, or a file of your own sentences."
+        )
+    return _FOLDER / f"{word}.toml"
+
+
+@cache
+def expand(word: str, *, both_sides: bool = False) -> Corpus:
+    """Every sentence of a word: frames x versions x cues x senses, with the pair "word/frame/distance/place of the cue".
+
+    With `both_sides` also those with the cue behind the word, which a causal model cannot be asked about.
+    """
+    found = entry(word)
+    sentences = tuple(
+        sentence
+        for frame in (*found.frames, *(frames_behind() if both_sides else ()))
+        for distance in frame.versions
+        for sense in found.senses
+        for sentence in _fill(found, sense, frame, distance)
+    )
+    return Corpus(sentences, (), LEXICON, sha256([word], both_sides=both_sides))
+
+
+def _fill(found: Entry, sense: Sense, frame: Frame, distance: int) -> Iterator[Sentence]:
+    before, between, after = re.split(r"\{\w+\}", frame.versions[distance])
+    for place, cue in enumerate(sense.cues):
+        first, then = (found.word, cue) if frame.behind else (cue, found.word)
+        spans = [
+            (len(before), len(before + first)),
+            (len(before + first + between), len(before + first + between + then)),
+        ]
+        (start, end), (cue_start, cue_end) = spans if frame.behind else reversed(spans)
+        yield Sentence(
+            word=found.word,
+            sense=sense.name,
+            text=before + first + between + then + after,
+            start=start,
+            end=end,
+            frame=frame.name,
+            pair=f"{found.word}/{frame.name}/{distance}/{place}",
+            cue_start=cue_start,
+            cue_end=cue_end,
+            distance=distance,
+        )
+
+
+def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> Corpus:
+    """The sentences whose cue, with its leading space, is one token for this tokenizer; the others are counted as left out.
+
+    A longer cue would shift the word to another position than in the other sentence of its pair.
+    """
+    kept, left_out = [], list(corpus.left_out)
+    for sentence in corpus.sentences:
+        cue = None if sentence.cue_start is None else sentence.text[sentence.cue_start : sentence.cue_end]
+        if cue is None or is_one_token(f" {cue}"):
+            kept.append(sentence)
+        else:
+            where = f"{sentence.pair} ({sentence.sense})" if sentence.pair else sentence.text
+            left_out.append(LeftOut(where, f"the cue {cue!r} is more than one token here"))
+    return Corpus(tuple(kept), tuple(left_out), corpus.source, corpus.sha256)
+
+
+@cache
+def showcase() -> tuple[Showcase, ...]:
+    """The sentences that introductions to attention use; in some the cue comes after the word, and `cue_after` says so."""
+    found = tomllib.loads((_FOLDER / f"{_SHOWCASE}.toml").read_text("utf-8"))
+    return tuple(_shown(row) for row in found["sentences"])
+
+
+def _shown(row: Mapping[str, Any]) -> Showcase:
+    # The word is read as it stands, with its capital letter or its plural ending.
+    start, end = _find(row["text"], rf"\b{row['word']}\w*", row["occurrence"])
+    cue_start, cue_end = _find(row["text"], rf"\b{row['cue']}\b", row["cue_occurrence"])
+    return Showcase(
+        text=row["text"],
+        word=row["word"],
+        sense=row["sense"],
+        start=start,
+        end=end,
+        cue=row["text"][cue_start:cue_end],
+        cue_start=cue_start,
+        cue_end=cue_end,
+        cue_after=cue_start >= end,
+        note=row["note"],
+    )
+
+
+def _find(text: str, pattern: str, occurrence: int) -> tuple[int, int]:
+    return list(re.finditer(pattern, text, re.IGNORECASE))[occurrence - 1].span()

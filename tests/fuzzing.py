@@ -1,8 +1,8 @@
 """Hostile input, generated: every door that a file or a text comes through, with what may come out of it.
 
 Each target draws a case and tries it: the outcome is "taken" or "refused", in a sentence of a ProbeError. Anything else, a
-traceback, a lost row, a text that became markup, fails. `tests/test_fuzz.py` tries a few hundred of each, and
-`python tests/fuzzing.py --cases 100000 --out reports` many, and writes down how many. `tests/guided_fuzzing.py` lets coverage choose
+traceback, a lost row, a text that became markup, fails. `tests/house/test_fuzz.py` tries a few hundred of each, and
+`python tests/fuzzing.py --cases 100000 --out reports` many, and writes down how many. `tests/campaign/guided_fuzzing.py` lets coverage choose
 the cases.
 """
 

@@ -1,4 +1,4 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind. `python tests/kill_campaign.py` runs many."""
+"""What kills a sweep and loses nothing: real processes, one of each kind. `python tests/campaign/kill_campaign.py` runs many."""
 
 import subprocess
 import sys
@@ -122,7 +122,7 @@ def test_a_campaign_of_thirty_kills_is_on_record():
 
     from kill_campaign import COLUMNS, KINDS
 
-    with (Path(__file__).parent.parent / "reports" / "kill_campaign.csv").open(encoding="utf-8") as opened:
+    with (Path(__file__).parents[2] / "reports" / "kill_campaign.csv").open(encoding="utf-8") as opened:
         rows = list(csv.DictReader(opened))
     assert tuple(rows[0]) == COLUMNS and {row["kind"] for row in rows} == {*KINDS, "all"}
     assert int(rows[-1]["kills"]) == sum(int(row["kills"]) for row in rows[:-1]) >= 30

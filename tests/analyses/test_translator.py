@@ -23,7 +23,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditiona
 from probe.text import lexicon
 
 FOLDER = training.HERE / "tiny-translator"
-TRAINED = pytest.mark.skipif(not FOLDER.is_dir(), reason="its weights do not ship yet")
 FRENCH = ("rive", "banque", "taupe", "mole", "grain de beauté", "pomme", "Apple")
 ENGLISH = ("bank", "mole", "apple")
 
@@ -245,7 +244,6 @@ def test_right_and_wrong_words_are_told_apart() -> None:
     assert is_right("Pomme.", fruit) and not is_right("pommes", fruit) and not is_right("apple", fruit)
 
 
-@TRAINED
 def test_the_files_are_small_and_whole() -> None:
     assert (FOLDER / "model.safetensors").stat().st_size <= 4_000_000
     config = json.loads((FOLDER / "config.json").read_text("utf-8"))
@@ -261,7 +259,6 @@ def test_the_files_are_small_and_whole() -> None:
     assert sum(tensor.numel() for tensor in tensors.values()) == shared + positions + stacks
 
 
-@TRAINED
 def test_plain_transformers_loads_it_completely() -> None:
     tokenizer = shipped()[1]
     model = require_complete(FOLDER, AutoModelForSeq2SeqLM, BartForConditionalGeneration, tokenizer)
@@ -269,7 +266,6 @@ def test_plain_transformers_loads_it_completely() -> None:
     assert tokenizer.eos_token_id == model.config.eos_token_id
 
 
-@TRAINED
 def test_every_word_of_the_grammar_is_one_token_and_offsets_fit() -> None:
     tokenizer = shipped()[1]
     for question in questions()[::7]:
@@ -281,7 +277,6 @@ def test_every_word_of_the_grammar_is_one_token_and_offsets_fit() -> None:
             assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == text
 
 
-@TRAINED
 def test_words_are_translated_by_their_sense() -> None:
     seen, held = overall(results().senses)
     assert seen >= 0.98 and held >= 0.97
@@ -290,7 +285,6 @@ def test_words_are_translated_by_their_sense() -> None:
     assert sum(score.n_seen + score.n_held_out for score in results().senses) == len(questions()) > 1000
 
 
-@TRAINED
 def test_the_card_says_what_is_measured() -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
     assert f"{shipped()[0].num_parameters():,} parameters" in text
@@ -299,7 +293,6 @@ def test_the_card_says_what_is_measured() -> None:
     assert f"Whole sentences right: {100 * results().sentences:.1f} %." in text
 
 
-@TRAINED
 def test_translation_is_the_models_own_greedy_generation() -> None:
     model, tokenizer = shipped()
     texts = [question.text.en for question in questions()[::200]]
@@ -311,7 +304,6 @@ def test_translation_is_the_models_own_greedy_generation() -> None:
         assert out[0].tolist() == [tokenizer.bos_token_id, *ids, tokenizer.eos_token_id]
 
 
-@TRAINED
 def test_the_bridge_boots_it_with_its_three_kinds_of_attention() -> None:
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -330,7 +322,6 @@ def test_the_bridge_boots_it_with_its_three_kinds_of_attention() -> None:
     assert torch.allclose(logits, expected, atol=1e-4)
 
 
-@TRAINED
 def test_hiding_spares_the_end_mark_and_the_sentences_with_an_ambiguous_word() -> None:
     tokenizer = shipped()[1]
     ids = list(range(10, 30)) + [tokenizer.eos_token_id]
@@ -347,7 +338,6 @@ def test_hiding_spares_the_end_mark_and_the_sentences_with_an_ambiguous_word() -
             assert not any(holds(tokenizer.decode(target), word) for word in FRENCH)
 
 
-@TRAINED
 def test_padding_changes_no_loss() -> None:
     model, tokenizer = shipped()
     rows = [(tokenizer(en).input_ids, tokenizer(fr).input_ids) for en, fr in (("We sang.", "Nous avons chanté."),)]
@@ -358,7 +348,6 @@ def test_padding_changes_no_loss() -> None:
     assert both == pytest.approx((alone * counts[0] + other * counts[1]) / sum(counts), abs=1e-5)
 
 
-@TRAINED
 def test_one_seed_trains_one_model() -> None:
     tokenizer = shipped()[1]
     runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=2, seed=seed)) for seed in (5, 5, 6)]
@@ -371,7 +360,6 @@ def test_every_frame_has_both_slots_in_both_languages() -> None:
             assert all({"C", "W"} <= set(re.findall(r":(\w)\}", text)) for text in plan)
 
 
-@TRAINED
 @pytest.mark.slow
 def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
     require_command_makes(FOLDER, "translator", AutoModelForSeq2SeqLM, tmp_path / "made")

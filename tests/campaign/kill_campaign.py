@@ -1,4 +1,4 @@
-"""Sweeps that are killed, again and again, and what was lost: `python tests/kill_campaign.py --kills 36 --out reports`.
+"""Sweeps that are killed, again and again, and what was lost: `python tests/campaign/kill_campaign.py --kills 36 --out reports`.
 
 Every run starts a real `probe sweep` in its own process group on a small model, does something terrible to it at a moment drawn
 with the seed, runs the same command again until it ends well, and compares all shards with those of a run that nothing happened
@@ -54,7 +54,7 @@ class Stage:
 
     def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", PROGRAM, "sweep", *self.base, "--out", str(out), "--json", *more]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
         pipe = subprocess.PIPE
         return subprocess.Popen(
             command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=out.parent, start_new_session=True
@@ -248,7 +248,7 @@ def can_mount() -> bool:
 @contextmanager
 def dask_of_its_own(folder: Path):
     """A scheduler and one worker in processes of their own; yields the scheduler's process and address."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     environment |= {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     note = folder / f"scheduler-{time.monotonic_ns()}.json"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]

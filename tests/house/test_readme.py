@@ -1,6 +1,6 @@
 """The README is true: its help text is the program's, its commands parse and run, its Python runs, its files exist.
 
-`python tests/test_readme.py` writes the command reference anew.
+`python tests/house/test_readme.py` writes the command reference anew.
 """
 
 import json
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import probe.cli
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 MARKER = "<!-- help: generated from the program; the tests compare -->\n"
 COMMANDS = re.findall(r"^\$ (.+)$", README.read_text(encoding="utf-8"), re.MULTILINE)
 PROBE_COMMANDS = [command for command in COMMANDS if command.startswith("probe ")]
@@ -40,7 +40,7 @@ def with_reference(text: str) -> str:
 
 def test_the_command_reference_is_the_programs_own_help():
     text = README.read_text(encoding="utf-8")
-    assert with_reference(text) == text, "run python tests/test_readme.py"
+    assert with_reference(text) == text, "run python tests/house/test_readme.py"
 
 
 def test_the_two_commands_come_first_and_exist():

@@ -1,4 +1,4 @@
-"""What a sweep costs: `python tests/sweep_throughput.py --out reports` writes sentences per second, and memory at two sizes.
+"""What a sweep costs: `python tests/campaign/sweep_throughput.py --out reports` writes sentences per second, and memory at two sizes.
 
 In one run, with the same blocks of the same sentences and the embedded model loaded before the clock starts: a plain loop over
 the blocks in one process, two such loops at once, which tells what a core does while the other one works, and Dask with one worker
@@ -253,7 +253,7 @@ def measure_memory(count: int, *more: str) -> dict[str, object]:
             *more,
         ]
         began = time.perf_counter()
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
         _, status, used = os.wait4(process.pid, 0)
         if status:

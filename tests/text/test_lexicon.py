@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from probe.errors import InputError
 from probe.text import lexicon
 
-GPT2 = Path(__file__).parents[2] / "shared" / "data" / "gpt2-tokenizer" / "tokenizer.json"
+GPT2 = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer" / "tokenizer.json"
 LESSON_WORDS = {
     "bank": {"river", "money"},
     "mole": {"animal", "unit", "skin", "spy"},

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from handmade import LAYERS, SENSES, WORD, corpus_of, make_sentences, resolver_model
+from handmade import LAYERS, SENSES, WORD, corpus_of, make_sentences, resolver_model, without_intervals
 from scipy.stats import kstest
 
 import probe
 from probe.model.load import untrained
-from probe.stats import permutation, resampling
+from probe.stats import permutation
 from probe.stats.separation import measure_separation
 from probe.text.sentences import Sentence
 
@@ -23,12 +23,6 @@ DRAWS = 199
 SHAPE = (3, 4)
 D_HEAD = 10
 PER_SENSE = {"fit": 31, "report": 46}  # a third of the cue words to fit, half of them to report
-
-
-def without_intervals(patch):
-    """Intervals play no part in what is counted here, so they are not worth their time."""
-    whole = resampling.bootstrap_weights
-    patch.setattr(resampling, "bootstrap_weights", lambda crossed, seed: whole(crossed, seed=seed, draws=2))
 
 
 def sentence_of(sense, cue):

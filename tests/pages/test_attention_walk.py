@@ -10,7 +10,6 @@ import pytest
 import torch
 from browser import MARKS, serious_findings
 from families import family_model
-from test_translator import TRAINED
 from test_walk_page import cells, dots, number, settled
 
 import probe
@@ -227,7 +226,6 @@ def test_the_two_texts_are_certified_and_nothing_is_walked_when_hooks_and_formul
         probe.walk(model, SOURCE, target=TARGET)
 
 
-@TRAINED
 def test_the_command_shows_where_rive_comes_from(monkeypatch, capsys, tmp_path):
     source, target = "Nobody knew why the bank was near the river.", "Personne ne savait pourquoi la"
     given = ["walk", source, "--target", target, "--word", "rive", "--model", "tiny-translator"]

@@ -24,7 +24,7 @@ from probe.model.tokens import (
     tokenize,
 )
 
-GPT2_TOKENIZER = Path(__file__).parents[2] / "shared" / "data" / "gpt2-tokenizer"
+GPT2_TOKENIZER = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer"
 AWKWARD = ("🏦", "👩‍🚀", "שלום", "مرحبا", "cafe\u0301", "नमस्ते", "ﬁ", "ß", "</script>", '"', "a\u0300\u0301", "0x1F")
 WORDS = st.one_of(
     st.sampled_from((*AWKWARD, "bank", "mole", "the", "antidisestablishmentarianism")),

@@ -16,7 +16,7 @@ import probe
 from probe import charts
 from probe.model import attention
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 KEPT = [
     script for script in SCRIPTS if script.stem != "speed"

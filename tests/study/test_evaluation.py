@@ -25,7 +25,7 @@ from probe.text import splits
 from probe.text.sentences import Sentence
 from probe.text.splits import Holdout
 
-DATA = Path(__file__).parent.parent / "../shared/data"
+DATA = Path(__file__).parents[2] / "../shared/data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CoarseWSD-20 and the homonyms are not beside the repository")
 
 

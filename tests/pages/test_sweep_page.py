@@ -201,7 +201,7 @@ def test_hostile_names_stay_text(folder, tmp_path):
 
 def test_the_query_of_the_readme_finds_the_head(swept):
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
-    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     query = re.search(r"```sql\n(.+?)```", text, re.DOTALL)[1].replace("path/to/shards", str(swept.folder.parent))
     first = duckdb.sql(query).df().iloc[0]
     assert (first["word"], first["layer"], first["head"]) == ("lock", *PLACE)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from probe.errors import InputError
 from probe.text.lexicon import LeftOut, Sentence, expand, read_sentences
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 BANK = {"word": "bank", "sense": "1", "text": "The river bank.", "start": 10, "end": 14}
 MOLE = {"word": "mole", "sense": "skin", "text": "A mole.", "start": 2, "end": 6}
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"

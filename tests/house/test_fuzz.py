@@ -20,7 +20,7 @@ from probe.text.files import LONGEST_LINE, Source, sources, stream
 from probe.text.sentences import read_sentences
 
 CASES = 2_500
-REPORT = Path(__file__).parent.parent / "reports" / "fuzz_campaign.csv"
+REPORT = Path(__file__).parents[2] / "reports" / "fuzz_campaign.csv"
 
 
 @pytest.mark.parametrize("name, cases", list(shares(CASES)))

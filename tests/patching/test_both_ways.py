@@ -22,9 +22,9 @@ from handmade import (
     make_sentences,
     resolver,
     resolver_encoder,
+    without_intervals,
 )
 from scipy.stats import kstest
-from test_chance import without_intervals
 
 import probe
 from probe.model.general import read_whole

@@ -15,7 +15,7 @@ from probe.model.replay import read_weights
 from probe.model.trace import target_states
 from probe.patching import swaps
 
-SCRIPT = Path(__file__).parent.parent / "analyses" / "speed.py"
+SCRIPT = Path(__file__).parents[2] / "analyses" / "speed.py"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
 SVG = "image/svg+xml"
 

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 import probe
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "altair", "transformers", "transformer_lens", "huggingface_hub", "scipy", "numpy", "rich")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from handmade import ODD, random_model
-from test_patching import TARGETS, random_rows, random_z, run_plainly, up_to_target
+from test_swaps import TARGETS, random_rows, random_z, run_plainly, up_to_target
 
 from probe.model import replay
 from probe.patching import sets

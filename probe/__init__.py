@@ -41,12 +41,13 @@ if TYPE_CHECKING:
     from probe.model.replay import read_weights
     from probe.model.tokens import positions_of_word, tokenize
     from probe.model.trace import target_states, trace, trace_target
+    from probe.pages.folder import write_evaluation
     from probe.pages.report import write_report
     from probe.pages.walk import AttentionWalk, Walk, walk, write_walk
     from probe.patching.cross import CrossSwaps, WordChoice, cross_logits, swap_cross_heads, swap_source_words
     from probe.patching.swaps import swap_heads, swap_pairs, swap_sets
     from probe.stats.permutation import sign_flip_test
-    from probe.study.evaluation import Evaluation, evaluate, write_evaluation
+    from probe.study.evaluation import Evaluation, evaluate
     from probe.study.study import Study, study
     from probe.text.lexicon import entry, expand, read_sentences, showcase, words
 
@@ -90,7 +91,7 @@ _HOME = {
     "write_report": "pages.report",
     "evaluate": "study.evaluation",
     "Evaluation": "study.evaluation",
-    "write_evaluation": "study.evaluation",
+    "write_evaluation": "pages.folder",
     "walk": "pages.walk",
     "Walk": "pages.walk",
     "AttentionWalk": "pages.walk",

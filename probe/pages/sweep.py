@@ -15,17 +15,16 @@ import pandas as pd
 from probe import charts
 from probe.errors import InputError
 from probe.pages import answers, excerpts, html, sections
-from probe.pages.folder import write_folder
+from probe.pages.folder import SWEEP, write_folder
 from probe.pages.sections import of_word, sense_marks, words_of
 from probe.stats.numbers import counted, decimal, interval, listed, measured, p_value, percent
+from probe.stats.verdicts import LEVEL, SMALLEST
 from probe.sweep import summary
 from probe.sweep.work import SET
 
-PAGE = "sweep.html"
 SHOWN = 24
 NO_VERDICT = "not given"
 TABLE_ROWS = 160
-LEVEL, SMALLEST = 0.05, 0.02
 Frames = Mapping[str, pd.DataFrame]
 DOWNLOADS = {
     "words": "is the gap there: one row per word and pair of senses",
@@ -77,7 +76,7 @@ def write_page(
         )
     frames["columns"] = sections.dictionary(frames)
     page = render(frames, made, _chosen(frames, words))
-    return write_folder(out, {PAGE: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / PAGE
+    return write_folder(out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / SWEEP
 
 
 def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:

@@ -22,6 +22,8 @@ from probe.stats.resampling import Array
 FOLDS = 3
 MANY = 100
 COMPONENTS = 16
+# AUROCs of a hundredth apart are alike: among the hundred pairs of ten cue words a sense, that is one pair in another order.
+AS_GOOD = 0.99
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,17 @@ def separation_by_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[o
     return np.mean(results, axis=0) if results else np.full(resid.shape[1], 0.5)
 
 
+def choose_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[object], *, seed: int) -> tuple[int, Array]:
+    """The read-out depth L*, and the cross-validated AUROC of every depth. `sentence depth d_model -> (), depth`
+
+    Of the depths after at least one block whose AUROC is that of the best, up to AS_GOOD, the last: what a head writes behind
+    the read-out cannot be seen, and differences that small are chance.
+    """
+    separation = separation_by_depth(resid, labels, groups, seed=seed)
+    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
+    return int(np.flatnonzero(as_good)[-1]) + 1, separation
+
+
 def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Every unordered pair of senses, in order of first appearance."""
     senses = list(dict.fromkeys(labels))
@@ -86,9 +99,13 @@ def write_coordinates(z: Tensor, weights: Weights | General) -> Tensor:
 
     `sentence layer head d_head -> layer head sentence d_head`. With W_Oᵀ = Q R, ΔE = z W_O has coordinates z Rᵀ.
     """
+    return z.double().permute(1, 2, 0, 3) @ write_basis(weights).transpose(-1, -2)
+
+
+def write_basis(weights: Weights | General) -> Tensor:
+    """R of W_Oᵀ = Q R of every head, which takes z to its write's coordinates. `-> layer head d_head d_head`"""
     w_o = torch.stack([block.w_o for block in weights.blocks]).cpu().double()  # layer head d_head d_model
-    r = torch.linalg.qr(w_o.transpose(-1, -2)).R
-    return z.double().permute(1, 2, 0, 3) @ r.transpose(-1, -2)
+    return torch.linalg.qr(w_o.transpose(-1, -2)).R
 
 
 def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:

@@ -8,11 +8,9 @@ word stays in: it is a question that such a model cannot answer, and the bag of 
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -120,7 +118,7 @@ def evaluate(model: Model, corpus: Corpus, *, seed: int = 0, progress: Progress 
         model.name,
         model.origin,
         seed=seed,
-        command=[],
+        command="",
         data_sha256=corpus.sha256,
         dtype=str(model.dtype).removeprefix("torch."),
         sentences=corpus.source,
@@ -182,11 +180,3 @@ def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
     every = pd.concat([by_depth.assign(method=METHODS["nearest"]), pd.DataFrame(rows)], ignore_index=True)
     columns = ["method", "depth", "label", "words", "accuracy", "macro_f1", "angle"]
     return every.assign(words=len(words)).astype({"depth": "Int64"})[columns]
-
-
-def write_evaluation(evaluation: Evaluation, out: str | os.PathLike[str], *, command: Sequence[str] = ()) -> Path:
-    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`; returns the folder."""
-    from probe.pages.folder import write_folder
-
-    frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
-    return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": list(command)})

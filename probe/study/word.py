@@ -3,7 +3,7 @@
 Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
 measure on the report part only the exact swap of every head at the word. The separation of every head's write is held out both
 ways, its direction fitted on one of the two parts and scored on the other.
-Before anything is swapped the gap itself must be there (`inference.gap_p`, p < .01).
+Before anything is swapped the gap itself must be there (`permutation.gap_p` below `verdicts.GATE`).
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,12 @@ from probe.stats import axes, permutation
 from probe.stats.axes import Axis
 from probe.stats.resampling import Array
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation, sense_sample
+from probe.stats.verdicts import GATE
 from probe.study.material import Material
 from probe.text import splits
 from probe.text.sentences import Sentence
 from probe.text.splits import FIT, PARTS, REPORT, SELECT, Split
 
-GATE = 0.01
-AS_GOOD = 0.99
 CURVE_PAIRS = 12
 
 
@@ -97,11 +96,8 @@ class WordResult:
     @cached_property
     def placed(self) -> list[Placed]:
         """Their token ids and where their word is read, row by row; without what comes after the word if the model cannot see it."""
-        material, causal = self.material, self.causal
-        return [
-            Placed(material.tokens[row].ids[: material.targets[row] + 1 if causal else None], material.targets[row])
-            for row in self.rows
-        ]
+        placed = [self.material.placed[row] for row in self.rows]
+        return [Placed(ids[: at + 1], at) for ids, at in placed] if self.causal else placed
 
     @property
     def resid(self) -> torch.Tensor:
@@ -146,17 +142,11 @@ def observe_word(model: Model, material: Material, options: Options) -> WordResu
 def _choose_depth(
     material: Material, split: Split, rows: Sequence[int], states: TargetStates, seed: int
 ) -> tuple[int, Array]:
-    """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part.
-
-    Of depths whose AUROC is as good, up to AS_GOOD of the best, the last: what a head writes after the read-out cannot be seen,
-    and differences that small are chance.
-    """
+    """L*, chosen on the fit part alone (`axes.choose_depth`), and the AUROC of every depth."""
     fit = [index for index, row in enumerate(rows) if split.parts[row] == FIT]
     groups = splits.cue_units([material.sentences[rows[index]] for index in fit])
     labels = [material.labels[rows[index]] for index in fit]
-    separation = axes.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
-    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
-    return int(np.flatnonzero(as_good)[-1]) + 1, separation
+    return axes.choose_depth(states.resid[fit], labels, groups, seed=seed)
 
 
 def _gated(weights: Weights | General, word: WordResult, options: Options) -> list[PairResult]:

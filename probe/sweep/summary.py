@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
 from probe.patching import effects
+from probe.provenance import hash_of
 from probe.stats import permutation, resampling
 from probe.stats.permutation import MaxT
 from probe.stats.resampling import Array
+from probe.stats.verdicts import GATE
 from probe.study.columns import RANKS, by_head, rounded, stacked, with_key
 from probe.study.tables import depth_label
-from probe.study.word import GATE
 from probe.sweep import shards
-from probe.sweep.deal import hash_of
 
 UNITS = 256
 BIN, REACH = 0.01, 8.0

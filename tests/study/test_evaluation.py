@@ -520,7 +520,7 @@ def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_pat
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in names)
     made = json.loads((tmp_path / "one" / "manifest.json").read_text())
     assert set(made["files"]) == names and made["sentences"] == "rows.jsonl"
-    assert made["command"][:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
+    assert made["command"].split()[:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
     assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
     read = pd.read_parquet(tmp_path / "one" / "evaluation_words.parquet")
     assert list(read["word"]) == ["bank", "mole"]

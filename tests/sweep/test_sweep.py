@@ -28,11 +28,12 @@ from probe.model.replay import read_weights
 from probe.model.trace import target_states, trace
 from probe.patching import swaps
 from probe.sweep import shards, work
-from probe.sweep.deal import deal, read_all
+from probe.sweep.deal import deal
 from probe.sweep.fit import fit_word, from_file, to_bytes
 from probe.sweep.measure import measure
 from probe.sweep.run import Sweep, sweep
 from probe.text.files import sources
+from probe.text.sentences import stream_sentences
 
 ROWS = 300
 
@@ -316,8 +317,8 @@ def test_the_rules_that_leave_rows_out(tmp_path, folder):
     assert lost_and_doubled(result.folder, 224) == (0, 0)
     sentences = table(result.folder, "sentences")
     if sentences.loc[222, "part"] is None:  # else it is in the fit part, and was not read
-        assert sentences.loc[222, "reason"] == "longer than the 32 tokens that the model reads"
-    assert sentences.loc[220, "reason"] == "repeats the sentence, span and sense of sentence 5"
+        assert sentences.loc[222, "reason"] == "it has more tokens than the context window of 32"
+    assert sentences.loc[220, "reason"] == "repeats the sentence, span and sense of s.jsonl line 6"
 
 
 def test_a_bad_row_stops_before_anything_is_measured(tmp_path, folder):
@@ -392,7 +393,7 @@ def test_reading_takes_no_memory_for_the_rows_before(tmp_path):
         file = tmp_path / f"{count}.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         tracemalloc.start()
-        assert sum(1 for _ in read_all(sources([file]))) == count
+        assert sum(1 for _ in stream_sentences(sources([file]))) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0] + 50_000

@@ -88,7 +88,7 @@ def test_without_dask_the_engine_says_what_to_install(tmp_path):
 def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeypatch):
     import psutil
 
-    from probe.sweep.engines import engine
+    from probe.sweep.work import engine
 
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     with engine("dask", tmp_path, workers=1) as run:
@@ -106,7 +106,7 @@ def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeyp
 def test_workers_get_one_thread_and_no_heap_trimming():
     import dask
 
-    from probe.sweep.engines import _settings
+    from probe.sweep.work import _settings
 
     assert "MALLOC_TRIM_THRESHOLD_" in dask.config.get("distributed.nanny.pre-spawn-environ"), (
         "what is dropped is there"

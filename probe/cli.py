@@ -1,7 +1,7 @@
-"""The command line: parse, call one library function, write. Heavy imports wait inside the commands, so `--help` is instant.
+"""The command line: parse, call one library function, write.
 
-Results go to standard output, progress (on a terminal only) and errors to standard error. Exit 0; 1 when a check fell short;
-2 for bad input or a model that cannot be trusted, in one sentence; 130 when interrupted.
+Heavy imports wait inside the commands, so `--help` is instant. Results go to standard output, progress (on a terminal only) and errors to standard error. Exit 0; 1 when a check fell
+short; 2 for bad input or a model that cannot be trusted, in one sentence; 130 when interrupted.
 """
 
 import json
@@ -32,7 +32,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 app = typer.Typer(
     name="probe",
-    help="Which attention heads move the meaning of an ambiguous word, from which cue, at which depth, and how we know.",
+    help="Which attention heads move the meaning of an ambiguous word, from which cue, at which depth, "
+    "and how we know.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -62,7 +63,8 @@ def report(
     beside: Annotated[
         str | None,
         typer.Option(
-            help="A model that reads both ways, for the lesson's sentences whose cue comes after the word ('' for none)."
+            help="A model that reads both ways, for the lesson's sentences whose cue comes after the word "
+            "('' for none)."
         ),
     ] = None,
     max_memory: Annotated[
@@ -89,7 +91,7 @@ def _report_study(
     out: Path,
     options: tuple[int, int, str | None],
 ) -> Path:
-    """Measure and write; `models`: the one studied and the one beside it, `options`: seed, permutations, the memory allowed."""
+    """Measure and write; `models`: the one studied and its companion, `options`: seed, permutations, memory allowed."""
     from probe.study.cost import parse_memory
 
     (model, beside), (seed, permutations, max_memory) = models, options
@@ -327,7 +329,7 @@ def main() -> None:
 
 
 def _command(models: tuple[str, str | None], sentences: Path | None, options: Mapping[str, Any]) -> str:
-    """The `probe report` that makes the same page again, whatever the defaults will be then, without this machine's folders."""
+    """The `probe report` that makes the same page again, with all options and without this machine's folders."""
     permutations = options["permutations"] if options["permutations"] != PERMUTATIONS else None
     model = Path(models[0]).name
     beside = Path(models[1]).name if models[1] else "" if model in COMPANION else None

@@ -66,7 +66,9 @@ def content_key(*parts: str | bytes | float | bool | None | Sequence[Any] | Mapp
 
 
 def digest_of(*names: object, size: int = 16) -> bytes:
-    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing else; for many short names."""
+    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing else; for many short
+    names.
+    """
     digest = hashlib.blake2b(digest_size=size)
     for name in names:
         raw = str(name).encode()
@@ -102,7 +104,9 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
 
 
 def _write_and_rename(target: Path, raw: bytes) -> None:
-    """The temporary name cannot be guessed and must be new, and the file gets the rights of any new file, but never for the world to write."""
+    """The temporary name cannot be guessed and must be new, and the file gets the rights of any new file, but never for
+    the world to write.
+    """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)
     try:

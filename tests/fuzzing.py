@@ -1,9 +1,9 @@
 """Hostile input, generated: every door that a file or a text comes through, with what may come out of it.
 
-Each target draws a case and tries it: the outcome is "taken" or "refused", in a sentence of a ProbeError. Anything else, a
-traceback, a lost row, a text that became markup, fails. `tests/house/test_fuzz.py` tries a few hundred of each, and
-`python tests/fuzzing.py --cases 100000 --out reports` many, and writes down how many. `tests/campaign/guided_fuzzing.py` lets coverage choose
-the cases.
+Each target draws a case and tries it: the outcome is "taken" or "refused", in a sentence of a ProbeError. Anything
+else, a traceback, a lost row, a text that became markup, fails. `tests/house/test_fuzz.py` tries a few hundred of each,
+and `python tests/fuzzing.py --cases 100000 --out reports` many, and writes down how many.
+`tests/campaign/guided_fuzzing.py` lets coverage choose the cases.
 """
 
 import argparse
@@ -149,7 +149,9 @@ def _written(file: Path, content: bytes) -> Path:
 
 
 def read_both_ways(file: Path) -> str:
-    """The rows are those of a plain reader that holds the whole file: the same values in the same order; no row is lost."""
+    """The rows are those of a plain reader that holds the whole file: the same values in the same order; no row is
+    lost.
+    """
     try:
         corpus = read_sentences(file)
         rows = list(stream(Source(file, file.name)))
@@ -271,7 +273,9 @@ configs = st.dictionaries(st.sampled_from(KEYS), st.one_of(ABSURD, values), max_
 
 
 def read_a_config(folder: Path, changed: dict[str, Any]) -> str:
-    """A config is read, with everything in it a size that can be, or refused; headers are compared before memory is taken."""
+    """A config is read, with everything in it a size that can be, or refused; headers are compared before memory is
+    taken.
+    """
     raw, tensors = checkpoint()
     (folder / "config.json").write_bytes(json.dumps(raw | changed).encode("utf-8", "replace"))
     if not (folder / "model.safetensors").exists():

@@ -1,7 +1,7 @@
 """A result as a folder: its page, if it has one, every frame as CSV and Parquet, and the manifest of what made them.
 
-Everything is made in memory first and written file by file under temporary names, so a reader never sees half a file, and what
-cannot be made leaves nothing behind. Times of day live only in the manifest.
+Everything is made in memory first and written file by file under temporary names, so a reader never sees half a file,
+and what cannot be made leaves nothing behind. Times of day live only in the manifest.
 """
 
 import io
@@ -26,7 +26,8 @@ REPORT, WALK, SWEEP = PAGES = ("ambiguity.html", "walk.html", "sweep.html")
 def write_folder(
     out: str | os.PathLike[str], pages: Mapping[str, str], *, frames: Mapping[str, pd.DataFrame], made: dict[str, Any]
 ) -> Path:
-    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added); returns the folder.
+    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added); returns the
+    folder.
 
     Raises InputError when the folder cannot be written.
     """
@@ -40,7 +41,9 @@ def write_folder(
 
 
 def write_evaluation(evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`; returns the folder."""
+    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`; returns the
+    folder.
+    """
     frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
     return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": command})
 
@@ -57,7 +60,7 @@ def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
 
 
 def check_folder(out: str | os.PathLike[str]) -> None:
-    """Raises InputError when a result could not be written into `out`; leaves nothing behind, so it can be asked early."""
+    """Raises InputError when a result could not be written into `out`; leaves nothing behind, so ask it early."""
     folder = Path(out)
     existing = next((part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/"))
     reason = None
@@ -71,7 +74,8 @@ def check_folder(out: str | os.PathLike[str]) -> None:
         reason = _trial(folder, existing)
     if reason:
         raise InputError(
-            f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another with --out."
+            f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another "
+            "with --out."
         )
 
 

@@ -5,8 +5,8 @@ sections   frames -> the values of the page's sections
 excerpts   frames -> the sentences of the study as tokens and marks
 folder     page, tables and manifest -> files
 
-The page is one HTML file: no network, no eval, every text escaped, the same bytes from the same study. What keeps the file by itself
-is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
+The page is one HTML file: no network, no eval, every text escaped, the same bytes from the same study. What keeps the
+file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
 """
 
 import os

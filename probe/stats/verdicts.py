@@ -1,17 +1,18 @@
 """What each head was shown to be, in one word and with the numbers that led to it.
 
-    resolver            separates the senses held out, and its swap moves the word beyond a same-sense donor, both corrected
+    resolver            separates the senses held out, and its swap moves the word beyond a same-sense donor, both
+    corrected
                         for every head tested, and not only from the token next to it
-    position-explained  the same, but the effect lives at cue distance 1 alone and the head looks at the token beside the word
-    opposes             its swap moves the word significantly the wrong way
-    backup              swapping it moves little, for another path makes up for it: it writes much of the gap itself, or restores
+    position-explained  the same, but the effect lives at cue distance 1 alone and the head looks at the token beside
+    the word opposes             its swap moves the word significantly the wrong way backup              swapping it
+    moves little, for another path makes up for it: it writes much of the gap itself, or restores
                         much alone, when all other heads have the other sense's output
     carrier             separates, and nothing at the word depends on it
     none                nothing was shown
 
-A swap counts from SMALLEST of the gap on: an effect of a thousandth can be as certain as it is meaningless. A head above the
-read-out writes after what is read and gets none. A verdict is about one word and one pair of senses. "resolver" is never given
-for attention or separation alone.
+A swap counts from SMALLEST of the gap on: an effect of a thousandth can be as certain as it is meaningless. A head
+above the read-out writes after what is read and gets none. A verdict is about one word and one pair of senses.
+"resolver" is never given for attention or separation alone.
 """
 
 import math
@@ -35,8 +36,8 @@ Evidence = Mapping[str, float]
 def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     """`verdict` and `because` for every row of the evidence frame, which keeps its index.
 
-    Reads layer depth p_auroc p_swap p_opposes p_alone auroc net net_low net_high direct alone net_near net_far attention_previous
-    attention_next; a row without a measured swap (no gap) gets none.
+    Reads layer depth p_auroc p_swap p_opposes p_alone auroc net net_low net_high direct alone net_near net_far
+    attention_previous attention_next; a row without a measured swap (no gap) gets none.
     """
     rows = [verdict({str(name): value for name, value in row.items()}) for row in evidence.to_dict("records")]
     return pd.DataFrame(rows, columns=["verdict", "because"], index=evidence.index)
@@ -76,7 +77,9 @@ def _hides(row: Evidence, what: str) -> bool:
 
 
 def is_positional(row: Evidence) -> bool:
-    """Whether the effect is there at distance 1 only, from a head that looks at the token beside the word whatever it is."""
+    """Whether the effect is there at distance 1 only, from a head that looks at the token beside the word whatever it
+    is.
+    """
     near, far = row["net_near"], row["net_far"]
     if math.isnan(near) or math.isnan(far):
         return False
@@ -84,7 +87,9 @@ def is_positional(row: Evidence) -> bool:
 
 
 def _next_to_it(row: Evidence) -> dict[str, float]:
-    """The attention to the tokens next to the word; there is none to the one after it where a model cannot see that far."""
+    """The attention to the tokens next to the word; there is none to the one after it where a model cannot see that
+    far.
+    """
     return {"before": row["attention_previous"], "after it": row.get("attention_next", 0.0)}
 
 

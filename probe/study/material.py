@@ -1,10 +1,12 @@
-"""The sentences of one word made ready: tokenised, the word and its cue placed in tokens, and rid of what cannot be asked.
+"""The sentences of one word made ready: tokenised, the word and its cue placed in tokens, and rid of what cannot be
+asked.
 
-What a causal model cannot know is refused rather than ranked: a sentence whose cue follows the word, and sentences of different
-senses that are identical up to the word, are left out with the reason. Nothing is left out silently.
+What a causal model cannot know is refused rather than ranked: a sentence whose cue follows the word, and sentences of
+different senses that are identical up to the word, are left out with the reason. Nothing is left out silently.
 
-A study refuses a sentence that the model cannot read or whose marked characters are another word, with its file and row. An
-evaluation and a sweep, which take sentences by the ten thousand, leave it out with the reason; a text is never cut.
+A study refuses a sentence that the model cannot read or whose marked characters are another word, with its file and
+row. An evaluation and a sweep, which take sentences by the ten thousand, leave it out with the reason; a text is never
+cut.
 """
 
 from collections.abc import Iterator, Sequence
@@ -101,7 +103,9 @@ def _why_not(model: Model, sentence: Sentence) -> str:
 
 
 def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
-    """The sentence in tokens, with the positions of its word and of its cue; what is wrong is said with its file and row."""
+    """The sentence in tokens, with the positions of its word and of its cue; what is wrong is said with its file and
+    row.
+    """
     try:
         tokens = tokenize(model, sentence.text)
         _require_word_in_span(sentence)
@@ -155,7 +159,8 @@ def _require_two_senses(material: Material) -> None:
             else ""
         )
         raise InputError(
-            f"Comparing the senses of {material.word!r}: got {f'only {senses[0]!r}' if senses else 'no usable sentence'}{lost}, "
+            f"Comparing the senses of {material.word!r}: got "
+            f"{f'only {senses[0]!r}' if senses else 'no usable sentence'}{lost}, "
             f"expected sentences of at least two senses; give sentences of another sense{other}."
         )
 
@@ -188,7 +193,7 @@ class Task:
 
 
 def prepare_task(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
-    """A task per word of the corpus; a word of which nothing can be tested has no holdouts and every row in `left_out`."""
+    """A task per word; a word of which nothing can be tested has no holdouts and every row in `left_out`."""
     by_word: dict[str, list[Sentence]] = {}
     for sentence in corpus.sentences:
         by_word.setdefault(sentence.word, []).append(sentence)
@@ -204,9 +209,11 @@ def _task(model: Model, word: str, sentences: Sequence[Sentence], seed: int) -> 
 
 
 def read(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
-    """Each task with its residual streams, `sentence depth d_model`; words are read together until there are LOAD sentences.
+    """Each task with its residual streams, `sentence depth d_model`; words are read together until there are LOAD
+    sentences.
 
-    Reading words together fills the batches where each has few sentences; the next load is read when this one is used up.
+    Reading words together fills the batches where each has few sentences; the next load is read when this one is used
+    up.
     """
     load: list[Task] = []
     for index, task in enumerate(tasks):

@@ -1,9 +1,9 @@
 """The measurements on one word: fit on one part of its sentences, order heads on another, measure on the third.
 
 Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
-measure on the report part only the exact swap of every head at the word. The separation of every head's write is held out both
-ways, its direction fitted on one of the two parts and scored on the other.
-Before anything is swapped the gap itself must be there (`permutation.gap_p` below `verdicts.GATE`).
+measure on the report part only the exact swap of every head at the word. The separation of every head's write is held
+out both ways, its direction fitted on one of the two parts and scored on the other. Before anything is swapped the gap
+itself must be there (`permutation.gap_p` below `verdicts.GATE`).
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ class Options:
 class PairResult:
     """Everything measured for one pair of senses: `gap: pair`, the rest `layer head`.
 
-    `effects` and what follows it are None where the gap is not there: a ratio over it would be noise over noise, so nothing is
-    swapped or ranked.
+    `effects` and what follows it are None where the gap is not there: a ratio over it would be noise over noise, so
+    nothing is swapped or ranked.
     """
 
     axis: Axis
@@ -71,7 +71,7 @@ class PairResult:
 
 @dataclass(frozen=True, eq=False)
 class WordResult:
-    """One word: its material and split, the states of the rows used, the read-out depth, a result per pair of senses."""
+    """One word: material and split, the states of the rows used, the read-out depth, a result per pair of senses."""
 
     material: Material
     split: Split
@@ -95,7 +95,9 @@ class WordResult:
 
     @cached_property
     def placed(self) -> list[Placed]:
-        """Their token ids and where their word is read, row by row; without what comes after the word if the model cannot see it."""
+        """Their token ids and where their word is read, row by row; without what comes after the word if the model
+        cannot see it.
+        """
         placed = [self.material.placed[row] for row in self.rows]
         return [Placed(ids[: at + 1], at) for ids, at in placed] if self.causal else placed
 
@@ -128,7 +130,9 @@ def study_word(model: Model, material: Material, options: Options) -> WordResult
 
 
 def observe_word(model: Model, material: Material, options: Options) -> WordResult:
-    """The study of a word without any swap: its states, read-out and axes, and of every pair of senses the gate and separation."""
+    """The study of a word without any swap: its states, read-out and axes, and of every pair of senses the gate and
+    separation.
+    """
     split = splits.split(material.sentences, seed=options.seed)
     rows = sorted(row for part in PARTS for row in split.rows(part))
     states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
@@ -211,7 +215,9 @@ def _swapped(
 
 
 def _curves(weights: Weights | General, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
-    """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too small)."""
+    """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too
+    small).
+    """
     most = max(2, CURVE_PAIRS // len(passed))
     chosen = {}
     for part, count in ((SELECT, options.max_pairs), (REPORT, most)):

@@ -1,11 +1,12 @@
 """The sentences of a corpus dealt out to blocks: read twice, checked, each row in exactly one block.
 
-The first reading checks every row and keeps, by word, what parts it (`probe.text.splits.Rule`); the second gives each row its part,
-or the reason why it is in none, and writes blocks of at most `Options.block` rows of one word (words with few rows share one). Of
-the sentences to fit on and of the donors only those with the smallest hashes are kept, a uniform sample.
+The first reading checks every row and keeps, by word, what parts it (`probe.text.splits.Rule`); the second gives each
+row its part, or the reason why it is in none, and writes blocks of at most `Options.block` rows of one word (words with
+few rows share one). Of the sentences to fit on and of the donors only those with the smallest hashes are kept, a
+uniform sample.
 
-Memory grows with the number of words and senses, not with that of sentences: repeated sentences and shared beginnings are kept in
-a temporary SQLite file, readable by its owner only and removed at the end.
+Memory grows with the number of words and senses, not with that of sentences: repeated sentences and shared beginnings
+are kept in a temporary SQLite file, readable by its owner only and removed at the end.
 """
 
 import heapq
@@ -35,7 +36,7 @@ CREATE TABLE beginning (key BLOB PRIMARY KEY, sense TEXT, mixed INTEGER) WITHOUT
 
 
 class Read:
-    """The sentences read so far: the number and place of the first like it, and whether its beginning tells the sense."""
+    """The sentences read so far: number and place of the first like it, and whether its beginning tells the sense."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -71,7 +72,8 @@ def reading(folder: Path) -> Iterator[Read]:
             yield Read(connection)
     except (sqlite3.Error, OSError) as error:
         raise InputError(
-            f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder with --out, and run "
+            f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder "
+            "with --out, and run "
             "the same command again."
         ) from error
 
@@ -92,7 +94,9 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What decides the numbers beside model and sentences: the seed of splits and donors, and the sizes of samples and blocks."""
+    """What decides the numbers beside model and sentences: the seed of splits and donors, and the sizes of samples and
+    blocks.
+    """
 
     seed: int = 0
     fit_most: int = 512
@@ -150,7 +154,9 @@ def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: b
 
 
 def read_index(folder: Path) -> dict[str, Any] | None:
-    """The index of rows that were dealt out completely, with the sha256 of every file of rows; None where there is none."""
+    """The index of rows that were dealt out completely, with the sha256 of every file of rows; None where there is
+    none.
+    """
     receipt = shards.done(folder, INDEX)
     if receipt is None:
         return None
@@ -247,7 +253,9 @@ def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
 
 
 def usable_senses(about: Record) -> list[str]:
-    """The senses of a word that have enough sentences to fit on and somebody to give; fewer than two cannot be compared."""
+    """The senses of a word that have enough sentences to fit on and somebody to give; fewer than two cannot be
+    compared.
+    """
     enough = [sense for sense, (count, _) in about["fit"].items() if count >= MIN_PER_SENSE]
     return sorted(sense for sense in enough if about["donors"].get(sense))
 
@@ -292,6 +300,8 @@ def require_something(index: dict[str, Any]) -> None:
         return
     word, about = next(iter(index["words"].items()))
     raise InputError(
-        f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two senses with at least {MIN_PER_SENSE} "
-        f"sentences in the {FIT} part and one in the {REPORT} part ({word!r} has {about['senses']}); give more sentences."
+        f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two senses with at "
+        f"least {MIN_PER_SENSE} "
+        f"sentences in the {FIT} part and one in the {REPORT} part ({word!r} has {about['senses']}); give more "
+        "sentences."
     )

@@ -1,7 +1,8 @@
 """Pass one: what one word is measured along, fitted on its fit part, and the donors of its swaps.
 
-The read-out depth, the sense axes and the heads' own directions are those of the study (`probe.stats.axes`); donors are sentences
-of the report part, never measured in their own swap. Everything is tensors, kept as safetensors: nothing is ever unpickled.
+The read-out depth, the sense axes and the heads' own directions are those of the study (`probe.stats.axes`); donors are
+sentences of the report part, never measured in their own swap. Everything is tensors, kept as safetensors: nothing is
+ever unpickled.
 """
 
 import json
@@ -33,11 +34,11 @@ Weights = replay.Weights | General
 class WordAxes:
     """What a word is measured along; `pair` counts the unordered pairs of `senses`, which are in alphabetical order.
 
-    `u: pair d_model`, unit length · `gap: pair` · `centre: pair stage`, <midpoint, u> for the token embedding (stage 0), then
-    depths 0, 1, ... · `own: pair layer head d_head` and `own_centre: pair layer head`: a head's score z · own - own_centre is
-    about +1/2 for the pair's first sense, -1/2 for the second · `donor_z: donor layer head d_head`, `donor_coordinate: donor
-    pair`, `donor_sense: donor`, the number of the sense · `donors`: the draws of the donors · `by_depth: depth`, the AUROCs
-    that `depth` was chosen by.
+    `u: pair d_model`, unit length · `gap: pair` · `centre: pair stage`, <midpoint, u> for the token embedding (stage
+    0), then depths 0, 1, ... · `own: pair layer head d_head` and `own_centre: pair layer head`: a head's score z · own
+    - own_centre is about +1/2 for the pair's first sense, -1/2 for the second · `donor_z: donor layer head d_head`,
+    `donor_coordinate: donor pair`, `donor_sense: donor`, the number of the sense · `donors`: the draws of the donors ·
+    `by_depth: depth`, the AUROCs that `depth` was chosen by.
     """
 
     senses: tuple[str, ...]
@@ -97,7 +98,9 @@ def _take(states: TargetStates, rows: Sequence[int]) -> TargetStates:
 
 
 def read_words(model: Model, records: Sequence[Record]) -> tuple[dict[str, Reading], dict[int, str]]:
-    """The records of every word that the model can read, read together, and why each of the others, by its number, is not."""
+    """The records of every word that the model can read, read together, and why each of the others, by its number, is
+    not.
+    """
     by_word: dict[str, list[Record]] = {}
     for record in records:
         by_word.setdefault(record["word"], []).append(record)
@@ -118,7 +121,9 @@ def read_words(model: Model, records: Sequence[Record]) -> tuple[dict[str, Readi
 
 
 def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, seed: int) -> WordAxes | None:
-    """The axes of one word from its fit sentences and donors; None where fewer than two senses are left that fit the model."""
+    """The axes of one word from its fit sentences and donors; None where fewer than two senses are left that fit the
+    model.
+    """
     weights = read_whole(model)
     fit, donors = (
         _read(model, [r for r in records if r["part"] == part and r["sense"] in usable]) for part in (FIT, DONOR)
@@ -181,8 +186,8 @@ def _centres(states: TargetStates, labels: Sequence[str], axes: Sequence[Axis]) 
 def _own(weights: Weights, z: Tensor, labels: Sequence[str], pair: tuple[str, str]) -> tuple[Tensor, Tensor]:
     """Each head's own direction as coefficients of z, scaled so that the fit means score +1/2 and -1/2.
 
-    The scores of `senses.own_direction_scores` are affine in the write, so its coefficients are read off at the origin and at
-    the unit vectors.
+    The scores of `senses.own_direction_scores` are affine in the write, so its coefficients are read off at the origin
+    and at the unit vectors.
     """
     rows = _rows_of(labels, pair)
     a, b = (senses.write_coordinates(z[chosen], weights) for chosen in rows)  # layer head n d_head
@@ -200,7 +205,9 @@ def _own(weights: Weights, z: Tensor, labels: Sequence[str], pair: tuple[str, st
 
 
 def to_bytes(axes: WordAxes) -> bytes:
-    """The axes as a safetensors file, the same bytes from the same axes (of several entries of text the order would vary)."""
+    """The axes as a safetensors file, the same bytes from the same axes (of several entries of text the order would
+    vary).
+    """
     about = {"senses": axes.senses, "depth": axes.depth, "donors": axes.donors}
     return save({name: getattr(axes, name).contiguous() for name in TENSORS}, metadata={"about": json.dumps(about)})
 

@@ -1,10 +1,11 @@
 """Pass two: the tables of one block of rows, a pure function of the model, the rows and the axes of their words.
 
-Everything is said from the sentence's own sense towards `other`, the sense of its donor, drawn with the sentence's own random
-number: coordinates are about +1/2 at the mean of its own sense and -1/2 at that of the other, `axis` is what a head wrote
-towards its own sense, and `swap` how far the word moves towards the other when the head's output is the donor's. All three
-are fractions of the gap between the two senses on the fit part. The mean of `swap` over the sentences of both senses, divided by
-that of the sentences' `gap`, is the swap effect E; with `same_sense` subtracted, the net effect.
+Everything is said from the sentence's own sense towards `other`, the sense of its donor, drawn with the sentence's own
+random number: coordinates are about +1/2 at the mean of its own sense and -1/2 at that of the other, `axis` is what a
+head wrote towards its own sense, and `swap` how far the word moves towards the other when the head's output is the
+donor's. All three are fractions of the gap between the two senses on the fit part. The mean of `swap` over the
+sentences of both senses, divided by that of the sentences' `gap`, is the swap effect E; with `same_sense` subtracted,
+the net effect.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,9 @@
-"""A sweep from files to shards: rows dealt out, pass one, pass two, manifest. Whatever was finished before is not done again.
+"""A sweep from files to shards: rows dealt out, pass one, pass two, manifest. Whatever was finished before is not done
+again.
 
     DIR/manifest.json            what the sweep in DIR is, and its counts
-    DIR/set-KEY/                 one set of shards; KEY is made of weights, code version, options and the sentences' bytes
+    DIR/set-KEY/                 one set of shards; KEY is made of weights, code version, options and the sentences'
+    bytes
         heads/*.parquet          one row per measured sentence and head
         sentences/*.parquet      one row per row read, each exactly once, with what became of it
         rows/ axes/ receipts/    the blocks of rows, what they are measured along, and what is done
@@ -63,7 +65,8 @@ def sweep(
 ) -> Sweep:
     """Measure every sentence of the files behind `paths` with `model`, a name or folder that every worker can load.
 
-    Raises InputError for what cannot be read or written, ModelError and CrossCheckError for a model that cannot be trusted.
+    Raises InputError for what cannot be read or written, ModelError and CrossCheckError for a model that cannot be
+    trusted.
     """
     options, step = options or Options(), step or (lambda stage, done, of: None)
     files = sources([Path(path) for path in paths])
@@ -192,7 +195,9 @@ def _pass(run: Engine, job: Job, wanted: Sequence[Unit], shown: tuple[Step, str]
 
 
 def _counts(index: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """How many sentences went in, what became of them, and that nothing is lost. Raises ProbeError when it does not add up."""
+    """How many sentences went in, what became of them, and that nothing is lost. Raises ProbeError when it does not add
+    up.
+    """
     parts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for receipt in receipts:

@@ -1,9 +1,9 @@
 """One unit of a sweep, made where its key is sent, in this process or by the workers of Dask: the tables are the same.
 
-A unit is the axes of a word, or the shard of a block. A worker gets a folder, a model and a key, and answers with the unit's
-receipt; rows and numbers stay in the folder. Each process loads the model once, and runs torch in one thread: what two threads
-would add up in another order, every worker adds up alike. A failure that a user can mend arrives as the sentence it was; a cluster
-that is lost becomes one, and what its workers finished stays finished.
+A unit is the axes of a word, or the shard of a block. A worker gets a folder, a model and a key, and answers with the
+unit's receipt; rows and numbers stay in the folder. Each process loads the model once, and runs torch in one thread:
+what two threads would add up in another order, every worker adds up alike. A failure that a user can mend arrives as
+the sentence it was; a cluster that is lost becomes one, and what its workers finished stays finished.
 """
 
 import logging
@@ -60,7 +60,9 @@ FIT_UNIT, SHARD = "axes", "shard"
 
 
 def units(set_key: str, index: Record) -> tuple[list[Unit], list[Unit]]:
-    """The units of both passes. A shard is named by the set, the rows of its block, and the rows that its words are fitted on."""
+    """The units of both passes. A shard is named by the set, the rows of its block, and the rows that its words are
+    fitted on.
+    """
     words = index["words"]
     usable = {word: usable_senses(about) for word, about in words.items()}
     fits = [
@@ -141,11 +143,14 @@ def _axes(folder: str, key: str) -> WordAxes | None:
 
 
 def the_model(job: Job) -> Model:
-    """The model of the job, loaded once in this process; raises ModelError where its weights are not those of the sweep."""
+    """The model of the job, loaded once in this process; raises ModelError where its weights are not those of the
+    sweep.
+    """
     model = _loaded(job.model)
     if model.origin.sha256 != job.weights_sha256:
         raise ModelError(
-            f"Loading {job.model} for the sweep: its weights are not those that the sweep was started with; give every worker the "
+            f"Loading {job.model} for the sweep: its weights are not those that the sweep was started with; "
+            "give every worker the "
             "same model, or start another sweep."
         )
     return model
@@ -185,9 +190,9 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPEN
 def engine(name: str, scratch: Path, *, scheduler: str | None = None, workers: int | None = None) -> Iterator[Engine]:
     """The engine of this name, with its workers while it is used.
 
-    `scratch`: where own workers may keep what they need, in a folder that nobody else can open · `scheduler`: the address of a
-    running Dask scheduler; without one, `workers` processes on this machine (one per processor). Raises InputError for an unknown
-    engine, where Dask is not installed, and where the scheduler is not there.
+    `scratch`: where own workers may keep what they need, in a folder that nobody else can open · `scheduler`: the
+    address of a running Dask scheduler; without one, `workers` processes on this machine (one per processor). Raises
+    InputError for an unknown engine, where Dask is not installed, and where the scheduler is not there.
     """
     if name == LOCAL:
         yield in_process
@@ -212,7 +217,8 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError(
-            "Sweeping with the engine 'dask': Dask is not installed; install it with pip install 'probe[cluster]', or use "
+            "Sweeping with the engine 'dask': Dask is not installed; install it with pip install "
+            "'probe[cluster]', or use "
             "--engine local, which needs nothing."
         ) from error
     with (
@@ -236,7 +242,8 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
         except (OSError, TimeoutError, ValueError) as error:
             where = scheduler or HERE
             raise InputError(
-                f"Sweeping with Dask at {where}: no scheduler answers there ({str(error)[:100]}); start one with `dask scheduler`, "
+                f"Sweeping with Dask at {where}: no scheduler answers there ({str(error)[:100]}); start one "
+                "with `dask scheduler`, "
                 "or leave --scheduler away to use this machine."
             ) from error
         if scheduler is not None:
@@ -248,7 +255,9 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
 
 
 def _settings() -> dict[str, Any]:
-    """Dask's settings for workers that compute: one thread each, no heap trimming, and patience with workers that are killed."""
+    """Dask's settings for workers that compute: one thread each, no heap trimming, and patience with workers that are
+    killed.
+    """
     import dask
 
     environment = dict(dask.config.get("distributed.nanny.pre-spawn-environ", {}))
@@ -279,12 +288,14 @@ def _on_cluster(client: "Client", job: Job, units: Sequence[Unit]) -> Iterator[R
             future.release()
     except KilledWorker as error:
         raise InputError(
-            f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers ({str(error)[:80]}), for want of memory perhaps; "
+            f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers ({str(error)[:80]}), for want "
+            "of memory perhaps; "
             "use fewer workers, and run the same command again (finished shards are kept)."
         ) from error
     except (CancelledError, FutureCancelledError, OSError, TimeoutError) as error:
         raise InputError(
-            f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the same command again when it is "
+            f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the same command "
+            "again when it is "
             "back, or with --engine local (finished shards are kept)."
         ) from error
     finally:

@@ -1,9 +1,9 @@
 """Files of sentences read row by row, in memory that does not grow with the file: the one reader of every command.
 
-JSONL, CSV, TSV, Parquet, word folders of CoarseWSD-20, and folders of these. Only the form is judged here: a row that cannot be
-cut carries the reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong. A file without rows,
-or without the columns, is refused as a whole, and so is what could not be read in little memory: a line of more than
-LONGEST_LINE characters, and anything that is not a regular file.
+JSONL, CSV, TSV, Parquet, word folders of CoarseWSD-20, and folders of these. Only the form is judged here: a row that
+cannot be cut carries the reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong.
+A file without rows, or without the columns, is refused as a whole, and so is what could not be read in little memory: a
+line of more than LONGEST_LINE characters, and anything that is not a regular file.
 """
 
 import csv
@@ -47,7 +47,8 @@ class Source:
 
 
 def sources(paths: Sequence[Path]) -> list[Source]:
-    """The files behind the paths given, in order: a folder of files gives its readable ones, by name, folders in it too.
+    """The files behind the paths given, in order: a folder of files gives its readable ones, by name, folders in it
+    too.
 
     Raises InputError for a path that is not there, a folder without a readable file, and what is no regular file.
     """
@@ -70,7 +71,8 @@ def _behind(path: Path) -> Iterator[Source]:
     files = [] if words else sorted(file for file in inside if file.suffix.lower() in READERS)
     if not words and not files:
         raise InputError(
-            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)}, and no folder in it is a "
+            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)}, and no "
+            "folder in it is a "
             f"CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
         )
     for place in words or files:
@@ -91,11 +93,11 @@ def sha256_of(source: Source) -> str:
     return _sha256_of_sums((name, _file_sha256(source.place / name)) for name in names)
 
 
-def sha256_of_all(found: Sequence[Source]) -> str:
+def sha256_of_all(files: Sequence[Source]) -> str:
     """The sha256 of one source, or of the names and sums of several."""
-    if len(found) == 1:
-        return sha256_of(found[0])
-    return _sha256_of_sums((source.name, sha256_of(source)) for source in found)
+    if len(files) == 1:
+        return sha256_of(files[0])
+    return _sha256_of_sums((source.name, sha256_of(source)) for source in files)
 
 
 def _sha256_of_sums(sums: Iterator[tuple[str, str]]) -> str:
@@ -155,12 +157,13 @@ def _unreadable(place: Path, error: OSError) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"Reading sentences from {place}: there is no such file; give the path of {FORMS}.")
     return InputError(
-        f"Reading sentences from {place}: it cannot be opened ({error.strerror or error}); make it readable or give another."
+        f"Reading sentences from {place}: it cannot be opened ({error.strerror or error}); make it readable or "
+        "give another."
     )
 
 
 def _lines(place: Path, newline: str) -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends, as `newline` of `open` has it; raises InputError for too long a line."""
+    """The lines of a UTF-8 file with their ends, `newline` as in `open`; raises InputError for too long a line."""
     _require_content(place)
     number = 0
     try:
@@ -169,7 +172,8 @@ def _lines(place: Path, newline: str) -> Iterator[str]:
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise InputError(
-                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, expected one sentence "
+                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, "
+                        "expected one sentence "
                         "per line; split the line and read it again."
                     )
                 yield line
@@ -315,7 +319,8 @@ def _splits(folder: Path) -> list[str]:
     splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
     if not splits:
         raise InputError(
-            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at least one; "
+            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at "
+            "least one; "
             "give a complete CoarseWSD-20 word folder."
         )
     return splits

@@ -1,7 +1,8 @@
 """Sentences with one marked word: the record, and what turns a file of rows into checked records.
 
-A row that cannot be used stops the reading with its place and its reason. A row that a rule leaves out (a repetition, another
-word than the one asked for) is counted with the rule, so that the rows used and the rows left out always add up to the file.
+A row that cannot be used stops the reading with its place and its reason. A row that a rule leaves out (a repetition,
+another word than the one asked for) is counted with the rule, so that the rows used and the rows left out always add up
+to the file.
 """
 
 import math
@@ -16,7 +17,7 @@ from probe.text.files import COLUMNS, REQUIRED, Row, Source, last_name, sha256_o
 
 LEXICON = "the lexicon of probe"
 REPEATS = "repeats the sentence, span and sense of"
-# A text of 100,000 characters is longer than any window that is read here, and cheap to refuse before it is cut into tokens.
+# Longer than any window that is read here, and cheap to refuse before the text is cut into tokens.
 LONGEST_TEXT = 100_000
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
@@ -28,11 +29,11 @@ _NAMES = ("frame", "pair")
 class Sentence:
     """One sentence and the place of the ambiguous word in it.
 
-    `start` and `end` are the characters of the word in `text`, which may be a form that contains `word` (apples); `cue_start`
-    and `cue_end` those of the word that tells the sense, where it is known. Two sentences with the same `pair` are aligned:
-    they differ in the cue only. `distance` is the number of tokens from the cue to the word (1: directly before), 4 standing
-    for 4 and more. `where` is the file and the row it was read from; sentences that differ in it alone are equal. Raises
-    InputError for an empty text, word or sense, or a span outside the text.
+    `start` and `end` are the characters of the word in `text`, which may be a form that contains `word` (apples);
+    `cue_start` and `cue_end` those of the word that tells the sense, where it is known. Two sentences with the same
+    `pair` are aligned: they differ in the cue only. `distance` is the number of tokens from the cue to the word (1:
+    directly before), 4 standing for 4 and more. `where` is the file and the row it was read from; sentences that differ
+    in it alone are equal. Raises InputError for an empty text, word or sense, or a span outside the text.
     """
 
     word: str
@@ -100,9 +101,9 @@ class Corpus:
 def read_sentences(path: str | Path, *, word: str | None = None) -> Corpus:
     """The sentences of a JSONL, CSV, TSV or Parquet file, of a CoarseWSD-20 word folder, or of a folder of these.
 
-    Only those of `word` if given. Columns: word, sense, text, start, end (characters), and optionally frame, pair, cue_start,
-    cue_end, distance, split; others are ignored. Raises InputError, naming the file, the place and the reason, when anything
-    cannot be read as it stands.
+    Only those of `word` if given. Columns: word, sense, text, start, end (characters), and optionally frame, pair,
+    cue_start, cue_end, distance, split; others are ignored. Raises InputError, naming the file, the place and the
+    reason, when anything cannot be read as it stands.
     """
     place = Path(path)
     files = sources([place])
@@ -128,7 +129,7 @@ def read_sentences(path: str | Path, *, word: str | None = None) -> Corpus:
 
 
 def stream_sentences(files: Sequence[Source]) -> Iterator[tuple[Source, str, Sentence]]:
-    """Source, place and sentence of every row, until the first bad one. Raises InputError at the end, naming that one."""
+    """Source, place and sentence of every row up to the first bad one, which the InputError at the end names."""
     first, bad, rows = None, 0, 0
     for source in files:
         for row in stream(source):
@@ -169,7 +170,7 @@ def _name(value: object) -> object:
 
 
 def _number(value: object) -> object:
-    """A whole number from its text or from a float without fraction (tables with gaps store those); else what it was."""
+    """A whole number from its text or a float without fraction (tables with gaps store those); else what it was."""
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value.strip().partition(".")[0])
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,13 +1,15 @@
-"""Which sentences are fitted on, ranked on, tested and reported: dealt out so that nothing is known by its frame or its cue.
+"""Which sentences are fitted on, ranked on, tested and reported: dealt out so that nothing is known by its frame or its
+cue.
 
     fit      directions, read-out depth, scaling
     select   the order of heads, wherever a set of leading heads is taken
     report   effects, intervals, curves: nothing reported was fitted or ranked on the same sentence
 
-Everywhere a split that the file gives is kept, frames and cue words go to one side as a whole, and a sentence whose frame and
-cue fall apart is on neither. Three ways of dealing share these pieces and are three because they must keep different things:
-`split` parts a study's sentences once, in shares, and no pair is torn; `plan` tests every sentence of an evaluation once, in
-folds; `Rule` parts a corpus that is never held, by hashes, so that neither the order of its rows nor their number matters.
+Everywhere a split that the file gives is kept, frames and cue words go to one side as a whole, and a sentence whose
+frame and cue fall apart is on neither. Three ways of dealing share these pieces and are three because they must keep
+different things: `split` parts a study's sentences once, in shares, and no pair is torn; `plan` tests every sentence of
+an evaluation once, in folds; `Rule` parts a corpus that is never held, by hashes, so that neither the order of its rows
+nor their number matters.
 """
 
 import heapq
@@ -26,12 +28,12 @@ FIT, SELECT, REPORT = PARTS = ("fit", "select", "report")
 TURNS = (REPORT, FIT, REPORT, SELECT, FIT, REPORT)
 GIVEN_PARTS = {"fit": FIT, "train": FIT, "select": SELECT, "report": REPORT, "test": REPORT}
 GIVEN = "the split given in the file"
-MIN_PER_SENSE = 4
+MIN_PER_SENSE = 4  # three folds choose the read-out depth, and each needs a sentence of every sense on either side
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which part each sentence belongs to (None: it would link two parts, so it is in none), and how that was decided."""
+    """Which part each sentence belongs to (None: in none, for it would link two), and how that was decided."""
 
     parts: tuple[str | None, ...]
     design: str
@@ -43,9 +45,9 @@ class Split:
 def split(sentences: Sequence[Sentence], *, seed: int) -> Split:
     """Part the sentences of one word into fit, select and report so that no frame and no cue word stands in two parts.
 
-    Where the file gives a split it is kept (train is fit, test is report). Sentences whose frame falls into one part and
-    whose cue into another are in none. Without frames and cues the split is by pair, or by sentence within each sense.
-    Raises InputError when a sense keeps fewer than MIN_PER_SENSE sentences to fit on or to report on.
+    Where the file gives a split it is kept (train is fit, test is report). Sentences whose frame falls into one part
+    and whose cue into another are in none. Without frames and cues the split is by pair, or by sentence within each
+    sense. Raises InputError when a sense keeps fewer than MIN_PER_SENSE sentences to fit on or to report on.
     """
     given = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
     if any(given):
@@ -74,7 +76,9 @@ def _agreed(votes: Sequence[str | None]) -> str | None:
 def _deal(
     groups: Sequence[Hashable], rng: np.random.Generator, strata: Sequence[Sentence] | None = None
 ) -> list[str | None] | None:
-    """Deal whole groups out to the parts in a shuffled order, as TURNS says; None where there are not two groups to part."""
+    """Deal whole groups out to the parts in a shuffled order, as TURNS says; None where there are not two groups to
+    part.
+    """
     if any(group is None for group in groups):
         return None
     order = sorted(set(groups), key=str)
@@ -89,7 +93,9 @@ def _deal(
 
 
 def linked_cues(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """A group per cue word; cue words that share a pair are one group, so that no pair is torn apart. None: no cue given."""
+    """A group per cue word; cue words that share a pair are one group, so that no pair is torn apart. None: no cue
+    given.
+    """
     cues = [sentence.cue_word for sentence in sentences]
     if None in cues:
         return [None] * len(sentences)
@@ -127,8 +133,10 @@ def _require_enough(sentences: Sequence[Sentence], split: Split) -> None:
             if count < MIN_PER_SENSE:
                 each = ", ".join(f"{sum(one.sense == name for one in sentences)} of {name!r}" for name in named)
                 raise InputError(
-                    f"Splitting the sentences of {sentences[0].word!r} {split.design}: the {part} part got {count} of sense "
-                    f"{sense!r}, expected at least {MIN_PER_SENSE}, of {each} in all; give about a dozen or more of every sense."
+                    f"Splitting the sentences of {sentences[0].word!r} {split.design}: the {part} part got "
+                    f"{count} of sense "
+                    f"{sense!r}, expected at least {MIN_PER_SENSE}, of {each} in all; give about a dozen or "
+                    "more of every sense."
                 )
 
 
@@ -169,9 +177,11 @@ class Plan:
 
 
 def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Plan:
-    """Hold out the sentences of one word: train and test where both are given, else in folds that share no frame and no cue.
+    """Hold out the sentences of one word: train and test where both are given, else in folds that share no frame and no
+    cue.
 
-    What cannot be learned and tested apart is left out with the reason; a plan of a word with nothing left has no holdouts.
+    What cannot be learned and tested apart is left out with the reason; a plan of a word with nothing left has no
+    holdouts.
     """
     parts = [SIDES.get(GIVEN_PARTS.get(sentence.split or "", "")) for sentence in sentences]
     if {"train", "test"} <= set(parts):
@@ -230,7 +240,9 @@ def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
 def _cells(
     factors: Sequence[Groups], labels: Sequence[str], seed: int, folds: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(train, test) for every combination of the factors' folds that has sentences; train differs from it in all factors."""
+    """(train, test) for every combination of the factors' folds that has sentences; train differs from it in all
+    factors.
+    """
     rng = np.random.default_rng(seed)
     keys = list(zip(*(_fold_of(groups, labels, folds, rng) for groups in factors), strict=True))
     return [
@@ -243,7 +255,7 @@ def _cells(
 
 
 def _fold_of(groups: Groups, labels: Sequence[str], folds: int, rng: np.random.Generator) -> list[int]:
-    """A fold per row: whole groups, large ones first, each to the fold that has least of the group's own senses so far."""
+    """A fold per row: whole groups, large ones first, each to the fold that has least of the group's senses so far."""
     order = sorted(set(groups), key=str)
     senses = sorted(set(labels))
     counts = np.zeros((len(order), len(senses)))
@@ -269,7 +281,9 @@ CROSSING = "its frame is on one side of the split and its cue on the other"
 
 @dataclass
 class Smallest:
-    """The smallest distinct hashes seen, at most `most`: a uniform sample of the names behind them (Bar-Yossef et al. 2002)."""
+    """The smallest distinct hashes seen, at most `most`: a uniform sample of the names behind them (Bar-Yossef et al.
+    2002).
+    """
 
     most: int = GROUPS * SHARE
     heap: list[int] = field(default_factory=list)
@@ -284,7 +298,9 @@ class Smallest:
             self.known.discard(-heapq.heappop(self.heap))
 
     def limit(self) -> int | None:
-        """The largest hash that is fitted on: a third of the groups, at most GROUPS. None where there are not two to part."""
+        """The largest hash that is fitted on: a third of the groups, at most GROUPS. None where there are not two to
+        part.
+        """
         if len(self.heap) < 2:
             return None
         return sorted(self.known)[min(-(-len(self.heap) // SHARE), GROUPS) - 1]
@@ -315,7 +331,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """How the sentences of one word are parted: as given, or by the hashes up to which a frame, a cue, a sentence is fitted on.
+    """How the sentences of one word are parted: as given, or by the hashes up to which a frame, a cue, a sentence is
+    fitted on.
 
     Cue words that share a pair are not kept together, because donors are drawn and not paired.
     """

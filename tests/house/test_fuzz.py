@@ -1,4 +1,6 @@
-"""Hostile input at every door, a few hundred cases each, and the ones by name that once were, or could have been, trouble."""
+"""Hostile input at every door, a few hundred cases each, and the ones by name that once were, or could have been,
+trouble.
+"""
 
 import csv
 import json

@@ -1,4 +1,6 @@
-"""Sweeps in one process: the numbers are the study's, every row is there once, what is done is kept, what is damaged is made again."""
+"""Sweeps in one process: the numbers are the study's, every row is there once, what is done is kept, what is damaged is
+made again.
+"""
 
 import json
 import random
@@ -328,7 +330,8 @@ def test_a_bad_row_stops_before_anything_is_measured(tmp_path, folder):
     with pytest.raises(InputError) as caught:
         sweep(str(folder), [given], tmp_path / "out", options=SMALL)
     assert str(caught.value) == (
-        f"Reading {given}, line 51: the word is at characters 2 to 60, expected a span within the 6 characters of the text "
+        f"Reading {given}, line 51: the word is at characters 2 to 60, expected a span within the 6 characters "
+        "of the text "
         "(2 of 52 rows are bad); correct the file and read it again."
     )
     assert not list((tmp_path / "out").rglob("*.parquet"))

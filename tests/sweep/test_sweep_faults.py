@@ -1,4 +1,6 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind. `python tests/campaign/kill_campaign.py` runs many."""
+"""What kills a sweep and loses nothing: real processes, one of each kind. `python tests/campaign/kill_campaign.py` runs
+many.
+"""
 
 import subprocess
 import sys
@@ -76,7 +78,8 @@ def test_without_dask_the_engine_says_what_to_install(tmp_path):
     make_corpus(tmp_path / "s.jsonl", 60)
     code = (
         "import sys; sys.modules['distributed'] = None\n"
-        f"sys.argv = ['probe', 'sweep', '--model', {str(tmp_path / 'model')!r}, '--sentences', {str(tmp_path / 's.jsonl')!r},"
+        f"sys.argv = ['probe', 'sweep', '--model', {str(tmp_path / 'model')!r}, '--sentences', "
+        f"{str(tmp_path / 's.jsonl')!r},"
         f" '--out', {str(tmp_path / 'out')!r}, '--engine', 'dask']\n"
         "from probe.cli import main\nmain()"
     )

@@ -341,8 +341,8 @@ def test_a_bad_json_row_stops_the_reading(tmp_path: Path, change: Mapping[str, o
 def test_a_row_without_a_field_that_others_have(tmp_path: Path) -> None:
     place = write(tmp_path / "mine.jsonl", [BANK, {"word": "bank"}])
     assert (
-        fails(place)
-        == f"Reading {place}, line 2: sense is missing, expected text (1 of 2 rows is bad); correct the file and read it again."
+        fails(place) == f"Reading {place}, line 2: sense is missing, expected text (1 of 2 rows is bad); "
+        "correct the file and read it again."
     )
 
 
@@ -378,7 +378,8 @@ def test_a_quote_that_is_never_closed(tmp_path: Path) -> None:
     place = tmp_path / "mine.tsv"
     place.write_text('word\tsense\ttext\tstart\tend\nbank\t1\t"The bank\t5\t9\nbank\t1\tThe bank\t4\t8\n')
     assert fails(place) == (
-        f"Reading {place}, line 2: the quotes or the fields cannot be read (unexpected end of data), expected a closed field "
+        f"Reading {place}, line 2: the quotes or the fields cannot be read (unexpected end of data), expected a "
+        "closed field "
         "(1 of 1 rows is bad); correct the file and read it again."
     )
 
@@ -386,7 +387,8 @@ def test_a_quote_that_is_never_closed(tmp_path: Path) -> None:
 def test_a_bad_parquet_row_is_named_by_its_number(tmp_path: Path) -> None:
     place = write(tmp_path / "mine.parquet", [BANK, MOLE | {"end": 60}])
     assert fails(place) == (
-        f"Reading {place}, row 2: the word is at characters 2 to 60, expected a span within the 7 characters of the text "
+        f"Reading {place}, row 2: the word is at characters 2 to 60, expected a span within the 7 characters of "
+        "the text "
         "(1 of 2 rows is bad); correct the file and read it again."
     )
 

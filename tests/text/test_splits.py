@@ -134,7 +134,9 @@ def test_too_few_sentences_are_said_in_one_sentence():
     with pytest.raises(InputError) as error:
         splits.split(without(few, "frame", "pair", "cue_start", "cue_end"), seed=0)
     assert str(error.value) == (
-        "Splitting the sentences of 'lock' by sentence (no frames or cue spans were given): the fit part got 1 of sense "
-        f"'canal', expected at least {MIN_PER_SENSE}, of 2 of 'canal', {len(few) - 2} of 'door' in all; give about a dozen or more of "
+        "Splitting the sentences of 'lock' by sentence (no frames or cue spans were given): the fit part got 1 "
+        "of sense "
+        f"'canal', expected at least {MIN_PER_SENSE}, of 2 of 'canal', {len(few) - 2} of 'door' in all; give "
+        "about a dozen or more of "
         "every sense."
     )

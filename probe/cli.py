@@ -27,6 +27,7 @@ PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
 # Who reads beside whom the sentences whose cue comes after the word.
 COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
+FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
 ModelOption = Annotated[str, typer.Option("--model", help="An embedded name, a hub name or a folder.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -46,9 +47,7 @@ def report(
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Words to study; bank, mole and apple by default.")
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
-    sentences: Annotated[
-        Path | None, typer.Option(help="Your own sentences: JSONL, CSV, TSV, Parquet or a CoarseWSD-20 word folder.")
-    ] = None,
+    sentences: Annotated[Path | None, typer.Option(help=f"Your own sentences: {FORMS}")] = None,
     out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
     seed: Annotated[
         int, typer.Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")
@@ -186,7 +185,7 @@ def check(
 def evaluate(
     sentences: Annotated[
         Path,
-        typer.Option(help="Labelled sentences: JSONL, CSV, TSV, Parquet, or one or several CoarseWSD-20 word folders."),
+        typer.Option(help=f"Labelled sentences: {FORMS}"),
     ],
     model: ModelOption = DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option(help="A folder to write the tables and a manifest into.")] = None,
@@ -222,7 +221,7 @@ def evaluate(
 def sweep(
     sentences: Annotated[
         list[Path],
-        typer.Option(help="Labelled sentences: JSONL, CSV, TSV, Parquet, CoarseWSD-20 folders, or folders of files."),
+        typer.Option(help=f"Labelled sentences: {FORMS}"),
     ],
     out: Annotated[Path, typer.Option(help="The folder of the shards; what is finished there is kept.")],
     more: Annotated[

@@ -27,7 +27,7 @@ from probe.study.columns import METHODS, rounded
 from probe.study.material import Task
 from probe.study.nearest import Answers, Labels, accuracy, angle_gap, answer, macro_f1, numbered
 from probe.study.study import Progress
-from probe.text.lexicon import Corpus
+from probe.text.sentences import Corpus
 
 REASONS = 5
 

@@ -21,7 +21,7 @@ from probe.model.load import Model
 from probe.model.tokens import Placed, Tokens, find_word, in_order, positions_of_span, tokenize
 from probe.model.trace import target_states
 from probe.text import splits
-from probe.text.lexicon import Corpus, LeftOut, Sentence
+from probe.text.sentences import Corpus, LeftOut, Sentence
 from probe.text.splits import Plan
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"

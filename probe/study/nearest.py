@@ -31,7 +31,7 @@ from torch import Tensor
 from probe.stats.resampling import Array
 from probe.study.material import Task
 from probe.text import splits
-from probe.text.lexicon import Sentence
+from probe.text.sentences import Sentence
 from probe.text.splits import Holdout
 
 Labels = NDArray[np.int64]

@@ -9,12 +9,11 @@ Memory grows with the number of words and senses, not with that of sentences: re
 are kept in a temporary SQLite file, readable by its owner only and removed at the end.
 """
 
-import heapq
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +25,7 @@ from probe.sweep import shards
 from probe.sweep.shards import SCRATCH
 from probe.text.files import COLUMNS, Source
 from probe.text.sentences import REPEATS, Sentence, stream_sentences
-from probe.text.splits import FIT, MIN_PER_SENSE, REPORT, Rule, Seen
+from probe.text.splits import FIT, MIN_PER_SENSE, REPORT, Rule, Seen, Smallest
 
 _TABLES = """
 PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
@@ -104,32 +103,7 @@ class Options:
     block: int = 1024
 
 
-@dataclass
-class Sample:
-    """The `most` records with the smallest hashes (`probe.text.splits.Smallest` keeps the hashes alone)."""
-
-    most: int
-    heap: list[tuple[int, int, Record]] = field(default_factory=list)
-
-    def add(self, value: int, record: Record) -> None:
-        item = (-value, -record["sentence"], record)
-        if len(self.heap) < self.most:
-            heapq.heappush(self.heap, item)
-        else:
-            heapq.heappushpop(self.heap, item)
-
-    @property
-    def records(self) -> list[Record]:
-        """In order of their hashes."""
-        return [record for *_, record in sorted(self.heap, key=lambda item: item[:2], reverse=True)]
-
-
-@dataclass
-class Samples:
-    """What is fitted on and who gives, of one word, by sense."""
-
-    fit: dict[str, Sample] = field(default_factory=dict)
-    donors: dict[str, Sample] = field(default_factory=dict)
+Samples = dict[tuple[str, str], Smallest]
 
 
 def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: bool) -> dict[str, Any]:
@@ -144,7 +118,7 @@ def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: b
         rules = {word: seen.rule() for word, seen in words.items()}
         records = _parted(sources, read, (rules, options), causal=causal)
         blocks, samples = _write_blocks(records, folder, options)
-    made = {word: _write_samples(folder, word, samples.get(word, Samples())) for word in sorted(words)}
+    made = {word: _write_samples(folder, word, samples.get(word, {})) for word in sorted(words)}
     for word, about in made.items():
         about |= {"senses": dict(sorted(words[word].senses.items())), "design": rules[word].design}
     files = {name: about.pop("sha256") for about in [*blocks, *made.values()] for name in [_rows_file(about["key"])]}
@@ -210,7 +184,7 @@ def _write_blocks(
     blocks: list[Record] = []
     held = 0
     for sentence, record in records:
-        _sample(samples.setdefault(sentence.word, Samples()), record, options)
+        _sample(samples.setdefault(sentence.word, {}), record, options)
         waiting.setdefault(sentence.word, []).append(record)
         held += 1
         fullest = sentence.word if len(waiting[sentence.word]) == options.block else None
@@ -225,10 +199,11 @@ def _write_blocks(
 
 
 def _sample(samples: Samples, record: Record, options: Options) -> None:
+    """Keep the record among the word's sentences to fit on, or its donors, by sense."""
     if record["part"] is None:
         return
-    kind, most = (samples.fit, options.fit_most) if record["part"] == FIT else (samples.donors, options.donors)
-    kind.setdefault(record["sense"], Sample(most)).add(int(record["draw"], 16), record)
+    kind, most = (FIT, options.fit_most) if record["part"] == FIT else (DONOR, options.donors)
+    samples.setdefault((kind, record["sense"]), Smallest(most)).add(int(record["draw"], 16), record)
 
 
 def _write_block(folder: Path, records: list[Record]) -> Record:
@@ -238,8 +213,10 @@ def _write_block(folder: Path, records: list[Record]) -> Record:
 
 def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
     """The sentences a word is fitted on and its donors, with, by sense, how many and up to which draw."""
-    fit = {sense: sample.records for sense, sample in sorted(samples.fit.items())}
-    donors = {sense: sample.records for sense, sample in sorted(samples.donors.items())}
+    fit, donors = (
+        {sense: sample.items for (kind, sense), sample in sorted(samples.items()) if kind == wanted}
+        for wanted in (FIT, DONOR)
+    )
     records = [record for rows in fit.values() for record in rows]
     records += [record | {"part": DONOR} for rows in donors.values() for record in rows]
     key, sha256 = _write_rows(folder, records, word)

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
-from probe.text.sentences import LEXICON, Corpus, LeftOut, Sentence, read_sentences
+from probe.text.sentences import LEXICON, Corpus, LeftOut, Sentence
 
 __all__ = [
-    "Corpus",
     "Entry",
     "Frame",
-    "LeftOut",
     "Sense",
     "Sentence",
     "Showcase",
@@ -31,7 +29,6 @@ __all__ = [
     "expand",
     "frames_behind",
     "keep_one_token_cues",
-    "read_sentences",
     "sha256",
     "showcase",
     "words",

@@ -16,6 +16,7 @@ import heapq
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -281,29 +282,33 @@ CROSSING = "its frame is on one side of the split and its cue on the other"
 
 @dataclass
 class Smallest:
-    """The smallest distinct hashes seen, at most `most`: a uniform sample of the names behind them (Bar-Yossef et al.
-    2002).
+    """The `most` smallest distinct hashes seen, with what was hashed where it is given.
+
+    A uniform sample of all that was seen, whatever its order (Bar-Yossef et al. 2002).
     """
 
     most: int = GROUPS * SHARE
     heap: list[int] = field(default_factory=list)
-    known: set[int] = field(default_factory=set)
+    known: dict[int, Any] = field(default_factory=dict)
 
-    def add(self, value: int) -> None:
+    def add(self, value: int, item: Any = None) -> None:
         if value in self.known or (len(self.heap) == self.most and value >= -self.heap[0]):
             return
-        self.known.add(value)
+        self.known[value] = item
         heapq.heappush(self.heap, -value)
         if len(self.heap) > self.most:
-            self.known.discard(-heapq.heappop(self.heap))
+            del self.known[-heapq.heappop(self.heap)]
+
+    @property
+    def items(self) -> list[Any]:
+        """What was given with the hashes, in their order."""
+        return [self.known[value] for value in sorted(self.known)]
 
     def limit(self) -> int | None:
-        """The largest hash that is fitted on: a third of the groups, at most GROUPS. None where there are not two to
-        part.
-        """
-        if len(self.heap) < 2:
+        """The largest hash that is fitted on: a third of the groups, at most GROUPS. None where there are not two to part."""
+        if len(self.known) < 2:
             return None
-        return sorted(self.known)[min(-(-len(self.heap) // SHARE), GROUPS) - 1]
+        return sorted(self.known)[min(-(-len(self.known) // SHARE), GROUPS) - 1]
 
 
 @dataclass

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.errors import InputError
-from probe.text.lexicon import LeftOut, Sentence, expand, read_sentences
+from probe.text.lexicon import expand
+from probe.text.sentences import LeftOut, Sentence, read_sentences
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 BANK = {"word": "bank", "sense": "1", "text": "The river bank.", "start": 10, "end": 14}

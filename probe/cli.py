@@ -1,7 +1,8 @@
 """The command line: parse, call one library function, write.
 
-Heavy imports wait inside the commands, so `--help` is instant. Results go to standard output, progress (on a terminal only) and errors to standard error. Exit 0; 1 when a check fell
-short; 2 for bad input or a model that cannot be trusted, in one sentence; 130 when interrupted.
+Heavy imports wait inside the commands, so `--help` is instant. Results go to standard output, progress (on a terminal
+only) and errors to standard error. Exit 0; 1 when a check fell short; 2 for bad input or a model that cannot be trusted,
+in one sentence; 130 when interrupted.
 """
 
 import json
@@ -167,7 +168,7 @@ def check(
     model: ModelOption = DEFAULT_MODEL,
     as_json: JsonOption = False,
 ) -> None:
-    """The certificate: the hooked model against the same numbers from the raw weights; exit 1 when a row falls short."""
+    """The certificate: the hooked model against the numbers from the raw weights; exit 1 when a row falls short."""
     from probe.model.check import DEFAULT_TEXTS, certify
     from probe.model.load import load
 

@@ -26,8 +26,9 @@ REPORT, WALK, SWEEP = PAGES = ("ambiguity.html", "walk.html", "sweep.html")
 def write_folder(
     out: str | os.PathLike[str], pages: Mapping[str, str], *, frames: Mapping[str, pd.DataFrame], made: dict[str, Any]
 ) -> Path:
-    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added); returns the
-    folder.
+    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added).
+
+    Returns the folder.
 
     Raises InputError when the folder cannot be written.
     """
@@ -41,8 +42,9 @@ def write_folder(
 
 
 def write_evaluation(evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`; returns the
-    folder.
+    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`.
+
+    Returns the folder.
     """
     frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
     return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": command})

@@ -87,8 +87,9 @@ def is_positional(row: Evidence) -> bool:
 
 
 def _next_to_it(row: Evidence) -> dict[str, float]:
-    """The attention to the tokens next to the word; there is none to the one after it where a model cannot see that
-    far.
+    """The attention to the tokens next to the word.
+
+    There is none to the one after it where a model cannot see that far.
     """
     return {"before": row["attention_previous"], "after it": row.get("attention_next", 0.0)}
 

@@ -34,8 +34,7 @@ REASONS = 5
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Accuracy and macro-F1 as frames, their columns described in `probe.study.columns`, and the manifest of what made
-    them.
+    """Accuracy and macro-F1 as frames (`probe.study.columns` says what each column is), and what made them.
 
     `words`: one row per word, read at the depth chosen on its training sentences, with the baselines · `depths`: one
     row per word and depth · `mean`: one row per method and depth, averaged over the words · `left_out`: what was not
@@ -54,9 +53,7 @@ class Evaluation:
         return {"words": self.words, "depths": self.depths, "mean": self.mean, "left_out": self.left_out}
 
     def text_tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Header and rows of what a terminal shows: every word at its chosen depth, and the mean over the words by
-        depth.
-        """
+        """Header and rows of what a terminal shows: every word at its chosen depth, and the mean by depth."""
         counts, baselines = ["senses", "sentences", "tested", "left_out"], list(METHODS)[1:]
         words = [
             [row["word"], *(str(row[name]) for name in counts), tables.depth_label(row["depth"]), *_percent(row)]
@@ -176,9 +173,7 @@ def _scores(gold: Labels, said: Labels, prefix: str = "") -> dict[str, object]:
 
 
 def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
-    """Every method's scores averaged over the words: each depth, the depths chosen in training (no depth), the
-    baselines.
-    """
+    """Every method's scores averaged over the words: each depth, the depths chosen in training, the baselines."""
     by_depth = depths.groupby(["depth", "label"], as_index=False)[["accuracy", "macro_f1", "angle"]].mean()
     rows = []
     for method, name in METHODS.items():

@@ -1,5 +1,4 @@
-"""The sentences of one word made ready: tokenised, the word and its cue placed in tokens, and rid of what cannot be
-asked.
+"""The sentences of one word made ready: tokenised, word and cue placed in tokens, rid of what cannot be asked.
 
 What a causal model cannot know is refused rather than ranked: a sentence whose cue follows the word, and sentences of
 different senses that are identical up to the word, are left out with the reason. Nothing is left out silently.
@@ -103,8 +102,9 @@ def _why_not(model: Model, sentence: Sentence) -> str:
 
 
 def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
-    """The sentence in tokens, with the positions of its word and of its cue; what is wrong is said with its file and
-    row.
+    """The sentence in tokens, with the positions of its word and of its cue.
+
+    What is wrong is said with its file and row.
     """
     try:
         tokens = tokenize(model, sentence.text)
@@ -209,8 +209,9 @@ def _task(model: Model, word: str, sentences: Sequence[Sentence], seed: int) -> 
 
 
 def read(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
-    """Each task with its residual streams, `sentence depth d_model`; words are read together until there are LOAD
-    sentences.
+    """Each task with its residual streams, `sentence depth d_model`.
+
+    Words are read together until there are LOAD sentences.
 
     Reading words together fills the batches where each has few sentences; the next load is read when this one is used
     up.

@@ -46,8 +46,9 @@ def by_frequency(labels: Labels) -> Labels:
 
 
 def predict(resid: Tensor, labels: Labels, holdout: Holdout) -> Labels:
-    """The sense whose training mean has the largest cosine with each tested vector. `sentence depth d_model -> depth
-    test`
+    """The sense whose training mean has the largest cosine with each tested vector.
+
+    `sentence depth d_model -> depth test`
 
     `labels` are the numbers of the sentences' senses.
     """
@@ -63,8 +64,7 @@ def predict(resid: Tensor, labels: Labels, holdout: Holdout) -> Labels:
 
 
 def angle_gap(resid: Tensor, labels: Labels) -> Array:
-    """Mean angle between sentences of different senses minus that between sentences of the same sense, in degrees, by
-    depth.
+    """Mean angle between sentences of different senses minus that of the same sense, in degrees, by depth.
 
     `sentence depth d_model -> depth`. Every unordered pair of sentences counts once; missing where either kind has no
     pair.
@@ -113,8 +113,9 @@ class Answers:
 
 
 def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
-    """Test every sentence that the plan holds out, learning from its training part only. `resid: sentence depth
-    d_model`
+    """Test every sentence that the plan holds out, learning from its training part only.
+
+    `resid: sentence depth d_model`
     """
     labels = numbered(task.sentences)
     by_depth = np.zeros((resid.shape[1], len(task)), dtype=np.int64)
@@ -143,10 +144,8 @@ def numbered(sentences: Sequence[Sentence]) -> Labels:
 def choose_depth(sentences: Sequence[Sentence], resid: Tensor, *, seed: int) -> int:
     """The depth after at least one block with the best macro-F1 in folds over these sentences, the lowest of equals.
 
-    Not the rule of `axes.choose_depth`, which asks where a sense axis separates: an evaluation is read where its own score is
-    best on the training sentences, as a user of these vectors would choose.
-
-    The last depth where they are too few to be learned and tested apart. `resid: sentence depth d_model`
+    Not the rule of `axes.choose_depth`, which asks where a sense axis separates: an evaluation is read where its own
+    score is best on the training sentences, as a user of these vectors would choose. The last depth where they are too few to be learned and tested apart. `resid: sentence depth d_model`
     """
     plan = splits.plan(sentences, seed=seed, folds=INNER_FOLDS)
     if not plan.holdouts:
@@ -187,7 +186,7 @@ def left_bag(sentence: Sentence) -> Bag:
 
 
 def _words(text: str, word: str) -> Bag:
-    return tuple(found for found in re.findall(r"\w+", text.casefold()) if found != word.casefold())
+    return tuple(other for other in re.findall(r"\w+", text.casefold()) if other != word.casefold())
 
 
 def most_frequent(labels: Labels, count: int) -> Labels:
@@ -196,8 +195,9 @@ def most_frequent(labels: Labels, count: int) -> Labels:
 
 
 def predict_by_bag(bags: Sequence[Bag], labels: Labels, holdout: Holdout) -> Labels:
-    """The sense of each tested bag by a classifier of the training bags; a bag without a known word gets the most
-    frequent.
+    """The sense of each tested bag by a classifier of the training bags.
+
+    A bag without a known word gets the most frequent.
     """
     train, test = ([bags[row] for row in rows] for rows in (holdout.train, holdout.test))
     learned = labels[list(holdout.train)]

@@ -95,8 +95,9 @@ class WordResult:
 
     @cached_property
     def placed(self) -> list[Placed]:
-        """Their token ids and where their word is read, row by row; without what comes after the word if the model
-        cannot see it.
+        """Their token ids and where their word is read, row by row.
+
+        Without what comes after the word if the model cannot see it.
         """
         placed = [self.material.placed[row] for row in self.rows]
         return [Placed(ids[: at + 1], at) for ids, at in placed] if self.causal else placed

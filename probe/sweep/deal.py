@@ -93,9 +93,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What decides the numbers beside model and sentences: the seed of splits and donors, and the sizes of samples and
-    blocks.
-    """
+    """What else decides the numbers: the seed of splits and donors, and the sizes of samples and blocks."""
 
     seed: int = 0
     fit_most: int = 512
@@ -128,8 +126,9 @@ def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: b
 
 
 def read_index(folder: Path) -> dict[str, Any] | None:
-    """The index of rows that were dealt out completely, with the sha256 of every file of rows; None where there is
-    none.
+    """The index of rows that were dealt out completely, with the sha256 of every file of rows.
+
+    None where there is none.
     """
     receipt = shards.done(folder, INDEX)
     if receipt is None:
@@ -230,8 +229,9 @@ def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
 
 
 def usable_senses(about: Record) -> list[str]:
-    """The senses of a word that have enough sentences to fit on and somebody to give; fewer than two cannot be
-    compared.
+    """The senses of a word that have enough sentences to fit on and somebody to give.
+
+    Fewer than two cannot be compared.
     """
     enough = [sense for sense, (count, _) in about["fit"].items() if count >= MIN_PER_SENSE]
     return sorted(sense for sense in enough if about["donors"].get(sense))

@@ -98,9 +98,7 @@ def _take(states: TargetStates, rows: Sequence[int]) -> TargetStates:
 
 
 def read_words(model: Model, records: Sequence[Record]) -> tuple[dict[str, Reading], dict[int, str]]:
-    """The records of every word that the model can read, read together, and why each of the others, by its number, is
-    not.
-    """
+    """The records of every word that the model can read, and, by its number, why each of the others is not read."""
     by_word: dict[str, list[Record]] = {}
     for record in records:
         by_word.setdefault(record["word"], []).append(record)
@@ -121,8 +119,9 @@ def read_words(model: Model, records: Sequence[Record]) -> tuple[dict[str, Readi
 
 
 def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, seed: int) -> WordAxes | None:
-    """The axes of one word from its fit sentences and donors; None where fewer than two senses are left that fit the
-    model.
+    """The axes of one word from its fit sentences and donors.
+
+    None where fewer than two senses are left that fit the model.
     """
     weights = read_whole(model)
     fit, donors = (
@@ -205,9 +204,7 @@ def _own(weights: Weights, z: Tensor, labels: Sequence[str], pair: tuple[str, st
 
 
 def to_bytes(axes: WordAxes) -> bytes:
-    """The axes as a safetensors file, the same bytes from the same axes (of several entries of text the order would
-    vary).
-    """
+    """The axes as a safetensors file, the same bytes from the same axes."""
     about = {"senses": axes.senses, "depth": axes.depth, "donors": axes.donors}
     return save({name: getattr(axes, name).contiguous() for name in TENSORS}, metadata={"about": json.dumps(about)})
 

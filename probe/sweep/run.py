@@ -1,5 +1,6 @@
-"""A sweep from files to shards: rows dealt out, pass one, pass two, manifest. Whatever was finished before is not done
-again.
+"""A sweep from files to shards: rows dealt out, pass one, pass two, manifest.
+
+Whatever was finished before is not done again.
 
     DIR/manifest.json            what the sweep in DIR is, and its counts
     DIR/set-KEY/                 one set of shards; KEY is made of weights, code version, options and the sentences'
@@ -195,8 +196,9 @@ def _pass(run: Engine, job: Job, wanted: Sequence[Unit], shown: tuple[Step, str]
 
 
 def _counts(index: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """How many sentences went in, what became of them, and that nothing is lost. Raises ProbeError when it does not add
-    up.
+    """How many sentences went in, what became of them, and that nothing is lost.
+
+    Raises ProbeError when it does not add up.
     """
     parts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()

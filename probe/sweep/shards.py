@@ -29,8 +29,9 @@ Receipt = dict[str, Any]
 
 
 def store(path: Path, content: bytes) -> str:
-    """Write a file whole or not at all and return its sha256; raises InputError, naming the path and what to do, when
-    it cannot.
+    """Write a file whole or not at all and return its sha256.
+
+    Raises InputError, naming the path and what to do, when it cannot.
     """
     try:
         write_atomically(path, content)

@@ -86,8 +86,9 @@ class Summed:
 
 
 def add_up(folder: Path, manifest: Mapping[str, Any]) -> Summed:
-    """The totals of a finished set of shards, each compared with its checksum. Raises InputError for a damaged or
-    missing one.
+    """The totals of a finished set of shards, each compared with its checksum.
+
+    Raises InputError for a damaged or missing one.
     """
     summed = Summed(manifest["layers"], manifest["heads"])
     for sentences, heads in _tables(folder, manifest["shards"]):
@@ -191,8 +192,9 @@ def _add_places(total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64],
 
 
 def _bin(values: Array, reach: float, bins: int) -> NDArray[np.int64]:
-    """The bin whose middle is nearest, 0 in the middle of one; what lies beyond the reach goes into the last on its
-    side.
+    """The bin whose middle is nearest, 0 in the middle of one.
+
+    What lies beyond the reach goes into the last on its side.
     """
     return np.clip(np.rint((values + reach) / (2 * reach) * (bins - 1)), 0, bins - 1).astype(np.int64)
 
@@ -203,8 +205,9 @@ def quantile(histogram: NDArray[np.int64], share: float) -> float:
 
 
 def auroc(a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:
-    """How often a value of a is above one of b, by their histograms over the same bins; ties one half. `... bin, ...
-    bin -> ...`
+    """How often a value of a is above one of b, by their histograms over the same bins; ties one half.
+
+    `... bin, ... bin -> ...`
     """
     below = np.cumsum(b, axis=-1) - b / 2
     size = a.sum(-1) * b.sum(-1)
@@ -271,9 +274,7 @@ def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
 
 
 def _flips(total: Totals) -> Array:
-    """Studentised mean net effect as it is (first) and with the sign of whole units flipped, as `inference.flip_null`
-    from sums.
-    """
+    """Studentised mean net effect as it is (first) and with whole units flipped: `permutation.flip_null` from sums."""
     by_unit = (total.effects[SWAP] - total.effects[SAME]).reshape(-1, total.effects.shape[-1])
     by_unit = by_unit[total.count.ravel() > 0]
     rng = np.random.default_rng(SEED)

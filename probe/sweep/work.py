@@ -60,8 +60,9 @@ FIT_UNIT, SHARD = "axes", "shard"
 
 
 def units(set_key: str, index: Record) -> tuple[list[Unit], list[Unit]]:
-    """The units of both passes. A shard is named by the set, the rows of its block, and the rows that its words are
-    fitted on.
+    """The units of both passes.
+
+    A shard is named by the set, the rows of its block, and the rows that its words are fitted on.
     """
     words = index["words"]
     usable = {word: usable_senses(about) for word, about in words.items()}
@@ -143,8 +144,9 @@ def _axes(folder: str, key: str) -> WordAxes | None:
 
 
 def the_model(job: Job) -> Model:
-    """The model of the job, loaded once in this process; raises ModelError where its weights are not those of the
-    sweep.
+    """The model of the job, loaded once in this process.
+
+    Raises ModelError where its weights are not those of the sweep.
     """
     model = _loaded(job.model)
     if model.origin.sha256 != job.weights_sha256:
@@ -255,9 +257,7 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
 
 
 def _settings() -> dict[str, Any]:
-    """Dask's settings for workers that compute: one thread each, no heap trimming, and patience with workers that are
-    killed.
-    """
+    """Dask's settings for workers that compute: one thread each, no heap trimming, patience with killed workers."""
     import dask
 
     environment = dict(dask.config.get("distributed.nanny.pre-spawn-environ", {}))

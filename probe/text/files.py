@@ -47,8 +47,7 @@ class Source:
 
 
 def sources(paths: Sequence[Path]) -> list[Source]:
-    """The files behind the paths given, in order: a folder of files gives its readable ones, by name, folders in it
-    too.
+    """The files behind the paths given, in order; a folder gives its readable files, by name, those of its folders too.
 
     Raises InputError for a path that is not there, a folder without a readable file, and what is no regular file.
     """

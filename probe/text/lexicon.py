@@ -1,5 +1,4 @@
-"""The words, senses, frames and cues that ship, one TOML file per word beside this module, and the sentences made of
-them.
+"""The words, senses, frames and cues that ship, one TOML file per word, and the sentences made of them.
 
 A frame is a sentence with a place for a cue and one for the word, in versions that hold the cue 1, 2, 3 and 4 to 6
 tokens before the word. The frame says nothing about the sense, so the sentences of two senses with the same frame,
@@ -50,8 +49,9 @@ class Sense:
 
 @dataclass(frozen=True)
 class Frame:
-    """One small story with {cue} and {word}, by the distance between them in tokens (4: four and more); `behind`: the
-    word first.
+    """One small story with {cue} and {word}, by the distance between them in tokens (4: four and more).
+
+    `behind`: the word first.
     """
 
     name: str
@@ -150,8 +150,7 @@ def _file_of(word: str) -> Path:
 
 @cache
 def expand(word: str, *, both_sides: bool = False) -> Corpus:
-    """Every sentence of a word: frames x versions x cues x senses, with the pair "word/frame/distance/place of the
-    cue".
+    """Every sentence of a word: frames x versions x cues x senses, with the pair "word/frame/distance/place".
 
     With `both_sides` also those with the cue behind the word, which a causal model cannot be asked about.
     """
@@ -190,8 +189,9 @@ def _fill(about: Entry, sense: Sense, frame: Frame, distance: int) -> Iterator[S
 
 
 def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> Corpus:
-    """The sentences whose cue, with its leading space, is one token for this tokenizer; the others are counted as left
-    out.
+    """The sentences whose cue, with its leading space, is one token for this tokenizer.
+
+    The others are counted as left out.
 
     A longer cue would shift the word to another position than in the other sentence of its pair.
     """

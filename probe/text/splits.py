@@ -1,5 +1,4 @@
-"""Which sentences are fitted on, ranked on, tested and reported: dealt out so that nothing is known by its frame or its
-cue.
+"""Which sentences are fitted on, ranked on, tested and reported, so that nothing is known by its frame or its cue.
 
     fit      directions, read-out depth, scaling
     select   the order of heads, wherever a set of leading heads is taken
@@ -77,8 +76,9 @@ def _agreed(votes: Sequence[str | None]) -> str | None:
 def _deal(
     groups: Sequence[Hashable], rng: np.random.Generator, strata: Sequence[Sentence] | None = None
 ) -> list[str | None] | None:
-    """Deal whole groups out to the parts in a shuffled order, as TURNS says; None where there are not two groups to
-    part.
+    """Deal whole groups out to the parts in a shuffled order, as TURNS says.
+
+    None where there are not two groups to part.
     """
     if any(group is None for group in groups):
         return None
@@ -94,8 +94,9 @@ def _deal(
 
 
 def linked_cues(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """A group per cue word; cue words that share a pair are one group, so that no pair is torn apart. None: no cue
-    given.
+    """A group per cue word; cue words that share a pair are one group, so that no pair is torn apart.
+
+    None: no cue given.
     """
     cues = [sentence.cue_word for sentence in sentences]
     if None in cues:
@@ -178,8 +179,7 @@ class Plan:
 
 
 def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Plan:
-    """Hold out the sentences of one word: train and test where both are given, else in folds that share no frame and no
-    cue.
+    """Hold out the sentences of one word: train and test where both are given, else folds apart in frames and cues.
 
     What cannot be learned and tested apart is left out with the reason; a plan of a word with nothing left has no
     holdouts.
@@ -241,8 +241,9 @@ def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
 def _cells(
     factors: Sequence[Groups], labels: Sequence[str], seed: int, folds: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(train, test) for every combination of the factors' folds that has sentences; train differs from it in all
-    factors.
+    """(train, test) for every combination of the factors' folds that has sentences.
+
+    Train differs from it in all factors.
     """
     rng = np.random.default_rng(seed)
     keys = list(zip(*(_fold_of(groups, labels, folds, rng) for groups in factors), strict=True))
@@ -305,7 +306,7 @@ class Smallest:
         return [self.known[value] for value in sorted(self.known)]
 
     def limit(self) -> int | None:
-        """The largest hash that is fitted on: a third of the groups, at most GROUPS. None where there are not two to part."""
+        """The largest hash that is fitted on, of a third of the groups, at most GROUPS; None where there are not two."""
         if len(self.known) < 2:
             return None
         return sorted(self.known)[min(-(-len(self.known) // SHARE), GROUPS) - 1]
@@ -336,8 +337,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """How the sentences of one word are parted: as given, or by the hashes up to which a frame, a cue, a sentence is
-    fitted on.
+    """How the sentences of one word are parted: as given, or by the largest hash of a frame, cue, sentence to fit on.
 
     Cue words that share a pair are not kept together, because donors are drawn and not paired.
     """

@@ -22,9 +22,9 @@ from probe.stats.verdicts import LEVEL, SMALLEST
 from probe.sweep import summary
 from probe.sweep.work import SET
 
-SHOWN = 24
+SHOWN = 24  # words whose charts a page holds before it is slow to open; the tables hold all
 NO_VERDICT = "not given"
-TABLE_ROWS = 160
+TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
 Frames = Mapping[str, pd.DataFrame]
 DOWNLOADS = {
     "words": "is the gap there: one row per word and pair of senses",

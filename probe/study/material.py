@@ -165,8 +165,8 @@ def _require_two_senses(material: Material) -> None:
         )
 
 
-CHUNK = 256
-LOAD = 1024
+CHUNK = 256  # sentences whose states are held at once: of each only the residual stream is kept
+LOAD = 1024  # sentences of several words that are read together, so that words with few fill the batches
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from probe.text.sentences import Sentence
 from probe.text.splits import Holdout
 
 Labels = NDArray[np.int64]
-TIE_DECIMALS = 12
+TIE_DECIMALS = 12  # of cosines in float64: what differs beyond is the order of the sums
 BLOCK = 512
 
 
@@ -92,7 +92,7 @@ def _unit(vectors: Tensor) -> Tensor:
     return torch.nn.functional.normalize(vectors.double(), dim=-1, eps=1e-300)
 
 
-INNER_FOLDS = 3
+INNER_FOLDS = 3  # as many as choose a study's read-out (`axes.FOLDS`)
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,7 +86,7 @@ def _beginning(sentence: Sentence) -> bytes:
 
 
 INDEX = "rows"
-BUFFERED = 64
+BUFFERED = 64  # blocks that wait to be filled, over all words: what keeps memory flat when words are many
 DONOR = "donor"
 Record = dict[str, Any]
 

@@ -39,8 +39,8 @@ from probe.study.columns import RANKS, by_head, rounded, stacked, with_key
 from probe.study.tables import depth_label
 from probe.sweep import shards
 
-UNITS = 256
-BIN, REACH = 0.01, 8.0
+UNITS = 256  # sets of cue words a side: as many as a bootstrap can use, and what memory is made of
+BIN, REACH = 0.01, 8.0  # of the gap: quantiles are known to a hundredth, and eight gaps away is as far as a thousand
 BINS = round(2 * REACH / BIN) + 1
 SCORE_BINS, SCORE_REACH = 401, 4.0
 EFFECTS = ("swap", "same_sense")

@@ -16,7 +16,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     experiment, study, examples, lessons, suppliers    one word measured; the front door; single sentences to look at
     columns, tidy, tables, head_tables                 the border to pandas
     charts/, pages/, report/, numerals                 pictures, what pages share, the report
-    cli, terminal                                      the command line, what it prints
+    cli                                                the command line
     speed/                                             what times and memory are measured with
     evaluation/                                        sense accuracy per layer, beside baselines
     sweep/                                             the same measurements over a corpus of any size, in shards
@@ -41,14 +41,16 @@ if TYPE_CHECKING:
     from probe.model.replay import read_weights
     from probe.model.tokens import positions_of_word, tokenize
     from probe.model.trace import target_states, trace, trace_target
+    from probe.pages.folder import write_evaluation
     from probe.pages.report import write_report
     from probe.pages.walk import AttentionWalk, Walk, walk, write_walk
     from probe.patching.cross import CrossSwaps, WordChoice, cross_logits, swap_cross_heads, swap_source_words
     from probe.patching.swaps import swap_heads, swap_pairs, swap_sets
     from probe.stats.permutation import sign_flip_test
-    from probe.study.evaluation import Evaluation, evaluate, write_evaluation
+    from probe.study.evaluation import Evaluation, evaluate
     from probe.study.study import Study, study
-    from probe.text.lexicon import entry, expand, read_sentences, showcase, words
+    from probe.text.lexicon import entry, expand, showcase, words
+    from probe.text.sentences import read_sentences
 
 __version__ = "0.1.0"
 
@@ -74,7 +76,7 @@ _HOME = {
     "entry": "text.lexicon",
     "expand": "text.lexicon",
     "showcase": "text.lexicon",
-    "read_sentences": "text.lexicon",
+    "read_sentences": "text.sentences",
     "read_weights": "model.replay",
     "swap_heads": "patching.swaps",
     "swap_pairs": "patching.swaps",
@@ -90,7 +92,7 @@ _HOME = {
     "write_report": "pages.report",
     "evaluate": "study.evaluation",
     "Evaluation": "study.evaluation",
-    "write_evaluation": "study.evaluation",
+    "write_evaluation": "pages.folder",
     "walk": "pages.walk",
     "Walk": "pages.walk",
     "AttentionWalk": "pages.walk",

@@ -1,13 +1,15 @@
-"""The command line: parse, call one library function, write. Heavy imports wait inside the commands, so `--help` is instant.
+"""The command line: parse, call one library function, write.
 
-Results go to standard output, progress (on a terminal only) and errors to standard error. Exit 0; 1 when a check fell short;
-2 for bad input or a model that cannot be trusted, in one sentence; 130 when interrupted.
+Heavy imports wait inside the commands, so `--help` is instant. Results go to standard output, progress (on a terminal
+only) and errors to standard error. Exit 0; 1 when a check fell short; 2 for bad input or a model that cannot be trusted,
+in one sentence; 130 when interrupted.
 """
 
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,20 +17,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from probe import terminal
 from probe.errors import ProbeError
-from probe.sweep.command import sweep
-from probe.terminal import COMPANION, DEFAULT_MODEL, JsonOption, ModelOption
 
 if TYPE_CHECKING:
+    from probe.model.check import Certificate
     from probe.pages.walk import AttentionWalk, Walk
     from probe.study.cost import Plan
 INTERRUPTED = 130
 PERMUTATIONS = 1000
+DEFAULT_MODEL = "tiny-senses"
+# Who reads beside whom the sentences whose cue comes after the word.
+COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
+FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
+ModelOption = Annotated[str, typer.Option("--model", help="An embedded name, a hub name or a folder.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 app = typer.Typer(
     name="probe",
-    help="Which attention heads move the meaning of an ambiguous word, from which cue, at which depth, and how we know.",
+    help="Which attention heads move the meaning of an ambiguous word, from which cue, at which depth, "
+    "and how we know.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -41,9 +48,7 @@ def report(
         list[str] | None, typer.Argument(metavar="[WORD]...", help="Words to study; bank, mole and apple by default.")
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
-    sentences: Annotated[
-        Path | None, typer.Option(help="Your own sentences: JSONL, CSV, TSV, Parquet or a CoarseWSD-20 word folder.")
-    ] = None,
+    sentences: Annotated[Path | None, typer.Option(help=f"Your own sentences: {FORMS}")] = None,
     out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
     seed: Annotated[
         int, typer.Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")
@@ -58,7 +63,8 @@ def report(
     beside: Annotated[
         str | None,
         typer.Option(
-            help="A model that reads both ways, for the lesson's sentences whose cue comes after the word ('' for none)."
+            help="A model that reads both ways, for the lesson's sentences whose cue comes after the word "
+            "('' for none)."
         ),
     ] = None,
     max_memory: Annotated[
@@ -85,14 +91,14 @@ def _report_study(
     out: Path,
     options: tuple[int, int, str | None],
 ) -> Path:
-    """Measure and write; `models`: the one that is studied and the one beside it, `options`: seed, permutations, the memory allowed."""
+    """Measure and write; `models`: the one studied and its companion, `options`: seed, permutations, memory allowed."""
     from probe.study.cost import parse_memory
 
     (model, beside), (seed, permutations, max_memory) = models, options
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None
     if sentences is not None:
-        from probe.text.lexicon import read_sentences
+        from probe.text.sentences import read_sentences
 
         corpus = read_sentences(sentences)
 
@@ -100,7 +106,7 @@ def _report_study(
         typer.echo(plan, err=True)
         plan.require(limit)
 
-    with terminal.progress_bar() as progress:
+    with _progress_bar() as progress:
         progress("loading the model", 0.0)
         from probe.model.load import load
         from probe.pages.report import write_report
@@ -141,7 +147,7 @@ def walk(
     from probe.pages.folder import check_folder
 
     check_folder(out)
-    with terminal.progress_bar() as progress:
+    with _progress_bar() as progress:
         progress("loading the model", 0.0)
         from probe.model.load import load
         from probe.pages.walk import walk, write_walk
@@ -162,20 +168,17 @@ def check(
     model: ModelOption = DEFAULT_MODEL,
     as_json: JsonOption = False,
 ) -> None:
-    """The certificate: the hooked model against the same numbers from the raw weights; exit 1 when a row falls short."""
+    """The certificate: the hooked model against the numbers from the raw weights; exit 1 when a row falls short."""
     from probe.model.check import DEFAULT_TEXTS, certify
     from probe.model.load import load
 
     certificate = certify(load(model), texts or DEFAULT_TEXTS)
     if as_json:
         rows = [asdict(row) | {"ok": row.ok} for row in certificate.rows]
-        typer.echo(
-            json.dumps(
-                {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok, "rows": rows}
-            )
-        )
+        about = {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok}
+        typer.echo(json.dumps(about | {"rows": rows}))
     else:
-        terminal.print_certificate(certificate)
+        _print_certificate(certificate)
     certificate.require()
 
 
@@ -183,7 +186,7 @@ def check(
 def evaluate(
     sentences: Annotated[
         Path,
-        typer.Option(help="Labelled sentences: JSONL, CSV, TSV, Parquet, or one or several CoarseWSD-20 word folders."),
+        typer.Option(help=f"Labelled sentences: {FORMS}"),
     ],
     model: ModelOption = DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option(help="A folder to write the tables and a manifest into.")] = None,
@@ -192,26 +195,73 @@ def evaluate(
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no model."""
     from probe.model.load import load
-    from probe.pages.report import check_folder
-    from probe.study.evaluation import evaluate, write_evaluation
-    from probe.text.lexicon import read_sentences
+    from probe.pages.folder import check_folder, write_evaluation
+    from probe.study.evaluation import evaluate
+    from probe.text.sentences import read_sentences
 
     if out is not None:
         check_folder(out)
     corpus = read_sentences(sentences)
-    with terminal.progress_bar() as progress:
+    with _progress_bar() as progress:
         progress("loading the model", 0.0)
         result = evaluate(load(model), corpus, seed=seed, progress=progress)
     if out is not None:
         command = _again("evaluate", sentences=sentences.name, model=Path(model).name, seed=seed)
-        write_evaluation(result, out, command=command)
+        write_evaluation(result, out, command=shlex.join(command))
     if as_json:
         typer.echo(result.to_json())
-    else:
-        terminal.print_evaluation(result)
+        return
+    for header, rows in result.text_tables():
+        _print_table(header, rows)
+        typer.echo()
+    for line in result.reasons():
+        typer.echo(line)
 
 
-app.command()(sweep)
+@app.command()
+def sweep(
+    sentences: Annotated[
+        list[Path],
+        typer.Option(help=f"Labelled sentences: {FORMS}"),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder of the shards; what is finished there is kept.")],
+    more: Annotated[
+        list[Path] | None, typer.Argument(metavar="[PATH]...", help="More of them, after the first.")
+    ] = None,
+    model: ModelOption = DEFAULT_MODEL,
+    engine: Annotated[str, typer.Option(help="local: in this process; dask: on workers (probe[cluster]).")] = "local",
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler, such as tcp://127.0.0.1:8786.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the split and the donors.")] = 0,
+    block: Annotated[int, typer.Option(min=1, help="Sentences per shard: what a kill can lose.")] = 1024,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep what is finished; this is what happens without it, too.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
+) -> None:
+    """The measurements of a study over a large corpus, as Parquet shards that survive whatever stops it."""
+    from probe.sweep import progress
+    from probe.sweep.deal import Options
+    from probe.sweep.run import Workers, sweep
+
+    given, chosen = [*sentences, *(more or [])], Options(seed=seed, block=block)
+    with progress.shown(as_json=as_json) as step:
+        result = sweep(model, given, out, options=chosen, workers=Workers(engine, scheduler, workers), step=step)
+    if result.said:
+        typer.echo(f"probe: {result.said}", err=True)
+    counts = result.manifest["counts"]
+    if as_json:
+        typer.echo(json.dumps({"folder": str(result.folder), "counts": counts}))
+        return
+    typer.echo(result.folder)
+    typer.echo(
+        f"{counts['in']:,} sentences: {counts['measured']:,} measured, {counts['fitted_on']:,} fitted on, "
+        f"{counts['left_out']:,} left out; {counts['shards']:,} shards, {counts['rows_of_heads']:,} rows of heads."
+    )
 
 
 @app.command()
@@ -222,7 +272,7 @@ def params(
     as_json: JsonOption = False,
 ) -> None:
     """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
-    from probe.model.parameters import PUBLISHED, count_tensors, published
+    from probe.model.parameters import PUBLISHED, count_tensors, published, told
 
     if name in PUBLISHED:
         counted = published(name)
@@ -230,7 +280,20 @@ def params(
         from probe.model.load import load
 
         counted = count_tensors(load(name))
-    terminal.print_count(counted, as_json)
+    if as_json:
+        parts = [asdict(part) | {"total": part.total} for part in counted.parts]
+        totals = {name: getattr(counted, name) for name in ("per_head", "per_block", "attention", "total")}
+        more = {"square_value": counted.square_value, "tensors": counted.tensors}
+        typer.echo(json.dumps({"sizes": asdict(counted.sizes), "parts": parts} | totals | more))
+        return
+    rows = [
+        [part.name, part.shape, f"{part.each:>11,}", f"{part.number:>7,}", f"{part.total:>14,}"]
+        for part in counted.parts
+        if part.number
+    ]
+    _print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
+    for line in told(counted):
+        typer.echo(line)
 
 
 @app.command()
@@ -242,7 +305,7 @@ def models(as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    terminal.print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    _print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
 
 
 def main() -> None:
@@ -266,7 +329,7 @@ def main() -> None:
 
 
 def _command(models: tuple[str, str | None], sentences: Path | None, options: Mapping[str, Any]) -> str:
-    """The `probe report` that makes the same page again, whatever the defaults will be then, without this machine's folders."""
+    """The `probe report` that makes the same page again, with all options and without this machine's folders."""
     permutations = options["permutations"] if options["permutations"] != PERMUTATIONS else None
     model = Path(models[0]).name
     beside = Path(models[1]).name if models[1] else "" if model in COMPANION else None
@@ -287,3 +350,51 @@ def _again(*given: str, **options: object) -> list[str]:
     """A command's words, its options in the order given; options that are None are left out."""
     named = {name: str(value) for name, value in options.items() if value is not None}
     return ["probe", *given, *(word for name, value in named.items() for word in (f"--{name}", value))]
+
+
+def _print_certificate(certificate: "Certificate") -> None:
+    header = ["layer", "quantity", "formula", "error", "scale", "tolerance", ""]
+    rows = [
+        [
+            "all" if row.layer is None else f"{row.stack} {row.layer}".strip(),
+            row.quantity,
+            row.formula,
+            f"{row.error:.1e}",
+            f"{row.scale:.2g}",
+            f"{row.tolerance:.0e}",
+            ("ok" if row.ok else "FELL SHORT") + (f" ({row.note})" if row.note else ""),
+        ]
+        for row in certificate.rows
+    ]
+    _print_table(header, rows)
+    worst = certificate.worst
+    hold = f"{sum(row.ok for row in certificate.rows)} of {len(certificate.rows)} rows hold"
+    typer.echo(
+        f"{certificate.model_name} ({certificate.dtype}): {hold}; "
+        f"the largest difference is {worst.error:.1e} of its scale ({worst.quantity})."
+    )
+
+
+def _print_table(header: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A bar on standard error when it is a terminal, nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda stage, share: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda stage, share: bar.update(task, description=stage, completed=share)

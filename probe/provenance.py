@@ -65,6 +65,20 @@ def content_key(*parts: str | bytes | float | bool | None | Sequence[Any] | Mapp
     return digest.hexdigest()[:KEY_LENGTH]
 
 
+def digest_of(*names: object, size: int = 16) -> bytes:
+    """`size` bytes that depend on the texts of the names, with their lengths, and on nothing else."""
+    digest = hashlib.blake2b(digest_size=size)
+    for name in names:
+        raw = str(name).encode()
+        digest.update(len(raw).to_bytes(8, "big") + raw)
+    return digest.digest()
+
+
+def hash_of(*names: object) -> int:
+    """A number of 64 bits that depends on the names, the same in every run (`hash` is not)."""
+    return int.from_bytes(digest_of(*names, size=8), "big")
+
+
 def sha256_of_bytes(content: bytes) -> str:
     """The sha256 of `content` in hex."""
     return hashlib.sha256(content).hexdigest()
@@ -88,7 +102,9 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
 
 
 def _write_and_rename(target: Path, raw: bytes) -> None:
-    """The temporary name cannot be guessed and must be new, and the file gets the rights of any new file, but never for the world to write."""
+    """The temporary name cannot be guessed and must be new, and the file gets the rights of any new file, but never for
+    the world to write.
+    """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)
     try:

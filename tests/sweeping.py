@@ -1,4 +1,6 @@
-"""What the tests of sweeps share: a small model with a known answer, files of sentences, and what a whole sweep looks like."""
+"""What the tests of sweeps share: a small model with a known answer, files of sentences, and what a whole sweep looks
+like.
+"""
 
 import json
 from collections.abc import Sequence

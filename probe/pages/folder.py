@@ -1,7 +1,7 @@
 """A result as a folder: its page, if it has one, every frame as CSV and Parquet, and the manifest of what made them.
 
-Everything is made in memory first and written file by file under temporary names, so a reader never sees half a file, and what
-cannot be made leaves nothing behind. Times of day live only in the manifest.
+Everything is made in memory first and written file by file under temporary names, so a reader never sees half a file,
+and what cannot be made leaves nothing behind. Times of day live only in the manifest.
 """
 
 import io
@@ -11,27 +11,43 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from probe.errors import InputError
 from probe.provenance import sha256_of_bytes, write_atomically
 
-REPORT, WALK = "ambiguity.html", "walk.html"
-PAGES = (REPORT, WALK)
+if TYPE_CHECKING:
+    from probe.study.evaluation import Evaluation
+REPORT, WALK, SWEEP = PAGES = ("ambiguity.html", "walk.html", "sweep.html")
 
 
 def write_folder(
     out: str | os.PathLike[str], pages: Mapping[str, str], *, frames: Mapping[str, pd.DataFrame], made: dict[str, Any]
 ) -> Path:
-    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added); returns the folder."""
+    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added).
+
+    Returns the folder.
+
+    Raises InputError when the folder cannot be written.
+    """
+    check_folder(out)
     files = {name: html.encode() for name, html in pages.items()} | tables(frames)
     listed = made | {"files": {name: sha256_of_bytes(content) for name, content in sorted(files.items())}}
     for name, content in files.items():
         write_atomically(Path(out) / name, content)
     write_atomically(Path(out) / "manifest.json", json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
     return Path(out)
+
+
+def write_evaluation(evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`.
+
+    Returns the folder.
+    """
+    frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
+    return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": command})
 
 
 def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
@@ -46,7 +62,7 @@ def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
 
 
 def check_folder(out: str | os.PathLike[str]) -> None:
-    """Raises InputError when a report could not be written into `out`; leaves nothing behind, so it can be asked before the work."""
+    """Raises InputError when a result could not be written into `out`; leaves nothing behind, so ask it early."""
     folder = Path(out)
     existing = next((part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/"))
     reason = None
@@ -60,7 +76,8 @@ def check_folder(out: str | os.PathLike[str]) -> None:
         reason = _trial(folder, existing)
     if reason:
         raise InputError(
-            f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another with --out."
+            f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another "
+            "with --out."
         )
 
 

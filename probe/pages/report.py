@@ -3,16 +3,10 @@
 answers    frames -> the sentences that may be said
 sections   frames -> the values of the page's sections
 excerpts   frames -> the sentences of the study as tokens and marks
-page       values and templates -> one HTML file
 folder     page, tables and manifest -> files
 
-The ambiguity report as one HTML file: no network, no eval, every text escaped, the same bytes from the same study.
-
-What keeps the file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
-
-A study as a folder: the page, every frame as CSV and Parquet, and the manifest of what made them.
-
-The same study gives the same bytes; times of day live only in the manifest.
+The page is one HTML file: no network, no eval, every text escaped, the same bytes from the same study. What keeps the
+file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
 """
 
 import os
@@ -22,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from probe import charts
 from probe.pages import answers, excerpts, html, sections
-from probe.pages.folder import REPORT, check_folder, tables, write_folder
+from probe.pages.folder import REPORT, write_folder
 from probe.pages.sections import dictionary
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
 
 if TYPE_CHECKING:
     from probe.study.study import Study
-__all__ = ["check_folder", "tables", "write_report"]
 
 
 def render(study: "Study", manifest: Mapping[str, Any]) -> str:
@@ -61,15 +54,11 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
     )
 
 
-__all__ = ["check_folder", "tables", "write_report"]
-
-
 def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = "") -> Path:
     """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
 
     `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
     """
-    check_folder(out)
     made = manifest(
         study.model_name,
         study.origin,

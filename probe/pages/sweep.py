@@ -1,7 +1,7 @@
 """The page of a sweep, from its shards alone: no model is loaded, nothing is measured.
 
-Charts, style and sentences are those of the report where they say the same. What a sweep cannot say (verdicts, sets of heads,
-who wrote the gap, controls, single sentences) is not on the page, and the page says so.
+Charts, style and sentences are those of the report where they say the same. What a sweep cannot say (verdicts, sets of
+heads, who wrote the gap, controls, single sentences) is not on the page, and the page says so.
 """
 
 import json
@@ -15,17 +15,16 @@ import pandas as pd
 from probe import charts
 from probe.errors import InputError
 from probe.pages import answers, excerpts, html, sections
-from probe.pages.folder import write_folder
+from probe.pages.folder import SWEEP, write_folder
 from probe.pages.sections import of_word, sense_marks, words_of
 from probe.stats.numbers import counted, decimal, interval, listed, measured, p_value, percent
+from probe.stats.verdicts import LEVEL, SMALLEST
 from probe.sweep import summary
 from probe.sweep.work import SET
 
-PAGE = "sweep.html"
-SHOWN = 24
+SHOWN = 24  # words whose charts a page holds before it is slow to open; the tables hold all
 NO_VERDICT = "not given"
-TABLE_ROWS = 160
-LEVEL, SMALLEST = 0.05, 0.02
+TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
 Frames = Mapping[str, pd.DataFrame]
 DOWNLOADS = {
     "words": "is the gap there: one row per word and pair of senses",
@@ -54,7 +53,8 @@ def read_manifest(sweep: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
         known = False
     if not known:
         raise InputError(
-            f"Reading the sweep in {place}: no finished sweep is there, expected the folder that `probe sweep --out` wrote; run "
+            f"Reading the sweep in {place}: no finished sweep is there, expected the folder that `probe sweep "
+            "--out` wrote; run "
             "that command to its end first."
         )
     return folder, made
@@ -65,19 +65,20 @@ def write_page(
 ) -> Path:
     """Write the page of a finished sweep, its frames and manifest into `out`; returns the path of the page.
 
-    `words` are drawn on the page, the SHOWN with most sentences by default; the tables hold all. Raises InputError for a word that
-    was not swept, and for a sweep that is not finished or is damaged.
+    `words` are drawn on the page, the SHOWN with most sentences by default; the tables hold all. Raises InputError for
+    a word that was not swept, and for a sweep that is not finished or is damaged.
     """
     folder, made = read_manifest(sweep)
     frames = summary.frames(summary.add_up(folder, made), folder)
     if frames["words"].empty:
         raise InputError(
-            f"Reading the sweep in {folder}: none of its {made['counts']['in']} sentences was measured, so there is nothing to "
+            f"Reading the sweep in {folder}: none of its {made['counts']['in']} sentences was measured, so "
+            "there is nothing to "
             "draw; its manifest says why they were left out."
         )
     frames["columns"] = sections.dictionary(frames)
     page = render(frames, made, _chosen(frames, words))
-    return write_folder(out, {PAGE: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / PAGE
+    return write_folder(out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / SWEEP
 
 
 def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
@@ -168,7 +169,8 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
     )
     moving = rows[(rows["p_swap"] < LEVEL) & (rows["net"] >= SMALLEST)].sort_values("rank").to_dict("records")
     if not moving:
-        return f"{opening}, {which} at “{word}”; no single head's swap was shown to move it by {percent(SMALLEST)} or more."
+        none = f"no single head's swap was shown to move it by {percent(SMALLEST)} or more"
+        return f"{opening}, {which} at “{word}”; {none}."
     told = [f"{answers.head_name(head)} {measured(head['net'], head['net_low'], head['net_high'])}" for head in moving]
     rest = f", and {len(told) - 3} more" if len(told) > 3 else ""
     return (

@@ -1,8 +1,8 @@
 """Observation: does what is in the residual stream, or what a head writes, differ by sense?
 
-Directions, read-out depth and scaling are fitted on one part of the sentences and scored on another (METHODS of the report:
-in-sample separation of noise looks near perfect). Depth 0 is the residual stream entering the first block, depth d the one
-leaving block d - 1.
+Directions, read-out depth and scaling are fitted on one part of the sentences and scored on another (METHODS of the
+report: in-sample separation of noise looks near perfect). Depth 0 is the residual stream entering the first block,
+depth d the one leaving block d - 1.
 
 Sources: Hewitt & Liang 2019 (held-out probing); Loureiro et al. 2021 (nearest sense centroid).
 """
@@ -22,14 +22,16 @@ from probe.stats.resampling import Array
 FOLDS = 3
 MANY = 100
 COMPONENTS = 16
+# AUROCs a hundredth apart are alike: with ten cue words a sense, a hundred pairs, that is one pair in another order.
+AS_GOOD = 0.99
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
     """The sense axis of a word for one pair of senses at one depth.
 
-    M(x) = <x - midpoint, u> / gap: about +1/2 for sense_a and -1/2 for sense_b. `u: d_model`, unit length; `gap` in units of
-    the residual stream.
+    M(x) = <x - midpoint, u> / gap: about +1/2 for sense_a and -1/2 for sense_b. `u: d_model`, unit length; `gap` in
+    units of the residual stream.
     """
 
     sense_a: str
@@ -59,9 +61,10 @@ def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: i
 def separation_by_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[object], *, seed: int) -> Array:
     """Cross-validated AUROC of the difference-of-means direction at every depth, mean over sense pairs and folds.
 
-    `sentence depth d_model -> depth`. Nothing is scored on the sentences it was fitted on; groups stay together. One half (chance)
-    where vectors are identical and where no fold can be scored. (Hedges' g would go on telling depths apart whose senses are all
-    perfectly separated, by how little they vary, which a few cue words say nothing about: the chosen depth would hang on the seed.)
+    `sentence depth d_model -> depth`. Nothing is scored on the sentences it was fitted on; groups stay together. One
+    half (chance) where vectors are identical and where no fold can be scored. (Hedges' g would go on telling depths
+    apart whose senses are all perfectly separated, by how little they vary, which a few cue words say nothing about:
+    the chosen depth would hang on the seed.)
     """
     results = []
     for train, test in resampling.folds(groups, FOLDS, seed=seed):
@@ -75,6 +78,17 @@ def separation_by_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[o
     return np.mean(results, axis=0) if results else np.full(resid.shape[1], 0.5)
 
 
+def choose_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[object], *, seed: int) -> tuple[int, Array]:
+    """The read-out depth L*, and the cross-validated AUROC of every depth. `sentence depth d_model -> (), depth`
+
+    Of the depths after at least one block whose AUROC is that of the best, up to AS_GOOD, the last: what a head writes
+    behind the read-out cannot be seen, and differences that small are chance.
+    """
+    separation = separation_by_depth(resid, labels, groups, seed=seed)
+    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
+    return int(np.flatnonzero(as_good)[-1]) + 1, separation
+
+
 def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Every unordered pair of senses, in order of first appearance."""
     senses = list(dict.fromkeys(labels))
@@ -86,13 +100,18 @@ def write_coordinates(z: Tensor, weights: Weights | General) -> Tensor:
 
     `sentence layer head d_head -> layer head sentence d_head`. With W_Oᵀ = Q R, ΔE = z W_O has coordinates z Rᵀ.
     """
+    return z.double().permute(1, 2, 0, 3) @ write_basis(weights).transpose(-1, -2)
+
+
+def write_basis(weights: Weights | General) -> Tensor:
+    """R of W_Oᵀ = Q R of every head, which takes z to its write's coordinates. `-> layer head d_head d_head`"""
     w_o = torch.stack([block.w_o for block in weights.blocks]).cpu().double()  # layer head d_head d_model
-    r = torch.linalg.qr(w_o.transpose(-1, -2)).R
-    return z.double().permute(1, 2, 0, 3) @ r.transpose(-1, -2)
+    return torch.linalg.qr(w_o.transpose(-1, -2)).R
 
 
 def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:
-    """Writes centred on the fit part and, with fewer than MANY sentences per sense, on its first COMPONENTS principal components.
+    """Writes centred on the fit part and, with fewer than MANY sentences per sense, on its first COMPONENTS principal
+    components.
 
     `... n d, ... m d -> ... n k, ... m k`. The labels play no part, so one reduction serves every relabelling.
     """
@@ -107,8 +126,8 @@ def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor
 def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
     """Score new writes of every head along the head's own direction, fitted on fit: mean difference / pooled variance.
 
-    `... n d, ... m d, ... k d -> ... k`. With fewer than MANY sentences per sense the writes are first reduced to at most
-    COMPONENTS principal components of the fit part, so that the direction has fewer numbers than sentences.
+    `... n d, ... m d, ... k d -> ... k`. With fewer than MANY sentences per sense the writes are first reduced to at
+    most COMPONENTS principal components of the fit part, so that the direction has fewer numbers than sentences.
     """
     fit, new = reduced(torch.cat([fit_a, fit_b], dim=-2), new, per_sense=min(fit_a.shape[-2], fit_b.shape[-2]))
     labels = np.arange(fit.shape[-2]) < fit_a.shape[-2]
@@ -128,7 +147,9 @@ def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the sentences of one sense stand at one depth: mean coordinate, 10 % and 90 % quantiles, and the depth's AUROC."""
+    """Where the sentences of one sense stand at one depth: mean coordinate, 10 % and 90 % quantiles, and the depth's
+    AUROC.
+    """
 
     depth: int
     sense: str
@@ -141,10 +162,12 @@ class Place:
 def profile(
     stages: Sequence[Tensor], axis: Axis, fit: Sequence[Sequence[int]], report: Sequence[Sequence[int]]
 ) -> list[Place]:
-    """How the senses part with depth: <resid - midpoint, u> / gap along the frozen axis, around each depth's own fit midpoint.
+    """How the senses part with depth: <resid - midpoint, u> / gap along the frozen axis, around each depth's own fit
+    midpoint.
 
-    `stages`: `sentence d_model` for the token embedding alone (depth -1), then depths 0, 1, ... · `fit`, `report`: rows of
-    sense_a and of sense_b. `auroc` is along an axis fitted at that depth. Identical vectors give exactly 0 and exactly 0.5.
+    `stages`: `sentence d_model` for the token embedding alone (depth -1), then depths 0, 1, ... · `fit`, `report`: rows
+    of sense_a and of sense_b. `auroc` is along an axis fitted at that depth. Identical vectors give exactly 0 and
+    exactly 0.5.
     """
     names = (axis.sense_a, axis.sense_b)
     places = []

@@ -1,18 +1,17 @@
 """How well the model's vector of a word tells the word's senses apart, layer by layer, on any labelled sentences.
 
-The vector at the last token of the word goes to the nearest sense centroid (`probe.study.nearest`), learned on other sentences
-(`probe.text.splits`). The depth to read at is chosen on the training sentences alone; the accuracy of every depth stands beside
-it. So do three answers that need no model (`probe.study.nearest`): the most frequent sense, the words of the sentence, and the
-words left of the word, which are all that a causal model can have read there. That is why a sentence whose cue follows the
-word stays in: it is a question that such a model cannot answer, and the bag of the words to the left cannot either.
+The vector at the last token of the word goes to the nearest sense centroid (`probe.study.nearest`), learned on other
+sentences (`probe.text.splits`). The depth to read at is chosen on the training sentences alone; the accuracy of every
+depth stands beside it. So do three answers that need no model (`probe.study.nearest`): the most frequent sense, the
+words of the sentence, and the words left of the word, which are all that a causal model can have read there. That is
+why a sentence whose cue follows the word stays in: it is a question that such a model cannot answer, and the bag of the
+words to the left cannot either.
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -28,17 +27,18 @@ from probe.study.columns import METHODS, rounded
 from probe.study.material import Task
 from probe.study.nearest import Answers, Labels, accuracy, angle_gap, answer, macro_f1, numbered
 from probe.study.study import Progress
-from probe.text.lexicon import Corpus
+from probe.text.sentences import Corpus
 
 REASONS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Accuracy and macro-F1 as frames, their columns described in `probe.study.columns`, and the manifest of what made them.
+    """Accuracy and macro-F1 as frames (`probe.study.columns` says what each column is), and what made them.
 
-    `words`: one row per word, read at the depth chosen on its training sentences, with the baselines · `depths`: one row per
-    word and depth · `mean`: one row per method and depth, averaged over the words · `left_out`: what was not used, and why.
+    `words`: one row per word, read at the depth chosen on its training sentences, with the baselines · `depths`: one
+    row per word and depth · `mean`: one row per method and depth, averaged over the words · `left_out`: what was not
+    used, and why.
     """
 
     manifest: dict[str, Any]
@@ -53,7 +53,7 @@ class Evaluation:
         return {"words": self.words, "depths": self.depths, "mean": self.mean, "left_out": self.left_out}
 
     def text_tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Header and rows of what a terminal shows: every word at its chosen depth, and the mean over the words by depth."""
+        """Header and rows of what a terminal shows: every word at its chosen depth, and the mean by depth."""
         counts, baselines = ["senses", "sentences", "tested", "left_out"], list(METHODS)[1:]
         words = [
             [row["word"], *(str(row[name]) for name in counts), tables.depth_label(row["depth"]), *_percent(row)]
@@ -120,7 +120,7 @@ def evaluate(model: Model, corpus: Corpus, *, seed: int = 0, progress: Progress 
         model.name,
         model.origin,
         seed=seed,
-        command=[],
+        command="",
         data_sha256=corpus.sha256,
         dtype=str(model.dtype).removeprefix("torch."),
         sentences=corpus.source,
@@ -137,7 +137,8 @@ def _left_out(corpus: Corpus, everything: Sequence[Task]) -> pd.DataFrame:
 def _nothing_to_test(corpus: Corpus, left_out: pd.DataFrame) -> InputError:
     reason, count = Counter(left_out["reason"]).most_common(1)[0]
     return InputError(
-        f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} left out: "
+        f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} "
+        "left out: "
         f"{reason}), expected a word with two senses and at least two sentences of each; give more sentences."
     )
 
@@ -172,7 +173,7 @@ def _scores(gold: Labels, said: Labels, prefix: str = "") -> dict[str, object]:
 
 
 def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
-    """Every method's scores averaged over the words: each depth, the depths chosen in training (no depth), the baselines."""
+    """Every method's scores averaged over the words: each depth, the depths chosen in training, the baselines."""
     by_depth = depths.groupby(["depth", "label"], as_index=False)[["accuracy", "macro_f1", "angle"]].mean()
     rows = []
     for method, name in METHODS.items():
@@ -182,11 +183,3 @@ def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
     every = pd.concat([by_depth.assign(method=METHODS["nearest"]), pd.DataFrame(rows)], ignore_index=True)
     columns = ["method", "depth", "label", "words", "accuracy", "macro_f1", "angle"]
     return every.assign(words=len(words)).astype({"depth": "Int64"})[columns]
-
-
-def write_evaluation(evaluation: Evaluation, out: str | os.PathLike[str], *, command: Sequence[str] = ()) -> Path:
-    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`; returns the folder."""
-    from probe.pages.folder import write_folder
-
-    frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
-    return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": list(command)})

@@ -1,12 +1,11 @@
-"""The sentences of one word made ready: tokenised, placed, and rid of what the model cannot be asked.
+"""The sentences of one word made ready: tokenised, word and cue placed in tokens, rid of what cannot be asked.
 
 What a causal model cannot know is refused rather than ranked: a sentence whose cue follows the word, and sentences of
 different senses that are identical up to the word, are left out with the reason. Nothing is left out silently.
 
-The sentences of each word made ready to be tested: tokenised, placed, held out, and read at the word.
-
-Unlike in a study no sentence is refused: what cannot be used is left out with the reason, and a sentence beyond the context
-window is one of these, never cut. Of what the model computes only the residual stream at the word is kept.
+A study refuses a sentence that the model cannot read or whose marked characters are another word, with its file and
+row. An evaluation and a sweep, which take sentences by the ten thousand, leave it out with the reason; a text is never
+cut.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +17,16 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model.load import Model
-from probe.model.tokens import Tokens, find_word, in_order, positions_of_span, tokenize
+from probe.model.tokens import Placed, Tokens, find_word, in_order, positions_of_span, tokenize
 from probe.model.trace import target_states
 from probe.text import splits
-from probe.text.lexicon import Corpus, LeftOut, Sentence
+from probe.text.sentences import Corpus, LeftOut, Sentence
 from probe.text.splits import Plan
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
+NOT_THE_WORD = "the marked characters do not contain the word"
+ON_NO_TOKEN = "its word or its cue is on no token of the model"
 
 
 @dataclass(frozen=True)
@@ -47,30 +48,64 @@ class Material:
     def labels(self) -> tuple[str, ...]:
         return tuple(sentence.sense for sentence in self.sentences)
 
-    def keep(self, rows: Sequence[int], left_out: Sequence[LeftOut]) -> "Material":
+    @cached_property
+    def placed(self) -> tuple[Placed, ...]:
+        """The token ids of every sentence and where its word is read."""
+        return tuple(Placed(cut.ids, at) for cut, at in zip(self.tokens, self.targets, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def keep(self, rows: Sequence[int], left_out: Sequence[LeftOut] = ()) -> "Material":
         """The same word with only these rows, and the reasons of the others added."""
-        return Material(
-            self.word,
-            tuple(self.sentences[row] for row in rows),
-            tuple(self.tokens[row] for row in rows),
-            tuple(self.words[row] for row in rows),
-            tuple(self.cues[row] for row in rows),
-            self.left_out + tuple(left_out),
-        )
+        columns = [(self.sentences[row], self.tokens[row], self.words[row], self.cues[row]) for row in rows]
+        return _columns(self.word, columns, [*self.left_out, *left_out])
+
+
+Columns = tuple[Sentence, Tokens, range, range | None]
 
 
 def prepare(model: Model, corpus: Corpus, word: str) -> Material:
     """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot be asked about."""
-    placed = [place(model, sentence) for sentence in corpus.sentences]
-    tokens, words, cues = (tuple(part) for part in zip(*placed, strict=True)) if placed else ((), (), ())
-    material = Material(word, corpus.sentences, tokens, words, cues, corpus.left_out)
+    material = _columns(word, [(sentence, *place(model, sentence)) for sentence in corpus.sentences], corpus.left_out)
     material = _without_late_cues(material) if model.config.causal else material
     _require_two_senses(material)
     return material
 
 
+def prepare_usable(model: Model, word: str, sentences: Sequence[Sentence]) -> tuple[Material, dict[int, str]]:
+    """The sentences of one word that the model can be asked about, and why each of the others cannot, by row."""
+    rows: list[Columns] = []
+    reasons = {}
+    for row, sentence in enumerate(sentences):
+        try:
+            rows.append((sentence, *place(model, sentence)))
+        except InputError:
+            reasons[row] = _why_not(model, sentence)
+    return _columns(word, rows), reasons
+
+
+def _columns(word: str, rows: Sequence[Columns], left_out: Sequence[LeftOut] = ()) -> Material:
+    sentences, tokens, words, cues = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Material(word, sentences, tokens, words, cues, tuple(left_out))
+
+
+def _why_not(model: Model, sentence: Sentence) -> str:
+    """Why `place` refuses a sentence, without its text."""
+    if not sentence.marks_the_word:
+        return NOT_THE_WORD
+    try:
+        tokenize(model, sentence.text)
+    except InputError:  # a Sentence has a readable text that is not empty, so only its length can be refused
+        return f"it has more tokens than the context window of {model.config.n_ctx}"
+    return ON_NO_TOKEN
+
+
 def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
-    """The sentence in tokens, with the positions of its word and of its cue; what is wrong is said with its file and row."""
+    """The sentence in tokens, with the positions of its word and of its cue.
+
+    What is wrong is said with its file and row.
+    """
     try:
         tokens = tokenize(model, sentence.text)
         _require_word_in_span(sentence)
@@ -87,33 +122,34 @@ def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None
 
 def _without_late_cues(material: Material) -> Material:
     senses_of: dict[tuple[int, ...], set[str]] = {}
-    prefixes = [cut.ids[: target + 1] for cut, target in zip(material.tokens, material.targets, strict=True)]
-    for prefix, sense in zip(prefixes, material.labels, strict=True):
-        senses_of.setdefault(prefix, set()).add(sense)
+    beginnings = [ids[: at + 1] for ids, at in material.placed]
+    for beginning, sense in zip(beginnings, material.labels, strict=True):
+        senses_of.setdefault(beginning, set()).add(sense)
     rows, left_out = [], []
-    for row, (sentence, cue, target) in enumerate(
-        zip(material.sentences, material.cues, material.targets, strict=True)
-    ):
-        reason = LATE if cue is not None and cue[0] > target else SAME if len(senses_of[prefixes[row]]) > 1 else None
-        rows += [row] if reason is None else []
-        left_out += [] if reason is None else [LeftOut(sentence.text, reason)]
+    for row, (sentence, beginning) in enumerate(zip(material.sentences, beginnings, strict=True)):
+        if sentence.cue_follows:
+            left_out.append(LeftOut(sentence.text, LATE))
+        elif len(senses_of[beginning]) > 1:
+            left_out.append(LeftOut(sentence.text, SAME))
+        else:
+            rows.append(row)
     return material.keep(rows, left_out)
 
 
 def _require_word_in_span(sentence: Sentence) -> None:
-    covered = sentence.text[sentence.start : sentence.end]
-    if sentence.word.casefold() in covered.casefold():
+    if sentence.marks_the_word:
         return
+    covered = sentence.text[sentence.start : sentence.end]
     find_word(sentence.text, sentence.word)
     raise InputError(
-        f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} are {covered!r}, expected them to "
-        f"cover {sentence.word!r}; correct start and end."
+        f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} are {covered!r}, "
+        f"expected them to cover {sentence.word!r}; correct start and end."
     )
 
 
 def _require_two_senses(material: Material) -> None:
-    found = list(dict.fromkeys(material.labels))
-    if len(found) < 2:
+    senses = list(dict.fromkeys(material.labels))
+    if len(senses) < 2:
         reasons = [row.reason for row in material.left_out]
         lost = f" ({len(reasons)} sentences were left out: {reasons[-1]})" if reasons else ""
         unseen = {LATE, SAME} & set(reasons)
@@ -123,33 +159,41 @@ def _require_two_senses(material: Material) -> None:
             else ""
         )
         raise InputError(
-            f"Comparing the senses of {material.word!r}: got {f'only {found[0]!r}' if found else 'no usable sentence'}{lost}, "
+            f"Comparing the senses of {material.word!r}: got "
+            f"{f'only {senses[0]!r}' if senses else 'no usable sentence'}{lost}, "
             f"expected sentences of at least two senses; give sentences of another sense{other}."
         )
 
 
-CHUNK = 256
-LOAD = 1024
-NOT_THE_WORD = "the marked characters do not contain the word"
+CHUNK = 256  # sentences whose states are held at once: of each only the residual stream is kept
+LOAD = 1024  # sentences of several words that are read together, so that words with few fill the batches
 
 
 @dataclass(frozen=True)
 class Task:
-    """One word: the sentences used, tokenised, where to read them, how they are held out, and what was left out."""
+    """One word to be tested: the sentences used, and how they are held out."""
 
-    word: str
-    sentences: tuple[Sentence, ...]
-    tokens: tuple[Tokens, ...]
-    targets: tuple[int, ...]
+    material: Material
     plan: Plan
-    left_out: tuple[LeftOut, ...]
+
+    @property
+    def word(self) -> str:
+        return self.material.word
+
+    @property
+    def sentences(self) -> tuple[Sentence, ...]:
+        return self.material.sentences
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        return self.material.left_out
 
     def __len__(self) -> int:
-        return len(self.sentences)
+        return len(self.material)
 
 
 def prepare_task(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
-    """A task per word of the corpus; a word of which nothing can be tested has no holdouts and every row in `left_out`."""
+    """A task per word; a word of which nothing can be tested has no holdouts and every row in `left_out`."""
     by_word: dict[str, list[Sentence]] = {}
     for sentence in corpus.sentences:
         by_word.setdefault(sentence.word, []).append(sentence)
@@ -157,36 +201,20 @@ def prepare_task(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
 
 
 def _task(model: Model, word: str, sentences: Sequence[Sentence], seed: int) -> Task:
-    kept: list[tuple[Sentence, Tokens, int]] = []
-    left_out = []
-    for sentence in sentences:
-        try:
-            tokens = tokenize(model, sentence.text)
-        except InputError:  # a Sentence has a readable text that is not empty, so only its length can be refused
-            reason = f"it has more tokens than the context window of {model.config.n_ctx}"
-            left_out.append(LeftOut(sentence.text, reason))
-            continue
-        if word.casefold() in sentence.text[sentence.start : sentence.end].casefold():
-            kept.append((sentence, tokens, positions_of_span(tokens, sentence.start, sentence.end)[-1]))
-        else:
-            left_out.append(LeftOut(sentence.text, NOT_THE_WORD))
-    plan = splits.plan([sentence for sentence, _, _ in kept], seed=seed)
-    left_out += [LeftOut(kept[row][0].text, reason) for row, reason in plan.left_out.items()]
-    used = [kept[row] for row in plan.rows]
-    return Task(
-        word,
-        tuple(sentence for sentence, _, _ in used),
-        tuple(tokens for _, tokens, _ in used),
-        tuple(target for _, _, target in used),
-        plan,
-        tuple(left_out),
-    )
+    material, reasons = prepare_usable(model, word, sentences)
+    plan = splits.plan(material.sentences, seed=seed)
+    left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
+    left_out += [LeftOut(material.sentences[row].text, reason) for row, reason in plan.left_out.items()]
+    return Task(material.keep(plan.rows, left_out), plan)
 
 
 def read(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
-    """Each task with its residual streams, `sentence depth d_model`; words are read together until there are LOAD sentences.
+    """Each task with its residual streams, `sentence depth d_model`.
 
-    Reading words together fills the batches where each has few sentences; the next load is read when this one is used up.
+    Words are read together until there are LOAD sentences.
+
+    Reading words together fills the batches where each has few sentences; the next load is read when this one is used
+    up.
     """
     load: list[Task] = []
     for index, task in enumerate(tasks):
@@ -198,8 +226,8 @@ def read(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
 
 def _resid(model: Model, load: Sequence[Task]) -> Tensor:
     """The residual stream at the targets, read in chunks of like length of which nothing else is kept."""
-    tokens = [cut for task in load for cut in task.tokens]
-    targets = [target for task in load for target in task.targets]
+    tokens = [cut for task in load for cut in task.material.tokens]
+    targets = [target for task in load for target in task.material.targets]
     order = sorted(range(len(targets)), key=targets.__getitem__)
     chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
     states = (target_states(model, [tokens[row] for row in rows], [targets[row] for row in rows]) for rows in chunks)

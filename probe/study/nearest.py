@@ -1,7 +1,7 @@
 """Nearest sense centroid: how well the vectors of a word at one depth tell its senses apart, without anything trained.
 
-Depth 0 is the residual stream entering the first block, depth d the one leaving block d - 1. Ties, and cosines that differ in
-rounding only, go to the sense that is more frequent in training.
+Depth 0 is the residual stream entering the first block, depth d the one leaving block d - 1. Ties, and cosines that
+differ in rounding only, go to the sense that is more frequent in training.
 
 Source: Loureiro et al. 2021 (a sense is the mean of its contextual vectors, compared by cosine).
 
@@ -11,10 +11,10 @@ The depth to read at is chosen on the training sentences alone, so its score is 
 
 What can be said about a word's sense without a model: the most frequent sense, and the words of the sentence.
 
-The bag of the words to the left is what a causal model has read when it reaches the word, without their order and without
-anything learned elsewhere; a model that does not beat it has not been shown to know more than which words stand there.
-The word itself is in no bag. The classifier is a logistic regression on TF-IDF with balanced classes, which on CoarseWSD-20
-was the strongest of the plain ones (the bar should be high); nothing in it is random.
+The bag of the words to the left is what a causal model has read when it reaches the word, without their order and
+without anything learned elsewhere; a model that does not beat it has not been shown to know more than which words stand
+there. The word itself is in no bag. The classifier is a logistic regression on TF-IDF with balanced classes, which on
+CoarseWSD-20 was the strongest of the plain ones (the bar should be high); nothing in it is random.
 """
 
 import re
@@ -31,11 +31,11 @@ from torch import Tensor
 from probe.stats.resampling import Array
 from probe.study.material import Task
 from probe.text import splits
-from probe.text.lexicon import Sentence
+from probe.text.sentences import Sentence
 from probe.text.splits import Holdout
 
 Labels = NDArray[np.int64]
-TIE_DECIMALS = 12
+TIE_DECIMALS = 12  # of cosines in float64: what differs beyond is the order of the sums
 BLOCK = 512
 
 
@@ -46,25 +46,28 @@ def by_frequency(labels: Labels) -> Labels:
 
 
 def predict(resid: Tensor, labels: Labels, holdout: Holdout) -> Labels:
-    """The sense whose training mean has the largest cosine with each tested vector. `sentence depth d_model -> depth test`
+    """The sense whose training mean has the largest cosine with each tested vector.
+
+    `sentence depth d_model -> depth test`
 
     `labels` are the numbers of the sentences' senses.
     """
     known = labels[list(holdout.train)]
     senses = by_frequency(known)
     member = torch.tensor(senses[:, None] == known, dtype=torch.float64)  # sense train
-    found = []
+    said = []
     for depth in range(resid.shape[1]):
         centroids = member @ resid[list(holdout.train), depth].double() / member.sum(1, keepdim=True)
         cosines = _unit(resid[list(holdout.test), depth]) @ _unit(centroids).T
-        found.append(np.round(cosines.numpy(), TIE_DECIMALS).argmax(1))
-    return senses[np.stack(found)]
+        said.append(np.round(cosines.numpy(), TIE_DECIMALS).argmax(1))
+    return senses[np.stack(said)]
 
 
 def angle_gap(resid: Tensor, labels: Labels) -> Array:
-    """Mean angle between sentences of different senses minus that between sentences of the same sense, in degrees, by depth.
+    """Mean angle between sentences of different senses minus that of the same sense, in degrees, by depth.
 
-    `sentence depth d_model -> depth`. Every unordered pair of sentences counts once; missing where either kind has no pair.
+    `sentence depth d_model -> depth`. Every unordered pair of sentences counts once; missing where either kind has no
+    pair.
     """
     senses = torch.tensor(labels)
     return np.array([_angle_gap_here(_unit(resid[:, depth]), senses) for depth in range(resid.shape[1])])
@@ -89,15 +92,15 @@ def _unit(vectors: Tensor) -> Tensor:
     return torch.nn.functional.normalize(vectors.double(), dim=-1, eps=1e-300)
 
 
-INNER_FOLDS = 3
+INNER_FOLDS = 3  # as many as choose a study's read-out (`axes.FOLDS`)
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
     """What was said of the tested sentences of one word, senses as numbers.
 
-    `gold: test` · `by_depth: depth test` · `nearest`, at the depth chosen in training, and the baselines `frequent bag left:
-    test` · `depth`, the one chosen (most often, where there are folds).
+    `gold: test` · `by_depth: depth test` · `nearest`, at the depth chosen in training, and the baselines `frequent bag
+    left: test` · `depth`, the one chosen (most often, where there are folds).
     """
 
     gold: Labels
@@ -110,7 +113,10 @@ class Answers:
 
 
 def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
-    """Test every sentence that the plan holds out, learning from its training part only. `resid: sentence depth d_model`"""
+    """Test every sentence that the plan holds out, learning from its training part only.
+
+    `resid: sentence depth d_model`
+    """
     labels = numbered(task.sentences)
     by_depth = np.zeros((resid.shape[1], len(task)), dtype=np.int64)
     nearest, frequent, bag, left = np.zeros((4, len(task)), dtype=np.int64)
@@ -138,7 +144,8 @@ def numbered(sentences: Sequence[Sentence]) -> Labels:
 def choose_depth(sentences: Sequence[Sentence], resid: Tensor, *, seed: int) -> int:
     """The depth after at least one block with the best macro-F1 in folds over these sentences, the lowest of equals.
 
-    The last depth where they are too few to be learned and tested apart. `resid: sentence depth d_model`
+    Not the rule of `axes.choose_depth`, which asks where a sense axis separates: an evaluation is read where its own
+    score is best on the training sentences, as a user of these vectors would choose. The last depth where they are too few to be learned and tested apart. `resid: sentence depth d_model`
     """
     plan = splits.plan(sentences, seed=seed, folds=INNER_FOLDS)
     if not plan.holdouts:
@@ -155,7 +162,7 @@ def accuracy(gold: Labels, predicted: Labels) -> Array:
 
 
 def macro_f1(gold: Labels, predicted: Labels) -> Array:
-    """The mean over the senses in `gold` of F1 = 2 hits / (times in gold + times predicted), 0 to 1. `n, ... n -> ...`"""
+    """Mean over the senses in `gold` of F1 = 2 hits / (times in gold + times predicted), 0 to 1. `n, ... n -> ...`"""
     scores = []
     for sense in np.unique(gold):
         is_sense, said = gold == sense, predicted == sense
@@ -179,7 +186,7 @@ def left_bag(sentence: Sentence) -> Bag:
 
 
 def _words(text: str, word: str) -> Bag:
-    return tuple(found for found in re.findall(r"\w+", text.casefold()) if found != word.casefold())
+    return tuple(other for other in re.findall(r"\w+", text.casefold()) if other != word.casefold())
 
 
 def most_frequent(labels: Labels, count: int) -> Labels:
@@ -188,7 +195,10 @@ def most_frequent(labels: Labels, count: int) -> Labels:
 
 
 def predict_by_bag(bags: Sequence[Bag], labels: Labels, holdout: Holdout) -> Labels:
-    """The sense of each tested bag by a classifier of the training bags; a bag without a known word gets the most frequent."""
+    """The sense of each tested bag by a classifier of the training bags.
+
+    A bag without a known word gets the most frequent.
+    """
     train, test = ([bags[row] for row in rows] for rows in (holdout.train, holdout.test))
     learned = labels[list(holdout.train)]
     senses, answer = by_frequency(learned), most_frequent(learned, len(test))

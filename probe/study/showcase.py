@@ -23,9 +23,10 @@ from probe.patching.swaps import swap_heads
 from probe.stats import axes
 from probe.stats.axes import Axis
 from probe.stats.numbers import listed, percent
+from probe.stats.verdicts import GATE
 from probe.study.columns import rounded
 from probe.study.suppliers import WORTH_NAMING
-from probe.study.word import GATE, PairResult, WordResult
+from probe.study.word import PairResult, WordResult
 from probe.text import lexicon
 from probe.text.lexicon import Showcase
 from probe.text.splits import FIT

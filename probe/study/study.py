@@ -22,7 +22,7 @@ from probe.study.cost import Plan
 from probe.study.material import Material, prepare
 from probe.study.word import Options, observe_word, study_word
 from probe.text import lexicon
-from probe.text.lexicon import Corpus
+from probe.text.sentences import Corpus
 
 WORDS = ("bank", "mole", "apple")
 MAX_PAIRS = 48

@@ -20,7 +20,7 @@ from probe.study.columns import HEADS, KEYS, by_head, key_of, rounded, sense_pai
 from probe.study.controls import Controls
 from probe.study.head_tables import curves, distances, evidence, random_sets, routes, word_heads
 from probe.study.word import PairResult, WordResult
-from probe.text.lexicon import LeftOut
+from probe.text.sentences import LeftOut
 from probe.text.splits import FIT, GIVEN, GIVEN_PARTS, REPORT, cue_words
 
 FEW = 50

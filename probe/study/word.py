@@ -1,9 +1,9 @@
 """The measurements on one word: fit on one part of its sentences, order heads on another, measure on the third.
 
 Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
-measure on the report part only the exact swap of every head at the word. The separation of every head's write is held out both
-ways, its direction fitted on one of the two parts and scored on the other.
-Before anything is swapped the gap itself must be there (`inference.gap_p`, p < .01).
+measure on the report part only the exact swap of every head at the word. The separation of every head's write is held
+out both ways, its direction fitted on one of the two parts and scored on the other. Before anything is swapped the gap
+itself must be there (`permutation.gap_p` below `verdicts.GATE`).
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,12 @@ from probe.stats import axes, permutation
 from probe.stats.axes import Axis
 from probe.stats.resampling import Array
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation, sense_sample
+from probe.stats.verdicts import GATE
 from probe.study.material import Material
 from probe.text import splits
 from probe.text.sentences import Sentence
 from probe.text.splits import FIT, PARTS, REPORT, SELECT, Split
 
-GATE = 0.01
-AS_GOOD = 0.99
 CURVE_PAIRS = 12
 
 
@@ -51,8 +50,8 @@ class Options:
 class PairResult:
     """Everything measured for one pair of senses: `gap: pair`, the rest `layer head`.
 
-    `effects` and what follows it are None where the gap is not there: a ratio over it would be noise over noise, so nothing is
-    swapped or ranked.
+    `effects` and what follows it are None where the gap is not there: a ratio over it would be noise over noise, so
+    nothing is swapped or ranked.
     """
 
     axis: Axis
@@ -72,7 +71,7 @@ class PairResult:
 
 @dataclass(frozen=True, eq=False)
 class WordResult:
-    """One word: its material and split, the states of the rows used, the read-out depth, a result per pair of senses."""
+    """One word: material and split, the states of the rows used, the read-out depth, a result per pair of senses."""
 
     material: Material
     split: Split
@@ -96,12 +95,12 @@ class WordResult:
 
     @cached_property
     def placed(self) -> list[Placed]:
-        """Their token ids and where their word is read, row by row; without what comes after the word if the model cannot see it."""
-        material, causal = self.material, self.causal
-        return [
-            Placed(material.tokens[row].ids[: material.targets[row] + 1 if causal else None], material.targets[row])
-            for row in self.rows
-        ]
+        """Their token ids and where their word is read, row by row.
+
+        Without what comes after the word if the model cannot see it.
+        """
+        placed = [self.material.placed[row] for row in self.rows]
+        return [Placed(ids[: at + 1], at) for ids, at in placed] if self.causal else placed
 
     @property
     def resid(self) -> torch.Tensor:
@@ -132,7 +131,9 @@ def study_word(model: Model, material: Material, options: Options) -> WordResult
 
 
 def observe_word(model: Model, material: Material, options: Options) -> WordResult:
-    """The study of a word without any swap: its states, read-out and axes, and of every pair of senses the gate and separation."""
+    """The study of a word without any swap: its states, read-out and axes, and of every pair of senses the gate and
+    separation.
+    """
     split = splits.split(material.sentences, seed=options.seed)
     rows = sorted(row for part in PARTS for row in split.rows(part))
     states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
@@ -146,17 +147,11 @@ def observe_word(model: Model, material: Material, options: Options) -> WordResu
 def _choose_depth(
     material: Material, split: Split, rows: Sequence[int], states: TargetStates, seed: int
 ) -> tuple[int, Array]:
-    """L*: the depth after at least one block whose senses separate best in cross-validation on the fit part.
-
-    Of depths whose AUROC is as good, up to AS_GOOD of the best, the last: what a head writes after the read-out cannot be seen,
-    and differences that small are chance.
-    """
+    """L*, chosen on the fit part alone (`axes.choose_depth`), and the AUROC of every depth."""
     fit = [index for index, row in enumerate(rows) if split.parts[row] == FIT]
     groups = splits.cue_units([material.sentences[rows[index]] for index in fit])
     labels = [material.labels[rows[index]] for index in fit]
-    separation = axes.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
-    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
-    return int(np.flatnonzero(as_good)[-1]) + 1, separation
+    return axes.choose_depth(states.resid[fit], labels, groups, seed=seed)
 
 
 def _gated(weights: Weights | General, word: WordResult, options: Options) -> list[PairResult]:
@@ -221,7 +216,9 @@ def _swapped(
 
 
 def _curves(weights: Weights | General, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
-    """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too small)."""
+    """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too
+    small).
+    """
     most = max(2, CURVE_PAIRS // len(passed))
     chosen = {}
     for part, count in ((SELECT, options.max_pairs), (REPORT, most)):

@@ -1,13 +1,11 @@
 """The measurements of a study over a corpus of any size, in files that survive whatever kills the process.
 
-streams    files of sentences, row by row
-parts      fit or report, by the hash of cue word and frame; seen: repetitions and shared beginnings
 deal       rows in, blocks of rows out: every row in exactly one
 fit        pass one: the axes, own directions and donors of a word
 measure    pass two: the tables of one block of rows
 shards     files that are whole or absent, receipts, one writer at a time
-work       one unit of either pass, made where its key is sent
-engines    who makes the units: this process, or the workers of Dask
+work       one unit of either pass, made in this process or by the workers of Dask
 run        the sweep: rows, pass one, pass two, manifest
-summary    shards to frames; page: the page from the shards alone
+summary    shards to frames
+progress   how far it has come
 """

@@ -1,187 +1,61 @@
-"""Which part of a corpus each sentence belongs to, decided without holding the corpus: by the hash of its cue word and frame.
+"""The sentences of a corpus dealt out to blocks: read twice, checked, each row in exactly one block.
 
-What `probe.text.splits` does with all sentences of a word in memory is done here from two readings of the files. The first keeps, for
-each word, the smallest hashes of its frames and of its cue words (or of its sentences, sense by sense, where cues are not
-given); the second compares. The rules are the same: a word whose rows give a split keeps it (train is fit, all others are
-measured); no frame and no cue word stands in both parts, and a sentence whose frame and cue fall apart is in neither. A third of
-the groups, at most GROUPS, is fitted on. What differs: the groups are taken by hash and not in a shuffled order, so that neither
-the order of the rows nor how many there are matters; there is no select part, because a sweep takes no leading heads; cue words
-that share a pair are not kept together, because donors are drawn and not paired.
+The first reading checks every row and keeps, by word, what parts it (`probe.text.splits.Rule`); the second gives each
+row its part, or the reason why it is in none, and writes blocks of at most `Options.block` rows of one word (words with
+few rows share one). Of the sentences to fit on and of the donors only those with the smallest hashes are kept, a
+uniform sample.
 
-The smallest hashes of distinct names are a uniform sample of them: Bar-Yossef et al. 2002.
-
-What was read before, kept in a file that is searched and not in memory: repeated sentences and shared beginnings.
-
-A temporary SQLite file in a folder of its own, readable by its owner only and removed at the end.
-
-The sentences of a corpus dealt out to blocks: read twice, checked, each row in exactly one block.
-
-The first reading checks every row and keeps what `probe.sweep.deal` and `probe.sweep.deal` need; the second gives each row its
-part, or the reason why it is in none, and writes blocks of at most `Options.block` rows of one word (words with few rows share
-one). Of the sentences to fit on and of the donors only those with the smallest hashes are kept, a uniform sample.
-
-Memory grows with the number of words and senses, not with that of sentences.
+Memory grows with the number of words and senses, not with that of sentences: repeated sentences and shared beginnings
+are kept in a temporary SQLite file, readable by its owner only and removed at the end.
 """
 
-import hashlib
-import heapq
 import json
 import sqlite3
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from probe.errors import InputError
-from probe.provenance import content_key
-from probe.study.material import LATE, SAME
+from probe.provenance import content_key, digest_of, hash_of
+from probe.study.material import LATE, NOT_THE_WORD, SAME
 from probe.sweep import shards
 from probe.sweep.shards import SCRATCH
-from probe.text.files import Source, stream
-from probe.text.sentences import REPEATS, Sentence, bad_rows, check_row
-from probe.text.splits import FIT, GIVEN, GIVEN_PARTS, MIN_PER_SENSE, REPORT
-
-GROUPS = 512
-SHARE = 3
-CROSSING = "its frame is on one side of the split and its cue on the other"
-
-
-def hash_of(*names: object) -> int:
-    """A number of 64 bits that depends on the names, and on nothing else."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name in names:
-        raw = str(name).encode()
-        digest.update(len(raw).to_bytes(8, "big") + raw)
-    return int.from_bytes(digest.digest(), "big")
-
-
-@dataclass
-class Smallest:
-    """The smallest distinct hashes seen, at most `most` of them."""
-
-    most: int = GROUPS * SHARE
-    heap: list[int] = field(default_factory=list)
-    known: set[int] = field(default_factory=set)
-
-    def add(self, value: int) -> None:
-        if value in self.known or (len(self.heap) == self.most and value >= -self.heap[0]):
-            return
-        self.known.add(value)
-        heapq.heappush(self.heap, -value)
-        if len(self.heap) > self.most:
-            self.known.discard(-heapq.heappop(self.heap))
-
-    def limit(self) -> int | None:
-        """The largest hash that is fitted on: a third of the groups, at most GROUPS. None where there are not two to part."""
-        if len(self.heap) < 2:
-            return None
-        return sorted(self.known)[min(-(-len(self.heap) // SHARE), GROUPS) - 1]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How the sentences of one word are parted: as given, or by the hashes up to which a frame, a cue, a sentence is fitted on."""
-
-    given: bool
-    frame: int | None
-    cue: int | None
-    sentence: Mapping[str, int | None]
-
-    @property
-    def design(self) -> str:
-        if self.given:
-            return GIVEN
-        names = [name for name, limit in (("frame", self.frame), ("cue word", self.cue)) if limit is not None]
-        return f"by {' and '.join(names)}, by their hash" if names else "by sentence, by its hash"
-
-
-@dataclass
-class Seen:
-    """What the first reading keeps of a word: sentences by sense, whether a split is given, and the smallest hashes."""
-
-    senses: Counter[str] = field(default_factory=Counter)
-    given: bool = False
-    frames: Smallest | None = field(default_factory=Smallest)
-    cues: Smallest | None = field(default_factory=Smallest)
-    sentences: dict[str, Smallest] = field(default_factory=dict)
-
-    def add(self, sentence: Sentence, seed: int) -> None:
-        self.senses[sentence.sense] += 1
-        self.given = self.given or (sentence.split or "") in GIVEN_PARTS
-        frame, cue, own = _groups(sentence, seed)
-        self.frames = _added(self.frames, frame)
-        self.cues = _added(self.cues, cue)
-        self.sentences.setdefault(sentence.sense, Smallest()).add(own)
-
-    def rule(self) -> Rule:
-        frame, cue = (None if kept is None else kept.limit() for kept in (self.frames, self.cues))
-        return Rule(self.given, frame, cue, {sense: kept.limit() for sense, kept in self.sentences.items()})
-
-
-def _added(kept: Smallest | None, value: int | None) -> Smallest | None:
-    """The hashes with one more; None as soon as one sentence of the word has no such group."""
-    if kept is None or value is None:
-        return None
-    kept.add(value)
-    return kept
-
-
-def _groups(sentence: Sentence, seed: int) -> tuple[int | None, int | None, int]:
-    cue = None if sentence.cue_start is None else sentence.text[sentence.cue_start : sentence.cue_end].casefold()
-    return (
-        None if sentence.frame is None else hash_of(seed, "frame", sentence.word, sentence.frame),
-        None if cue is None else hash_of(seed, "cue", sentence.word, cue),
-        hash_of(seed, "sentence", sentence.word, sentence.pair or sentence.text),
-    )
-
-
-def part_of(sentence: Sentence, rule: Rule, seed: int) -> tuple[str | None, str | None]:
-    """Fit or report, or None with the reason why the sentence is in neither."""
-    if rule.given:
-        part = GIVEN_PARTS.get(sentence.split or "")
-        reason = f"its split is {sentence.split!r}, expected one of {', '.join(GIVEN_PARTS)}"
-        return (None, reason) if part is None else (FIT if part == FIT else REPORT, None)
-    frame, cue, own = _groups(sentence, seed)
-    sides = [(group, limit) for group, limit in ((frame, rule.frame), (cue, rule.cue)) if limit is not None]
-    votes = {_up_to(group, limit) for group, limit in sides} or {_up_to(own, rule.sentence[sentence.sense])}
-    return (None, CROSSING) if len(votes) > 1 else (FIT if votes.pop() else REPORT, None)
-
-
-def _up_to(group: int | None, limit: int | None) -> bool:
-    return group is not None and limit is not None and group <= limit
-
+from probe.text.files import COLUMNS, Source
+from probe.text.sentences import REPEATS, Sentence, stream_sentences
+from probe.text.splits import FIT, MIN_PER_SENSE, REPORT, Rule, Seen, Smallest
 
 _TABLES = """
 PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
-CREATE TABLE sentence (key BLOB PRIMARY KEY, number INTEGER) WITHOUT ROWID;
+CREATE TABLE sentence (key BLOB PRIMARY KEY, number INTEGER, place TEXT) WITHOUT ROWID;
 CREATE TABLE beginning (key BLOB PRIMARY KEY, sense TEXT, mixed INTEGER) WITHOUT ROWID;
 """
 
 
 class Read:
-    """The sentences read so far: the number of the first like it, and whether its beginning tells the sense."""
+    """The sentences read so far: number and place of the first like it, and whether its beginning tells the sense."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
 
-    def add(self, sentence: Sentence, number: int) -> None:
+    def add(self, sentence: Sentence, number: int, where: str) -> None:
         run = self.connection.execute
-        run("INSERT OR IGNORE INTO sentence VALUES (?, ?)", (_identity(sentence), number))
+        run("INSERT OR IGNORE INTO sentence VALUES (?, ?, ?)", (_identity(sentence), number, where))
         known = "ON CONFLICT (key) DO UPDATE SET mixed = 1 WHERE sense <> excluded.sense"
         run(f"INSERT INTO beginning VALUES (?, ?, 0) {known}", (_beginning(sentence), sentence.sense))
 
-    def first(self, sentence: Sentence) -> int:
-        """The number of the first sentence with the same word, sense, text and span."""
-        found = self.connection.execute("SELECT number FROM sentence WHERE key = ?", (_identity(sentence),))
-        return int(found.fetchone()[0])
+    def first(self, sentence: Sentence) -> tuple[int, str]:
+        """Number and place of the first sentence with the same word, sense, text and span."""
+        query = "SELECT number, place FROM sentence WHERE key = ?"
+        number, place = self.connection.execute(query, (_identity(sentence),)).fetchone()
+        return number, place
 
     def is_mixed(self, sentence: Sentence) -> bool:
         """Whether a sentence of another sense of the word is the same up to the end of the word."""
-        found = self.connection.execute("SELECT mixed FROM beginning WHERE key = ?", (_beginning(sentence),))
-        return bool(found.fetchone()[0])
+        row = self.connection.execute("SELECT mixed FROM beginning WHERE key = ?", (_beginning(sentence),)).fetchone()
+        return bool(row[0])
 
 
 @contextmanager
@@ -197,37 +71,29 @@ def reading(folder: Path) -> Iterator[Read]:
             yield Read(connection)
     except (sqlite3.Error, OSError) as error:
         raise InputError(
-            f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder with --out, and run "
+            f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder "
+            "with --out, and run "
             "the same command again."
         ) from error
 
 
 def _identity(sentence: Sentence) -> bytes:
-    return _key(sentence.word, sentence.sense, sentence.text, str(sentence.start), str(sentence.end))
+    return digest_of(sentence.word, sentence.sense, sentence.text, sentence.start, sentence.end)
 
 
 def _beginning(sentence: Sentence) -> bytes:
-    return _key(sentence.word, sentence.text[: sentence.end], str(sentence.start))
-
-
-def _key(*names: str) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for name in names:
-        raw = name.encode()
-        digest.update(len(raw).to_bytes(8, "big") + raw)
-    return digest.digest()
+    return digest_of(sentence.word, sentence.text[: sentence.end], sentence.start)
 
 
 INDEX = "rows"
-BUFFERED = 64
-LONGEST_TEXT = 100_000
+BUFFERED = 64  # blocks that wait to be filled, over all words: what keeps memory flat when words are many
 DONOR = "donor"
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What decides the numbers beside model and sentences: the seed of splits and donors, and the sizes of samples and blocks."""
+    """What else decides the numbers: the seed of splits and donors, and the sizes of samples and blocks."""
 
     seed: int = 0
     fit_most: int = 512
@@ -235,73 +101,22 @@ class Options:
     block: int = 1024
 
 
-@dataclass
-class Sample:
-    """The `most` records with the smallest hashes."""
-
-    most: int
-    heap: list[tuple[int, int, Record]] = field(default_factory=list)
-
-    def add(self, value: int, record: Record) -> None:
-        item = (-value, -record["sentence"], record)
-        if len(self.heap) < self.most:
-            heapq.heappush(self.heap, item)
-        else:
-            heapq.heappushpop(self.heap, item)
-
-    @property
-    def records(self) -> list[Record]:
-        """In order of their hashes."""
-        return [record for *_, record in sorted(self.heap, key=lambda item: item[:2], reverse=True)]
-
-
-@dataclass
-class Samples:
-    """What is fitted on and who gives, of one word, by sense."""
-
-    fit: dict[str, Sample] = field(default_factory=dict)
-    donors: dict[str, Sample] = field(default_factory=dict)
-
-
-def read_all(sources: Sequence[Source]) -> Iterator[tuple[int, str, Sentence]]:
-    """Number, place and sentence of every row. Raises InputError at the end when rows are bad, naming the first."""
-    first, bad, number = None, 0, -1
-    for source in sources:
-        for row in stream(source):
-            number += 1
-            values, flaw = check_row(row)
-            flaw = flaw or _flaw(values)
-            if flaw:
-                first, bad = first or (source.place, row.where.removeprefix(f"{source.name} "), flaw), bad + 1
-            elif not bad:
-                yield number, row.where, Sentence(**values, where=row.where)
-    if first:
-        raise bad_rows(*first, bad=bad, rows=number + 1)
-
-
-def _flaw(values: Record) -> str | None:
-    """What a sweep cannot use beside what no reader takes: a span on another word, a text that no model reads."""
-    text, covered = values["text"], values["text"][values["start"] : values["end"]]
-    if len(text) > LONGEST_TEXT:
-        return f"the text has {len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-    if (values["distance"] or 0) > LONGEST_TEXT:
-        return f"distance is {values['distance']}, expected the number of tokens from the cue to the word"
-    if values["word"].casefold() not in covered.casefold():
-        return f"characters {values['start']} to {values['end']} are {covered[:60]!r}, expected them to cover {values['word'][:60]!r}"
-    return None
+Samples = dict[tuple[str, str], Smallest]
 
 
 def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: bool) -> dict[str, Any]:
     """Write the blocks of rows and the samples of every word into `folder`; returns the index, which is stored last."""
     with reading(folder) as read:
         words: dict[str, Seen] = {}
-        for number, _, sentence in read_all(sources):
-            words.setdefault(sentence.word, Seen()).add(sentence, options.seed)
-            read.add(sentence, number)
+        for number, (source, where, sentence) in enumerate(stream_sentences(sources)):
+            seen = words.setdefault(sentence.word, Seen())
+            if sentence.marks_the_word:
+                seen.add(sentence, options.seed)
+            read.add(sentence, number, source.label(where))
         rules = {word: seen.rule() for word, seen in words.items()}
         records = _parted(sources, read, (rules, options), causal=causal)
         blocks, samples = _write_blocks(records, folder, options)
-    made = {word: _write_samples(folder, word, samples.get(word, Samples())) for word in sorted(words)}
+    made = {word: _write_samples(folder, word, samples.get(word, {})) for word in sorted(words)}
     for word, about in made.items():
         about |= {"senses": dict(sorted(words[word].senses.items())), "design": rules[word].design}
     files = {name: about.pop("sha256") for about in [*blocks, *made.values()] for name in [_rows_file(about["key"])]}
@@ -311,20 +126,23 @@ def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: b
 
 
 def read_index(folder: Path) -> dict[str, Any] | None:
-    """The index of rows that were dealt out completely, with the sha256 of every file of rows; None where there is none."""
+    """The index of rows that were dealt out completely, with the sha256 of every file of rows.
+
+    None where there is none.
+    """
     receipt = shards.done(folder, INDEX)
     if receipt is None:
         return None
-    found = json.loads((folder / "rows.json").read_bytes())
-    return found | {"files": receipt["rows_files"]} if isinstance(found, dict) else None
+    index = json.loads((folder / "rows.json").read_bytes())
+    return index | {"files": receipt["rows_files"]} if isinstance(index, dict) else None
 
 
 def require_index(folder: Path) -> dict[str, Any]:
     """The index; raises InputError where there is none."""
-    found = read_index(folder)
-    if found is None:
+    index = read_index(folder)
+    if index is None:
         raise shards.damaged(folder / "rows.json", "it is missing or damaged")
-    return found
+    return index
 
 
 def _parted(
@@ -332,17 +150,24 @@ def _parted(
 ) -> Iterator[tuple[Sentence, Record]]:
     """Every sentence with its part or the reason for none."""
     rules, options = how
-    for number, where, sentence in read_all(sources):
-        first = read.first(sentence)
-        part, reason = part_of(sentence, rules[sentence.word], options.seed)
-        if first != number:
-            part, reason = None, f"{REPEATS} sentence {first}"
-        elif causal and sentence.cue_start is not None and sentence.cue_start >= sentence.end:
-            part, reason = None, LATE
-        elif causal and read.is_mixed(sentence):
-            part, reason = None, SAME
-        record = asdict(sentence) | {"sentence": number, "where": where, "part": part, "reason": reason}
+    for number, (source, where, sentence) in enumerate(stream_sentences(sources)):
+        part, reason = None, _refused(sentence, number, read, causal)
+        if reason is None:
+            part, reason = rules[sentence.word].part_of(sentence, options.seed)
+        record = asdict(sentence) | {"sentence": number, "where": source.label(where), "part": part, "reason": reason}
         yield sentence, record | {"draw": _draw(sentence, options.seed)}
+
+
+def _refused(sentence: Sentence, number: int, read: Read, causal: bool) -> str | None:
+    """Why a sentence can be used in no part, as far as its text alone tells it."""
+    first, where = read.first(sentence)
+    if first != number:
+        return f"{REPEATS} {where}"
+    if not sentence.marks_the_word:
+        return NOT_THE_WORD
+    if causal and sentence.cue_follows:
+        return LATE
+    return SAME if causal and read.is_mixed(sentence) else None
 
 
 def _draw(sentence: Sentence, seed: int) -> str:
@@ -358,7 +183,7 @@ def _write_blocks(
     blocks: list[Record] = []
     held = 0
     for sentence, record in records:
-        _sample(samples.setdefault(sentence.word, Samples()), record, options)
+        _sample(samples.setdefault(sentence.word, {}), record, options)
         waiting.setdefault(sentence.word, []).append(record)
         held += 1
         fullest = sentence.word if len(waiting[sentence.word]) == options.block else None
@@ -373,10 +198,11 @@ def _write_blocks(
 
 
 def _sample(samples: Samples, record: Record, options: Options) -> None:
+    """Keep the record among the word's sentences to fit on, or its donors, by sense."""
     if record["part"] is None:
         return
-    kind, most = (samples.fit, options.fit_most) if record["part"] == FIT else (samples.donors, options.donors)
-    kind.setdefault(record["sense"], Sample(most)).add(int(record["draw"], 16), record)
+    kind, most = (FIT, options.fit_most) if record["part"] == FIT else (DONOR, options.donors)
+    samples.setdefault((kind, record["sense"]), Smallest(most)).add(int(record["draw"], 16), record)
 
 
 def _write_block(folder: Path, records: list[Record]) -> Record:
@@ -386,8 +212,10 @@ def _write_block(folder: Path, records: list[Record]) -> Record:
 
 def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
     """The sentences a word is fitted on and its donors, with, by sense, how many and up to which draw."""
-    fit = {sense: sample.records for sense, sample in sorted(samples.fit.items())}
-    donors = {sense: sample.records for sense, sample in sorted(samples.donors.items())}
+    fit, donors = (
+        {sense: sample.items for (kind, sense), sample in sorted(samples.items()) if kind == wanted}
+        for wanted in (FIT, DONOR)
+    )
     records = [record for rows in fit.values() for record in rows]
     records += [record | {"part": DONOR} for rows in donors.values() for record in rows]
     key, sha256 = _write_rows(folder, records, word)
@@ -401,7 +229,10 @@ def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
 
 
 def usable_senses(about: Record) -> list[str]:
-    """The senses of a word that have enough sentences to fit on and somebody to give; fewer than two cannot be compared."""
+    """The senses of a word that have enough sentences to fit on and somebody to give.
+
+    Fewer than two cannot be compared.
+    """
     enough = [sense for sense, (count, _) in about["fit"].items() if count >= MIN_PER_SENSE]
     return sorted(sense for sense in enough if about["donors"].get(sense))
 
@@ -410,7 +241,7 @@ def _write_rows(folder: Path, records: list[Record], *name: str) -> tuple[str, s
     import pyarrow
 
     key = content_key("rows", *name, records)
-    schema = pyarrow.schema([(column, _TYPES.get(column, pyarrow.string())) for column in COLUMNS])
+    schema = pyarrow.schema([(column, _TYPES.get(column, pyarrow.string())) for column in _RECORD])
     content = shards.parquet(pyarrow.Table.from_pylist(records, schema=schema))
     return key, shards.store(folder / _rows_file(key), content)
 
@@ -435,10 +266,8 @@ def sentence_of(record: Record) -> Sentence:
     return Sentence(**{name: record[name] for name in _SENTENCE})
 
 
-_SENTENCE = (
-    *("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end", "distance", "split", "where"),
-)
-COLUMNS = ("sentence", *_SENTENCE, "part", "reason", "draw")
+_SENTENCE = (*COLUMNS, "where")
+_RECORD = ("sentence", *_SENTENCE, "part", "reason", "draw")
 _TYPES = dict.fromkeys(("sentence", "start", "end", "cue_start", "cue_end", "distance"), "int64")
 
 
@@ -448,6 +277,8 @@ def require_something(index: dict[str, Any]) -> None:
         return
     word, about = next(iter(index["words"].items()))
     raise InputError(
-        f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two senses with at least {MIN_PER_SENSE} "
-        f"sentences in the {FIT} part and one in the {REPORT} part ({word!r} has {about['senses']}); give more sentences."
+        f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two senses with at "
+        f"least {MIN_PER_SENSE} "
+        f"sentences in the {FIT} part and one in the {REPORT} part ({word!r} has {about['senses']}); give more "
+        "sentences."
     )

@@ -1,10 +1,11 @@
 """Pass two: the tables of one block of rows, a pure function of the model, the rows and the axes of their words.
 
-Everything is said from the sentence's own sense towards `other`, the sense of its donor, drawn with the sentence's own random
-number: coordinates are about +1/2 at the mean of its own sense and -1/2 at that of the other, `axis` is what a head wrote
-towards its own sense, and `swap` how far the word moves towards the other when the head's output is the donor's. All three
-are fractions of the gap between the two senses on the fit part. The mean of `swap` over the sentences of both senses, divided by
-that of the sentences' `gap`, is the swap effect E; with `same_sense` subtracted, the net effect.
+Everything is said from the sentence's own sense towards `other`, the sense of its donor, drawn with the sentence's own
+random number: coordinates are about +1/2 at the mean of its own sense and -1/2 at that of the other, `axis` is what a
+head wrote towards its own sense, and `swap` how far the word moves towards the other when the head's output is the
+donor's. All three are fractions of the gap between the two senses on the fit part. The mean of `swap` over the
+sentences of both senses, divided by that of the sentences' `gap`, is the swap effect E; with `same_sense` subtracted,
+the net effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,12 @@ import pyarrow
 import torch
 from torch import Tensor
 
+from probe.model.general import read_whole
 from probe.model.load import Model
-from probe.model.replay import Weights, read_weights
 from probe.patching import swaps as patching
 from probe.stats import axes as senses
 from probe.sweep.deal import Record, sentence_of
-from probe.sweep.fit import Placed, WordAxes, read_states
+from probe.sweep.fit import Reading, Weights, WordAxes, read_words
 from probe.text.splits import FIT, REPORT
 
 SPARE = "in the fit part, beyond the sentences that are fitted on"
@@ -37,21 +38,17 @@ def measure(
 
     `fitted`: by word and sense, the largest draw that was fitted on.
     """
-    weights = read_weights(model)
+    weights = read_whole(model)
     outcome = {record["sentence"]: _before(record, axes, fitted) for record in records}
     chosen = [record for record in records if outcome[record["sentence"]] == (REPORT, None)]
-    placed, reasons = read_states(model, [sentence_of(record) for record in chosen])
-    outcome |= {chosen[row]["sentence"]: (None, reason) for row, reason in reasons.items()}
+    readings, reasons = read_words(model, chosen)
+    outcome |= {number: (None, reason) for number, reason in reasons.items()}
     sentences, heads = [], []
-    for word in dict.fromkeys(record["word"] for record in chosen):
-        found = axes[word]
-        mine = [index for index, row in enumerate(placed.rows if placed else ()) if chosen[row]["word"] == word]
-        if placed is None or found is None or not mine:
-            continue
-        here = placed.take(mine)
-        by_sentence, by_head = _measure_word(weights, [chosen[row] for row in here.rows], here, found)
-        sentences.append(by_sentence)
-        heads.append(by_head)
+    for word, reading in readings.items():
+        if (along := axes[word]) is not None:
+            by_sentence, by_head = _measure_word(weights, reading, along)
+            sentences.append(by_sentence)
+            heads.append(by_head)
     return _sentence_table(records, outcome, sentences, weights), _head_table(heads, weights)
 
 
@@ -61,10 +58,10 @@ def _before(
     """What becomes of a row as far as it is known before the model has seen it: its part, or the reason for none."""
     if record["part"] is None:
         return None, record["reason"]
-    found = axes.get(record["word"])
-    if found is None:
+    along = axes.get(record["word"])
+    if along is None:
         return None, NO_SENSES
-    if record["sense"] not in found.senses:
+    if record["sense"] not in along.senses:
         return None, f"its sense {record['sense']!r} has too few sentences to fit on, or none to give"
     if record["part"] == FIT:
         kept = record["draw"] <= fitted[(record["word"], record["sense"])]
@@ -72,13 +69,12 @@ def _before(
     return REPORT, None
 
 
-def _measure_word(
-    weights: Weights, records: Sequence[Record], placed: Placed, axes: WordAxes
-) -> tuple[Columns, Columns]:
+def _measure_word(weights: Weights, reading: Reading, axes: WordAxes) -> tuple[Columns, Columns]:
     """Columns by sentence, and by sentence, layer and head, of rows of one word."""
+    records, states = reading.records, reading.states
     drawn = [_draw(record, axes) for record in records]
     pair, sign = (torch.tensor([one[name] for one in drawn]) for name in ("pair", "sign"))
-    stages = torch.stack([placed.states.token_embedding, *placed.states.resid.unbind(1)], dim=1)  # row stage d_model
+    stages = torch.stack([states.token_embedding, *states.resid.unbind(1)], dim=1)  # row stage d_model
     along = torch.einsum("rsd,rd->rs", stages.double(), axes.u[pair])
     exact = sign[:, None] * (along - axes.centre[pair]) / axes.gap[pair][:, None]
     coordinate = exact.round(decimals=DIGITS)  # below what float32 holds, so that the same vectors are exactly 0 apart
@@ -93,12 +89,11 @@ def _measure_word(
         "coordinate": coordinate,
         "gap": coordinate[:, axes.depth + 1] - theirs,
     }
-    swaps = _swapped(weights, placed, axes, [*donors, *same]).chunk(2)
+    swaps = _swapped(weights, reading, axes, [*donors, *same]).chunk(2)
     rows = torch.arange(len(records))
     moved = [-sign[:, None, None] * swap[rows, :, :, pair] for swap in swaps]
-    return by_sentence, by_sentence | _observed(weights, placed, axes, (pair, sign)) | dict(
-        zip(("swap", "same_sense"), moved, strict=True)
-    )
+    by_head = _observed(weights, reading, axes, (pair, sign)) | dict(zip(("swap", "same_sense"), moved, strict=True))
+    return by_sentence, by_sentence | by_head
 
 
 def _draw(record: Record, axes: WordAxes) -> dict[str, Any]:
@@ -116,31 +111,31 @@ def _draw(record: Record, axes: WordAxes) -> dict[str, Any]:
     return {"other": other, "pair": pair, "sign": sign, "donor": int(members[others[which]][place]), "same": same}
 
 
-def _swapped(weights: Weights, placed: Placed, axes: WordAxes, donors: Sequence[int]) -> Tensor:
+def _swapped(weights: Weights, reading: Reading, axes: WordAxes, donors: Sequence[int]) -> Tensor:
     """How far each head's swap moves the read-out along every axis; 0 above it. `turn x row layer head pair`
 
     `donors`: one per row, turn after turn; the turns go together, because what stands before the word is then run once.
     """
-    rows = placed.ids * (len(donors) // len(placed.ids))
+    rows = reading.material.placed * (len(donors) // len(reading.records))
     moved = patching.swap_heads(weights, rows, axes.donor_z[donors, : axes.depth], axes.directions)
     above = moved.new_zeros(len(moved), len(weights.blocks) - axes.depth, *moved.shape[2:])
     return torch.cat([moved, above], dim=1).double()
 
 
-def _observed(weights: Weights, placed: Placed, axes: WordAxes, how: tuple[Tensor, Tensor]) -> Columns:
+def _observed(weights: Weights, reading: Reading, axes: WordAxes, how: tuple[Tensor, Tensor]) -> Columns:
     """What each head looks at and writes. `row layer head` each"""
     pair, sign = how
-    states = placed.states
+    states = reading.states
     z, w_o = states.z.double(), torch.stack([block.w_o for block in weights.blocks]).cpu().double()
-    reading = torch.einsum("lhed,pd->plhe", w_o, axes.directions)  # pair layer head d_head
+    toward = torch.einsum("lhed,pd->plhe", w_o, axes.directions)  # pair layer head d_head
     turned = sign[:, None, None]
     norm = senses.write_coordinates(states.z, weights).norm(dim=-1).permute(2, 0, 1)
-    looks = states.attention_to(placed.cues)
+    looks = states.attention_to(reading.material.cues)
     return {
         "attention_cue": looks["cue"],
         "attention_previous": looks["previous"],
         "norm": norm,
-        "axis": turned * (z * reading[pair]).sum(-1),
+        "axis": turned * (z * toward[pair]).sum(-1),
         "own": turned * ((z * axes.own[pair]).sum(-1) - axes.own_centre[pair]),
     }
 
@@ -148,33 +143,23 @@ def _observed(weights: Weights, placed: Placed, axes: WordAxes, how: tuple[Tenso
 def _sentence_table(
     records: Sequence[Record],
     outcome: Mapping[int, tuple[str | None, str | None]],
-    found: Sequence[Columns],
+    measured: Sequence[Columns],
     weights: Weights,
 ) -> pyarrow.Table:
     """One row per row of the block, in its order: what became of it and, where it was measured, its coordinates."""
     stages = ["token", *(str(depth) for depth in range(len(weights.blocks) + 1))]
-    place = {number: (columns, row) for columns in found for row, number in enumerate(columns["sentence"])}
-    measured = [place.get(record["sentence"]) for record in records]
-    ends = {
-        "part": [outcome[record["sentence"]][0] for record in records],
-        "reason": [outcome[record["sentence"]][1] for record in records],
-        "other": [None if at is None else at[0]["other"][at[1]] for at in measured],
-        "depth": pyarrow.array([None if at is None else at[0]["depth"][at[1]] for at in measured], pyarrow.int16()),
-    }
-    numbers = {
-        "gap": [None if at is None else float(at[0]["gap"][at[1]]) for at in measured],
-        **{
-            f"coordinate_{name}": [None if at is None else float(at[0]["coordinate"][at[1], stage]) for at in measured]
-            for stage, name in enumerate(stages)
-        },
-    }
-    columns = {
-        name: pyarrow.array([record[name] for record in records]) for name in ("sentence", "where", "word", "sense")
-    }
-    columns |= {"cue": pyarrow.array([_cue(record) for record in records], pyarrow.string())}
-    columns |= {name: pyarrow.array(values) for name, values in ends.items()}
-    columns |= {name: pyarrow.array(values, pyarrow.float32()) for name, values in numbers.items()}
-    return pyarrow.table(columns).cast(sentence_schema(stages))
+    place = {number: (columns, at) for columns in measured for at, number in enumerate(columns["sentence"])}
+    rows = []
+    for record in records:
+        part, reason = outcome[record["sentence"]]
+        row = {name: record[name] for name in ("sentence", "where", "word", "sense")}
+        row |= {"cue": sentence_of(record).cue_word, "part": part, "reason": reason}
+        if record["sentence"] in place:
+            columns, at = place[record["sentence"]]
+            row |= {"other": columns["other"][at], "depth": columns["depth"][at], "gap": columns["gap"][at].item()}
+            row |= {f"coordinate_{stage}": columns["coordinate"][at, n].item() for n, stage in enumerate(stages)}
+        rows.append(row)
+    return pyarrow.Table.from_pylist(rows, schema=sentence_schema(stages))
 
 
 def sentence_schema(stages: Sequence[str]) -> pyarrow.Schema:
@@ -185,10 +170,6 @@ def sentence_schema(stages: Sequence[str]) -> pyarrow.Schema:
     return pyarrow.schema(
         [(name, kinds.get(name, pyarrow.float32())) for name in (*names, *(f"coordinate_{stage}" for stage in stages))]
     )
-
-
-def _cue(record: Record) -> str | None:
-    return None if record["cue_start"] is None else record["text"][record["cue_start"] : record["cue_end"]].casefold()
 
 
 NAMES = ("word", "sense", "other")
@@ -202,24 +183,18 @@ def head_schema() -> pyarrow.Schema:
     return pyarrow.schema([*keys, *((name, pyarrow.float32()) for name in MEASURED)])
 
 
-def _head_table(found: Sequence[Columns], weights: Weights) -> pyarrow.Table:
+def _head_table(measured: Sequence[Columns], weights: Weights) -> pyarrow.Table:
     """One row per measured sentence, layer and head, sentences in the order of the block's words."""
     layers, heads, *_ = weights.shape
-    numbers = np.array([number for columns in found for number in columns["sentence"]], dtype=np.int64)
+    numbers = [number for columns in measured for number in columns["sentence"]]
     layer, head = np.divmod(np.arange(layers * heads), heads)
-    values = {
-        name: np.concatenate([columns[name].numpy().ravel() for columns in found]) if found else np.empty(0)
-        for name in MEASURED
-    }
-    names = {name: [text for columns in found for text in columns[name]] for name in NAMES}
-    table = {
-        "sentence": np.repeat(numbers, layers * heads),
-        **{name: np.repeat(np.array(texts, dtype=object), layers * heads) for name, texts in names.items()},
-        "layer": np.tile(layer, len(numbers)),
-        "head": np.tile(head, len(numbers)),
-    }
-    arrays = [
-        pyarrow.array(column, field.type, from_pandas=True)
-        for field, column in zip(head_schema(), (table | values).values(), strict=True)
-    ]
-    return pyarrow.Table.from_arrays(arrays, schema=head_schema())
+    table = {"sentence": np.repeat(np.array(numbers, dtype=np.int64), layers * heads)}
+    for name in NAMES:
+        texts = [text for columns in measured for text in columns[name]]
+        table[name] = np.repeat(np.array(texts, dtype=object), layers * heads)
+    table |= {"layer": np.tile(layer, len(numbers)), "head": np.tile(head, len(numbers))}
+    for name in MEASURED:
+        table[name] = np.concatenate([np.empty(0), *(columns[name].numpy().ravel() for columns in measured)])
+    schema = head_schema()
+    arrays = [pyarrow.array(table[field.name], field.type, from_pandas=True) for field in schema]
+    return pyarrow.Table.from_arrays(arrays, schema=schema)

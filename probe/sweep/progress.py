@@ -16,7 +16,10 @@ EVERY_JSON = 1.0
 
 @dataclass
 class Pace:
-    """Sentences per second and seconds left of one stage, from what was done since it began; kept ones do not count as speed."""
+    """Sentences per second and seconds left of one stage, from what was done since it began.
+
+    Kept ones do not count as speed.
+    """
 
     stage: str = ""
     began: float = 0.0
@@ -43,7 +46,7 @@ class Pace:
 def shown(
     *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None, clock: Clock = time.monotonic
 ) -> Iterator[Step]:
-    """A step function `(stage, sentences done, of how many)` that shows where it stands, in the way that suits the reader."""
+    """A step function `(stage, sentences done, of how many)` that shows where it stands, as suits the reader."""
     out, err = out or sys.stdout, err or sys.stderr
     if as_json:
         yield _lines(lambda facts: _write(out, json.dumps(facts)), every=EVERY_JSON, clock=clock)

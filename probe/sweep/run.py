@@ -1,7 +1,10 @@
-"""A sweep from files to shards: rows dealt out, pass one, pass two, manifest. Whatever was finished before is not done again.
+"""A sweep from files to shards: rows dealt out, pass one, pass two, manifest.
+
+Whatever was finished before is not done again.
 
     DIR/manifest.json            what the sweep in DIR is, and its counts
-    DIR/set-KEY/                 one set of shards; KEY is made of weights, code version, options and the sentences' bytes
+    DIR/set-KEY/                 one set of shards; KEY is made of weights, code version, options and the sentences'
+    bytes
         heads/*.parquet          one row per measured sentence and head
         sentences/*.parquet      one row per row read, each exactly once, with what became of it
         rows/ axes/ receipts/    the blocks of rows, what they are measured along, and what is done
@@ -9,7 +12,6 @@
 With other options, another model or other sentences the key is another, and the shards of before stay where they are.
 """
 
-import hashlib
 import json
 import shlex
 from collections import Counter
@@ -21,19 +23,17 @@ from typing import Any
 
 import probe
 from probe.errors import InputError, ProbeError
-from probe.model.architectures import require_whole
+from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import Model, load
 from probe.provenance import content_key, manifest
 from probe.sweep import shards, work
 from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
-from probe.sweep.engines import LOCAL, Engine, engine
 from probe.sweep.progress import Step
 from probe.sweep.shards import Receipt
-from probe.sweep.work import SET, Job, Unit, units
-from probe.text.files import Source, sources
+from probe.sweep.work import LOCAL, SET, Engine, Job, Unit, engine, units
+from probe.text.files import sha256_of, sources
 
-CHUNK = 1 << 20
 PARTS = ("fitted", "fit", "report", "none")
 
 
@@ -66,13 +66,14 @@ def sweep(
 ) -> Sweep:
     """Measure every sentence of the files behind `paths` with `model`, a name or folder that every worker can load.
 
-    Raises InputError for what cannot be read or written, ModelError and CrossCheckError for a model that cannot be trusted.
+    Raises InputError for what cannot be read or written, ModelError and CrossCheckError for a model that cannot be
+    trusted.
     """
     options, step = options or Options(), step or (lambda stage, done, of: None)
-    found = sources([Path(path) for path in paths])
-    about = {source.name: _sha256_of(source) for source in found}
+    files = sources([Path(path) for path in paths])
+    about = [(source.name, sha256_of(source)) for source in files]
     loaded = load(model)
-    require_whole(loaded.config.architecture, "a sweep")
+    require_single(loaded.config.architecture, "a sweep")
     made = _made(loaded, options, about, _command(model, paths, options))
     folder = Path(out) / f"{SET}{made['set']}"
     said = _other_set(Path(out), made)
@@ -80,7 +81,7 @@ def sweep(
     with shards.only_writer(folder), _in_sentences(folder):
         step("reading", 0, 0)
         if read_index(folder) is None:
-            deal(found, folder, options, causal=loaded.config.causal)
+            deal(files, folder, options, causal=loaded.config.causal)
         index = require_index(folder)
         require_something(index)
         _certify(loaded, folder, index)
@@ -103,30 +104,9 @@ def _in_sentences(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"Sweeping into {folder}: {error.strerror or error}; mend that, and run the same command again (finished shards are kept)."
+            f"Sweeping into {folder}: {error.strerror or error}; mend that, and run the same command again "
+            "(finished shards are kept)."
         ) from error
-
-
-def _sha256_of(source: Source) -> str:
-    """The sha256 of a file, or of all files of a word folder; raises InputError for what cannot be read."""
-    files = (
-        [source.place]
-        if not source.place.is_dir()
-        else sorted(file for file in source.place.iterdir() if file.is_file())
-    )
-    digest = hashlib.sha256()
-    try:
-        for file in files:
-            digest.update(f"{file.name}\0".encode("utf-8", "surrogateescape"))
-            with file.open("rb") as opened:
-                while part := opened.read(CHUNK):
-                    digest.update(part)
-    except OSError as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise InputError(
-            f"Reading sentences from {source.place}: it cannot be opened ({reason}); make it readable or give another."
-        ) from error
-    return digest.hexdigest()
 
 
 def _command(model: str, paths: Sequence[Path], options: Options) -> str:
@@ -137,9 +117,9 @@ def _command(model: str, paths: Sequence[Path], options: Options) -> str:
     )
 
 
-def _made(model: Model, options: Options, about: Mapping[str, str], command: str) -> dict[str, Any]:
+def _made(model: Model, options: Options, about: Sequence[tuple[str, str]], command: str) -> dict[str, Any]:
     """What makes this set of shards, and its key."""
-    data = content_key([[name, sha256] for name, sha256 in about.items()])
+    data = content_key([[name, sha256] for name, sha256 in about])
     made = manifest(
         model.name,
         model.origin,
@@ -171,8 +151,9 @@ def _other_set(out: Path, made: Mapping[str, Any]) -> str | None:
     changed += [name for name, key in same.items() if before.get(key) != made[key]]
     if before.get("versions", {}).get("probe") != made["versions"]["probe"]:
         changed.append("the version of probe")
+    different = ", ".join(changed) or "how the model is loaded"
     return (
-        f"{out} holds another set of shards, {SET}{before['set']}; different now: {', '.join(changed) or 'how the model is loaded'}. "
+        f"{out} holds another set of shards, {SET}{before['set']}; different now: {different}. "
         f"It stays, and {SET}{made['set']} is made beside it."
     )
 
@@ -215,7 +196,10 @@ def _pass(run: Engine, job: Job, wanted: Sequence[Unit], shown: tuple[Step, str]
 
 
 def _counts(index: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """How many sentences went in, what became of them, and that nothing is lost. Raises ProbeError when it does not add up."""
+    """How many sentences went in, what became of them, and that nothing is lost.
+
+    Raises ProbeError when it does not add up.
+    """
     parts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for receipt in receipts:

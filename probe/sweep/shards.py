@@ -1,8 +1,9 @@
 """The files of a sweep: named by the content of what made them, whole or absent, checked before they are believed.
 
-A unit of work is done when its receipt is there, and the receipt names its files with their sha256. Files come first and the
-receipt last, each under a temporary name that cannot be guessed, fsynced and renamed, so that whatever dies in between leaves a
-unit that is not done. One process at a time may write a set of shards; what temporaries it finds are those of a dead one.
+A unit of work is done when its receipt is there, and the receipt names its files with their sha256. Files come first
+and the receipt last, each under a temporary name that cannot be guessed, fsynced and renamed, so that whatever dies in
+between leaves a unit that is not done. One process at a time may write a set of shards; what temporaries it finds are
+those of a dead one.
 """
 
 import errno
@@ -28,7 +29,10 @@ Receipt = dict[str, Any]
 
 
 def store(path: Path, content: bytes) -> str:
-    """Write a file whole or not at all and return its sha256; raises InputError, naming the path and what to do, when it cannot."""
+    """Write a file whole or not at all and return its sha256.
+
+    Raises InputError, naming the path and what to do, when it cannot.
+    """
     try:
         write_atomically(path, content)
         _settle(path.parent)
@@ -64,11 +68,11 @@ def read_receipt(folder: Path, key: str) -> Receipt | None:
     """The receipt of a unit, or None where there is none or it cannot be trusted. Its files are not looked at."""
     place = _receipt_of(folder, key)
     try:
-        found = None if place.is_symlink() else json.loads(place.read_bytes())
+        receipt = None if place.is_symlink() else json.loads(place.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    good = isinstance(found, dict) and found.get("key") == key and isinstance(found.get("files"), dict)
-    return found if good else None
+    good = isinstance(receipt, dict) and receipt.get("key") == key and isinstance(receipt.get("files"), dict)
+    return receipt if good else None
 
 
 def done(folder: Path, key: str) -> Receipt | None:
@@ -99,7 +103,8 @@ def read_whole(folder: Path, name: str, sha256: str) -> bytes:
 
 def damaged(path: Path, reason: str) -> InputError:
     return InputError(
-        f"Reading {path}: {reason}, expected the file that the sweep wrote; run the same `probe sweep` command again, it makes "
+        f"Reading {path}: {reason}, expected the file that the sweep wrote; run the same `probe sweep` command "
+        "again, it makes "
         "what is missing or damaged anew."
     )
 
@@ -141,7 +146,8 @@ def only_writer(folder: Path) -> Iterator[None]:
     except OSError as error:
         os.close(handle)
         raise InputError(
-            f"Sweeping into {folder}: another sweep is writing there; wait for it to end, or choose another folder with --out."
+            f"Sweeping into {folder}: another sweep is writing there; wait for it to end, or choose another "
+            "folder with --out."
         ) from error
     try:
         remove_temporaries(folder)
@@ -152,8 +158,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 def remove_temporaries(folder: Path) -> None:
     """Remove the temporary files of processes that died."""
-    found = [file for name in (".", *FOLDERS) for file in (folder / name).glob(f".*{TEMPORARY}")]
-    for file in found:
+    for file in [file for name in (".", *FOLDERS) for file in (folder / name).glob(f".*{TEMPORARY}")]:
         with suppress(OSError):
             file.unlink()
     for place in folder.glob(f"{SCRATCH}*"):

@@ -1,18 +1,21 @@
 """Sums over shards: what the frames of a page need of any number of sentences, in memory that does not grow with them.
 
-One accumulator per word and pair of senses. Effects are summed by unit, a cue word (a sentence where no cue is given) or, where
-there are more than UNITS of them per sense, a set of cue words with the same hash: that is what is resampled and what changes its
-sign. Distributions are kept as histograms, so that quantiles are known to BIN and AUROCs to a few thousandths.
+One accumulator per word and pair of senses. Effects are summed by unit, a cue word (a sentence where no cue is given)
+or, where there are more than UNITS of them per sense, a set of cue words with the same hash: that is what is resampled
+and what changes its sign. Distributions are kept as histograms, so that quantiles are known to BIN and AUROCs to a few
+thousandths.
 
 From the totals of shards to the frames of a page, named and meant as those of a study (`probe.study.columns`).
 
     R_ns = Σ swap / Σ gap over the sentences of sense A, R_dn the same over those of B, E = (R_dn + R_ns) / 2
 
-The donor is drawn and not paired, so a pair of the study is a sentence here. Intervals resample cue words. Nothing is ranked
-where the gap was not shown, adjusted for the word's pairs of senses. The swap is tested as in the study (max-T, cue words change
-their sign); separation is measured held out and not tested, which would need the model, and so there are no verdicts.
+The donor is drawn and not paired, so a pair of the study is a sentence here. Intervals resample cue words. Nothing is
+ranked where the gap was not shown, adjusted for the word's pairs of senses. The swap is tested as in the study (max-T,
+cue words change their sign); separation is measured held out and not tested, which would need the model, and so there
+are no verdicts.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,17 +30,17 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
 from probe.patching import effects
+from probe.provenance import hash_of
 from probe.stats import permutation, resampling
 from probe.stats.permutation import MaxT
 from probe.stats.resampling import Array
+from probe.stats.verdicts import GATE
 from probe.study.columns import RANKS, by_head, rounded, stacked, with_key
 from probe.study.tables import depth_label
-from probe.study.word import GATE
 from probe.sweep import shards
-from probe.sweep.deal import hash_of
 
-UNITS = 256
-BIN, REACH = 0.01, 8.0
+UNITS = 256  # sets of cue words a side: as many as a bootstrap can use, and what memory is made of
+BIN, REACH = 0.01, 8.0  # of the gap: quantiles are known to a hundredth, and eight gaps away is as far as a thousand
 BINS = round(2 * REACH / BIN) + 1
 SCORE_BINS, SCORE_REACH = 401, 4.0
 EFFECTS = ("swap", "same_sense")
@@ -48,9 +51,10 @@ MEANS = ("attention_cue", "attention_previous", "norm", "axis")
 class Totals:
     """Sums of one pair of senses, `side` 0 for the sentences of its first sense, 1 for its second.
 
-    `count gap coordinate: side unit` · `effects: kind side unit head`, kinds as in EFFECTS · `squares: head`, of swap - same_sense ·
-    `sums counted: kind head`, kinds as in MEANS · `along: side stage` of coordinates toward the first sense, `places: side stage bin` their histograms · `scores: side
-    head bin` of own scores toward it. Heads are numbered layer by layer.
+    `count gap coordinate: side unit` · `effects: kind side unit head`, kinds as in EFFECTS · `squares: head`, of swap -
+    same_sense · `sums counted: kind head`, kinds as in MEANS · `along: side stage` of coordinates toward the first
+    sense, `places: side stage bin` their histograms · `scores: side head bin` of own scores toward it. Heads are
+    numbered layer by layer.
     """
 
     depth: int
@@ -77,17 +81,20 @@ class Summed:
     layers: int
     heads: int
     totals: dict[Key, Totals] = field(default_factory=dict)
-    parts: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    reasons: dict[tuple[str, str], int] = field(default_factory=dict)
+    parts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 def add_up(folder: Path, manifest: Mapping[str, Any]) -> Summed:
-    """The totals of a finished set of shards, each compared with its checksum. Raises InputError for a damaged or missing one."""
-    found = Summed(manifest["layers"], manifest["heads"])
+    """The totals of a finished set of shards, each compared with its checksum.
+
+    Raises InputError for a damaged or missing one.
+    """
+    summed = Summed(manifest["layers"], manifest["heads"])
     for sentences, heads in _tables(folder, manifest["shards"]):
-        _count(found, sentences)
-        _add_sentences(found, sentences, heads)
-    return found
+        _count(summed, sentences)
+        _add_sentences(summed, sentences, heads)
+    return summed
 
 
 def _tables(folder: Path, keys: list[str]) -> Iterator[tuple[pyarrow.Table, pyarrow.Table]]:
@@ -103,18 +110,18 @@ def _tables(folder: Path, keys: list[str]) -> Iterator[tuple[pyarrow.Table, pyar
         yield sentences, heads
 
 
-def _count(found: Summed, sentences: pyarrow.Table) -> None:
+def _count(summed: Summed, sentences: pyarrow.Table) -> None:
     columns = (sentences[name].to_pylist() for name in ("word", "sense", "part", "reason"))
     for word, sense, part, reason in zip(*columns, strict=True):
-        found.parts[(word, sense, part or "none")] = found.parts.get((word, sense, part or "none"), 0) + 1
+        summed.parts[(word, sense, part or "none")] += 1
         if reason:
-            found.reasons[(word, reason)] = found.reasons.get((word, reason), 0) + 1
+            summed.reasons[(word, reason)] += 1
 
 
-def _add_sentences(found: Summed, sentences: pyarrow.Table, heads: pyarrow.Table) -> None:
+def _add_sentences(summed: Summed, sentences: pyarrow.Table, heads: pyarrow.Table) -> None:
     """Add the measured sentences of a shard to the totals of their pairs."""
     measured = sentences.filter(pyarrow.compute.equal(sentences["part"], "report"))
-    each = found.layers * found.heads
+    each = summed.layers * summed.heads
     order = {number: row for row, number in enumerate(heads["sentence"].to_numpy()[::each].tolist())}
     rows = np.array([order[number] for number in measured["sentence"].to_pylist()], dtype=int)
     by_head = {name: heads[name].to_numpy().reshape(-1, each)[rows].astype(float) for name in (*MEANS, *EFFECTS, "own")}
@@ -129,9 +136,9 @@ def _add_sentences(found: Summed, sentences: pyarrow.Table, heads: pyarrow.Table
     gaps, depths = (measured[name].to_numpy() for name in ("gap", "depth"))
     for key, members in groups.items():
         at, side = (np.array(part) for part in zip(*members, strict=True))
-        total = found.totals.get(key)
+        total = summed.totals.get(key)
         if total is None:
-            total = found.totals[key] = _empty(int(depths[at[0]]), each, len(stages))
+            total = summed.totals[key] = _empty(int(depths[at[0]]), each, len(stages))
         _add(total, side, units[at], {name: values[at] for name, values in by_head.items()})
         _add_places(total, side, units[at], (coordinates[at], gaps[at]))
 
@@ -185,7 +192,10 @@ def _add_places(total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64],
 
 
 def _bin(values: Array, reach: float, bins: int) -> NDArray[np.int64]:
-    """The bin whose middle is nearest, 0 in the middle of one; what lies beyond the reach goes into the last on its side."""
+    """The bin whose middle is nearest, 0 in the middle of one.
+
+    What lies beyond the reach goes into the last on its side.
+    """
     return np.clip(np.rint((values + reach) / (2 * reach) * (bins - 1)), 0, bins - 1).astype(np.int64)
 
 
@@ -195,7 +205,10 @@ def quantile(histogram: NDArray[np.int64], share: float) -> float:
 
 
 def auroc(a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:
-    """How often a value of a is above one of b, by their histograms over the same bins; ties one half. `... bin, ... bin -> ...`"""
+    """How often a value of a is above one of b, by their histograms over the same bins; ties one half.
+
+    `... bin, ... bin -> ...`
+    """
     below = np.cumsum(b, axis=-1) - b / 2
     size = a.sum(-1) * b.sum(-1)
     return np.asarray(np.divide((a * below).sum(-1), size, out=np.full(size.shape, 0.5), where=size > 0))
@@ -213,7 +226,7 @@ def frames(summed: Summed, folder: Path) -> dict[str, pd.DataFrame]:
     gates = _gates(both)
     tests = _tests({key: total for key, total in both.items() if gates[key] < GATE})
     heads = [_heads(key, total, tests.get(key), summed.layers) for key, total in both.items()]
-    found = {
+    made = {
         "words": pd.DataFrame([_word(key, total, gates[key], summed) for key, total in both.items()]),
         "heads": stacked(heads, [*KEYS, "layer", "head"]),
         "depth": stacked([_depth(key, total) for key, total in both.items()], [*KEYS, "depth"]),
@@ -223,8 +236,8 @@ def frames(summed: Summed, folder: Path) -> dict[str, pd.DataFrame]:
         ),
         "certificate": pyarrow.parquet.read_table(folder / "certificate.parquet").to_pandas(),
     }
-    found["word_heads"] = _word_heads(found["heads"])
-    return {name: rounded(frame) for name, frame in found.items()}
+    made["word_heads"] = _word_heads(made["heads"])
+    return {name: rounded(frame) for name, frame in made.items()}
 
 
 def _gates(both: Mapping[Key, Totals]) -> dict[Key, float]:
@@ -251,17 +264,17 @@ def _gap_p(total: Totals) -> float:
 
 def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
     """Corrected p of every head's swap, all pairs of senses of a word together."""
-    found: dict[Key, MaxT] = {}
+    tests: dict[Key, MaxT] = {}
     for word in {word for word, *_ in passed}:
         keys = [key for key in passed if key[0] == word]
         nulls = np.stack([_flips(passed[key]) for key in keys], axis=1)  # draw pair head
         family = permutation.max_t(nulls[0], nulls[1:])
-        found |= {key: MaxT(family.t[row], family.p[row], family.q[row]) for row, key in enumerate(keys)}
-    return found
+        tests |= {key: MaxT(family.t[row], family.p[row], family.q[row]) for row, key in enumerate(keys)}
+    return tests
 
 
 def _flips(total: Totals) -> Array:
-    """Studentised mean net effect as it is (first) and with the sign of whole units flipped, as `inference.flip_null` from sums."""
+    """Studentised mean net effect as it is (first) and with whole units flipped: `permutation.flip_null` from sums."""
     by_unit = (total.effects[SWAP] - total.effects[SAME]).reshape(-1, total.effects.shape[-1])
     by_unit = by_unit[total.count.ravel() > 0]
     rng = np.random.default_rng(SEED)
@@ -293,20 +306,20 @@ def _weights(total: Totals) -> Array:
 def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataFrame:
     """Every head for one pair of senses; causal columns are missing where the gap was not shown."""
     heads = total.squares.size // layers
-    found: dict[str, Array] = {"auroc": auroc(*total.scores)}
+    columns: dict[str, Array] = {"auroc": auroc(*total.scores)}
     with np.errstate(invalid="ignore"):
         means = dict(zip(MEANS, total.sums / np.where(total.counted == 0, np.nan, total.counted), strict=True))
     names = ("denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "net", "net_low", "net_high")
-    found |= dict.fromkeys((*names, "p_swap", "q_swap", *RANKS), np.full(layers * heads, np.nan))
+    columns |= dict.fromkeys((*names, "p_swap", "q_swap", *RANKS), np.full(layers * heads, np.nan))
     if tests is not None:
-        found |= {name: values[0] for name, values in _ratios(total, np.ones((1, *total.count.shape))).items()}
+        columns |= {name: values[0] for name, values in _ratios(total, np.ones((1, *total.count.shape))).items()}
         draws = _ratios(total, _weights(total))
         for name in ("swap", "net"):
-            found[f"{name}_low"], found[f"{name}_high"] = resampling.interval(np.nan_to_num(draws[name]))
-        found |= {"p_swap": tests.p, "q_swap": tests.q} | _ranks(found["net"], draws["net"], total.depth * heads)
-    found |= {name: means[name] for name in ("norm", "attention_cue", "attention_previous")}
-    found["direct"] = 2 * means["axis"] / _gap(total)
-    frame = by_head({name: values.reshape(layers, heads) for name, values in found.items()})
+            columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(np.nan_to_num(draws[name]))
+        columns |= {"p_swap": tests.p, "q_swap": tests.q} | _ranks(columns["net"], draws["net"], total.depth * heads)
+    columns |= {name: means[name] for name in ("norm", "attention_cue", "attention_previous")}
+    columns["direct"] = 2 * means["axis"] / _gap(total)
+    frame = by_head({name: values.reshape(layers, heads) for name, values in columns.items()})
     return with_key(frame.astype(RANKS), dict(zip(KEYS, key, strict=True)))
 
 
@@ -334,7 +347,7 @@ def _word(key: Key, total: Totals, gate: float, summed: Summed) -> dict[str, obj
     word, *pair = key
     units = int((total.count > 0).sum(1).min())
     return dict(zip(KEYS, key, strict=True)) | {
-        "sentences_fit": sum(summed.parts.get((word, sense, "fitted"), 0) for sense in pair),
+        "sentences_fit": sum(summed.parts[(word, sense, "fitted")] for sense in pair),
         "sentences_report": int(total.count.sum()),
         "depth": total.depth,
         "auroc": float(auroc(*total.places[:, total.depth + 1])),
@@ -354,8 +367,8 @@ def _depth(key: Key, total: Totals) -> pd.DataFrame:
     for stage in range(total.places.shape[1]):
         apart = float(auroc(*total.places[:, stage]))
         for side, sense in enumerate(key[1:]):
-            found = total.places[side, stage]
-            ends = {name: quantile(found, share) for name, share in (("low", 0.1), ("high", 0.9))}
+            histogram = total.places[side, stage]
+            ends = {name: quantile(histogram, share) for name, share in (("low", 0.1), ("high", 0.9))}
             rows.append(
                 {"label": depth_label(stage - 1), "depth": stage - 1, "sense": sense}
                 | {"coordinate": float(total.along[side, stage] / total.count[side].sum())}
@@ -368,7 +381,8 @@ def _depth(key: Key, total: Totals) -> pd.DataFrame:
 def _word_heads(heads: pd.DataFrame) -> pd.DataFrame:
     """One row per word, layer and head: the mean over the word's pairs of senses whose gap was shown.
 
-    Intervals are the means of the pairs' ends, which is wide: the pairs share sentences. `p_swap` is the smallest of the pairs.
+    Intervals are the means of the pairs' ends, which is wide: the pairs share sentences. `p_swap` is the smallest of
+    the pairs.
     """
     shown = heads[heads["net"].notna()] if len(heads) else heads
     if shown.empty:
@@ -379,7 +393,7 @@ def _word_heads(heads: pd.DataFrame) -> pd.DataFrame:
     keys = ["word", "layer", "head"]
     numbers = [n for n in shown.columns if n not in (*keys, "sense_a", "sense_b", "p_swap", "q_swap", *RANKS)]
     grouped = shown.groupby(keys, as_index=False, sort=False)
-    found = grouped[numbers].mean().merge(grouped[["p_swap"]].min(), on=keys)
-    found["of"] = grouped[["net"]].count()["net"].to_numpy()
-    place = found.groupby("word")["net"].rank(ascending=False, method="first")
-    return found.assign(rank=place.astype("Int64"))
+    mean = grouped[numbers].mean().merge(grouped[["p_swap"]].min(), on=keys)
+    mean["of"] = grouped[["net"]].count()["net"].to_numpy()
+    place = mean.groupby("word")["net"].rank(ascending=False, method="first")
+    return mean.assign(rank=place.astype("Int64"))

@@ -1,33 +1,33 @@
-"""Files of sentences cut into rows: JSONL, CSV, TSV, Parquet, and the word folders of CoarseWSD-20, one or several.
+"""Files of sentences read row by row, in memory that does not grow with the file: the one reader of every command.
 
-Only the form of the file is judged here. A row that cannot be cut carries the reason as its flaw, and the reader of sentences
-reports it beside the rows whose content is wrong. Whatever has no rows at all, or not the columns, is refused at once.
-
-Files of sentences read row by row, in memory that does not grow with the file.
-
-The rows, flaws and sentences of refusal are those of `probe.text.files`, which reads a whole file at once. What could not be
-read in little memory is refused: a line of more than LONGEST_LINE characters, and anything that is not a regular file.
+JSONL, CSV, TSV, Parquet, word folders of CoarseWSD-20, and folders of these. Only the form is judged here: a row that
+cannot be cut carries the reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong.
+A file without rows, or without the columns, is refused as a whole, and so is what could not be read in little memory: a
+line of more than LONGEST_LINE characters, and anything that is not a regular file.
 """
 
 import csv
 import hashlib
-import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from probe.errors import InputError
 
 REQUIRED = ("word", "sense", "text", "start", "end")
+COLUMNS = (*REQUIRED, "frame", "pair", "cue_start", "cue_end", "distance", "split")
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
+LONGEST_LINE = 1_000_000  # ten times the longest text that is taken: no line of a sentence comes near it
+BATCH = 1024
+NAMES_SHOWN = 50
+CHUNK = 1 << 14
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: where it stands ("line 7"), its fields by column, and why it could not be cut, if so."""
+    """One row: where it stands in its source ("line 7"), its fields by column, and why it could not be cut, if so."""
 
     where: str
     fields: Mapping[str, object] = field(default_factory=dict)
@@ -35,31 +35,101 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
-    """The rows of one source and the sha256 of its bytes."""
+class Source:
+    """One file, or one CoarseWSD-20 folder; `name` is what its rows are placed by, without this machine's folders."""
 
-    rows: tuple[Row, ...]
-    sha256: str
+    place: Path
+    name: str
+
+    def label(self, where: str) -> str:
+        """A row's place with the source's name in front: "mine.jsonl line 7", "bank/train.data.txt line 7"."""
+        return f"{self.name}{'/' if self.place.is_dir() else ' '}{where}"
 
 
-def read_table(place: Path) -> Table:
-    """The rows of a file or folder; raises InputError for one that is missing, empty, unreadable or without the columns."""
-    if place.is_dir():
-        return _folder_table(place)
-    cut = _CUTTERS.get(place.suffix.lower())
-    if cut is None:
+def sources(paths: Sequence[Path]) -> list[Source]:
+    """The files behind the paths given, in order; a folder gives its readable files, by name, those of its folders too.
+
+    Raises InputError for a path that is not there, a folder without a readable file, and what is no regular file.
+    """
+    behind = [source for path in paths for source in _behind(path)]
+    for source in behind:
+        if not source.place.is_dir() and source.place.exists() and not source.place.is_file():
+            raise InputError(
+                f"Reading sentences from {source.place}: it is no regular file, expected {FORMS}; give one of these."
+            )
+    return behind
+
+
+def _behind(path: Path) -> Iterator[Source]:
+    if not path.is_dir():
+        yield Source(path, path.name)
+        return
+    is_word = (path / "classes_map.txt").exists() or any(path.glob("*.data.txt"))
+    words = [path] if is_word else sorted(p.parent for p in path.glob("*/classes_map.txt"))
+    inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+    files = [] if words else sorted(file for file in inside if file.suffix.lower() in READERS)
+    if not words and not files:
+        raise InputError(
+            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)}, and no "
+            "folder in it is a "
+            f"CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
+        )
+    for place in words or files:
+        yield Source(place, last_name(place) if place == path else place.relative_to(path).as_posix())
+
+
+def last_name(place: Path) -> str:
+    """The last name only: a page must not carry the folders of somebody's machine."""
+    return place.name or place.resolve().name
+
+
+def sha256_of(source: Source) -> str:
+    """The sha256 of a file's bytes; of a word folder, that of the names and sums of the files that are read."""
+    if not source.place.is_dir():
+        return _file_sha256(source.place)
+    names = ["classes_map.txt"]
+    names += [f"{split}.{kind}.txt" for split in _splits(source.place) for kind in ("data", "gold")]
+    return _sha256_of_sums((name, _file_sha256(source.place / name)) for name in names)
+
+
+def sha256_of_all(files: Sequence[Source]) -> str:
+    """The sha256 of one source, or of the names and sums of several."""
+    if len(files) == 1:
+        return sha256_of(files[0])
+    return _sha256_of_sums((source.name, sha256_of(source)) for source in files)
+
+
+def _sha256_of_sums(sums: Iterator[tuple[str, str]]) -> str:
+    listed = "".join(f"{name}\0{sha256}\n" for name, sha256 in sums)
+    return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _file_sha256(place: Path) -> str:
+    try:
+        with place.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(place, error) from error
+
+
+def stream(source: Source) -> Iterator[Row]:
+    """The rows of one source, one at a time; a row that cannot be cut carries its flaw.
+
+    Raises InputError for a source that is missing, empty, unreadable or without the columns.
+    """
+    place = source.place
+    read = _read_word_folder if place.is_dir() else READERS.get(place.suffix.lower())
+    if read is None:
         got = f"a name ending in {place.suffix!r}" if place.suffix else "a name without an ending"
         raise InputError(f"Reading sentences from {place}: got {got}, expected {FORMS}; give one of these.")
-    content = _bytes_of(place)
-    columns, rows = cut(place, content)
-    if not rows:
+    number = 0
+    for number, row in enumerate(read(place), 1):
+        yield row
+    if not number:
         raise InputError(f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some.")
-    if columns:
-        require_columns(place, columns)
-    return Table(tuple(rows), hashlib.sha256(content).hexdigest())
 
 
-def require_columns(place: Path, columns: list[str]) -> None:
+def _require_columns(place: Path, columns: Sequence[str]) -> None:
     """Raises InputError where a table lacks a required column."""
     absent = [column for column in REQUIRED if column not in columns]
     if absent:
@@ -70,265 +140,30 @@ def require_columns(place: Path, columns: list[str]) -> None:
         )
 
 
-def _bytes_of(place: Path) -> bytes:
+def _require_content(place: Path) -> None:
+    """Raises InputError for a file that is missing, cannot be opened, or holds nothing but white space."""
     try:
-        content = place.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"Reading sentences from {place}: there is no such file; give the path of {FORMS}.") from None
+        with place.open("rb") as opened:
+            while part := opened.read(CHUNK):
+                if part.strip():
+                    return
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"Reading sentences from {place}: it cannot be opened ({reason}); make it readable or give another."
-        ) from error
-    if not content.strip():
-        raise InputError(f"Reading sentences from {place}: it is empty, expected one sentence per row; add some.")
-    return content
+        raise _unreadable(place, error) from error
+    raise InputError(f"Reading sentences from {place}: it is empty, expected one sentence per row; add some.")
 
 
-def _text_of(place: Path, content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise InputError(
-            f"Reading {place}, line {line}: the bytes there are not UTF-8; save the file as UTF-8 and read it again."
-        ) from error
+def _unreadable(place: Path, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"Reading sentences from {place}: there is no such file; give the path of {FORMS}.")
+    return InputError(
+        f"Reading sentences from {place}: it cannot be opened ({error.strerror or error}); make it readable or "
+        "give another."
+    )
 
 
-Cut = tuple[list[str], list[Row]]
-
-
-def _cut_jsonl(place: Path, content: bytes) -> Cut:
-    # Not splitlines: a sentence may hold characters, such as U+2028, that it would take for the end of a line.
-    lines = _text_of(place, content).split("\n")
-    rows = [json_row(f"line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
-    return list(dict.fromkeys(column for row in rows for column in row.fields)), rows
-
-
-def json_row(where: str, line: str) -> Row:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return Row(where, flaw=f"it is not JSON ({getattr(error, 'msg', error)}), expected an object on one line")
-    if not isinstance(found, dict):
-        return Row(where, flaw=f"got {line.strip()[:40]!r}, expected a JSON object")
-    return Row(where, found)
-
-
-def _cut_csv(place: Path, content: bytes) -> Cut:
-    return _cut_delimited(place, content, ",")
-
-
-def _cut_tsv(place: Path, content: bytes) -> Cut:
-    return _cut_delimited(place, content, "\t")
-
-
-def _cut_delimited(place: Path, content: bytes, delimiter: str) -> Cut:
-    reader = csv.reader(io.StringIO(_text_of(place, content), newline=""), delimiter=delimiter, strict=True)
-    columns: list[str] = []
-    rows: list[Row] = []
-    while True:
-        where = f"line {reader.line_num + 1}"
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return columns, rows
-        except csv.Error as error:
-            return columns, [
-                *rows,
-                Row(where, flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field"),
-            ]
-        if not columns:
-            columns = header(place, cells) if cells else []
-        elif len(cells) == len(columns):
-            rows.append(Row(where, dict(zip(columns, cells, strict=True))))
-        elif cells:
-            rows.append(Row(where, flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header"))
-
-
-def header(place: Path, cells: list[str]) -> list[str]:
-    twice = sorted({cell for cell in cells if cells.count(cell) > 1} & set(REQUIRED))
-    if twice:
-        raise InputError(
-            f"Reading sentences from {place}: the header has {twice[0]!r} twice, expected it once; rename one of them."
-        )
-    return cells
-
-
-def _cut_parquet(place: Path, content: bytes) -> Cut:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(io.BytesIO(content))
-        rows = [Row(f"row {number}", found) for number, found in enumerate(table.to_pylist(), 1)]
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise InputError(
-            f"Reading sentences from {place}: it is not a readable Parquet file ({reason}); write it again."
-        ) from error
-    return list(table.column_names), rows
-
-
-_CUTTERS: dict[str, Callable[[Path, bytes], Cut]] = {
-    ".jsonl": _cut_jsonl,
-    ".csv": _cut_csv,
-    ".tsv": _cut_tsv,
-    ".parquet": _cut_parquet,
-}
-
-
-def _folder_table(folder: Path) -> Table:
-    """A CoarseWSD-20 word folder, or a folder that holds several: their rows one word after the other."""
-    maps = [] if (folder / "classes_map.txt").exists() else sorted(folder.glob("*/classes_map.txt"))
-    if not maps:
-        return _word_table(folder)
-    tables = [(place.parent.name, _word_table(place.parent)) for place in maps]
-    rows = [replace(row, where=f"{name}/{row.where}") for name, table in tables for row in table.rows]
-    identity = "".join(f"{name}\0{table.sha256}\n" for name, table in tables)
-    return Table(tuple(rows), hashlib.sha256(identity.encode()).hexdigest())
-
-
-def _word_table(folder: Path) -> Table:
-    """One word folder: the word is the folder's name, the senses are the values of its class map."""
-    senses = class_map(folder)
-    splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
-    if not splits:
-        raise InputError(
-            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at least one; "
-            "give a complete CoarseWSD-20 word folder."
-        )
-    rows = [row for split in splits for row in _split_rows(folder, split, senses)]
-    digest = hashlib.sha256()
-    for name in ["classes_map.txt", *(f"{split}.{kind}.txt" for split in splits for kind in ("data", "gold"))]:
-        digest.update(f"{name}\0{hashlib.sha256((folder / name).read_bytes()).hexdigest()}\n".encode())
-    return Table(tuple(rows), digest.hexdigest())
-
-
-def class_map(folder: Path) -> dict[str, str]:
-    place = folder / "classes_map.txt"
-    if not place.exists():
-        raise InputError(
-            f"Reading the folder {folder}: classes_map.txt is not there, expected a CoarseWSD-20 word folder; "
-            "give such a folder, or a JSONL, CSV, TSV or Parquet file."
-        )
-    try:
-        found = json.loads(_text_of(place, _bytes_of(place)))
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(sense, str) for sense in found.values()):
-        raise InputError(
-            f'Reading {place}: got no class map, expected a JSON object such as {{"0": "bank_bank"}}; restore the file.'
-        )
-    return found
-
-
-def _split_rows(folder: Path, split: str, senses: Mapping[str, str]) -> list[Row]:
-    data, gold = (_lines(folder / f"{split}.{kind}.txt") for kind in ("data", "gold"))
-    if len(data) != len(gold):
-        raise InputError(
-            f"Reading the word folder {folder}: {split}.data.txt has {len(data)} lines and {split}.gold.txt {len(gold)}, "
-            "expected one class per sentence; restore both files."
-        )
-    rows = []
-    for number, (line, label) in enumerate(zip(data, gold, strict=True), 1):
-        sense = senses.get(label)
-        if sense is None:
-            flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
-            rows.append(Row(f"{split}.gold.txt line {number}", flaw=flaw))
-        else:
-            given = {"word": folder.resolve().name, "sense": sense, "split": split}
-            rows.append(folder_row(f"{split}.data.txt line {number}", line, given))
-    return rows
-
-
-def folder_row(where: str, line: str, given: Mapping[str, object]) -> Row:
-    index, tab, text = line.partition("\t")
-    if not tab or not index.isdecimal():
-        return Row(where, flaw=f"got {line[:40]!r}, expected the number of a word, a tab and the sentence")
-    words = text.split(" ")
-    at = int(index)
-    if at >= len(words):
-        return Row(
-            where,
-            flaw=f"the word is number {at} counted from 0, expected one of the {len(words)} words of the sentence",
-        )
-    start = sum(len(word) + 1 for word in words[:at])
-    return Row(where, {**given, "text": text, "start": start, "end": start + len(words[at])})
-
-
-def _lines(place: Path) -> list[str]:
-    lines = [line.removesuffix("\r") for line in _text_of(place, _bytes_of(place)).split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines
-
-
-LONGEST_LINE = 1_000_000
-BATCH = 1024
-
-
-@dataclass(frozen=True)
-class Source:
-    """One file, or one CoarseWSD-20 folder; `name` is what its rows are placed by, without this machine's folders."""
-
-    place: Path
-    name: str
-
-
-def sources(paths: list[Path]) -> list[Source]:
-    """The files behind the paths given, in order: a folder of files gives its readable ones, by name, folders in it too.
-
-    Raises InputError for a path that is not there, a folder without a readable file, and what is no regular file.
-    """
-    found = [source for path in paths for source in _behind(path)]
-    for source in found:
-        if not source.place.is_dir() and source.place.exists() and not source.place.is_file():
-            raise InputError(
-                f"Reading sentences from {source.place}: it is no regular file, expected {FORMS}; give one of these."
-            )
-    return found
-
-
-def _behind(path: Path) -> Iterator[Source]:
-    if not path.is_dir():
-        yield Source(path, path.name)
-        return
-    words = [path] if (path / "classes_map.txt").exists() else sorted(p.parent for p in path.glob("*/classes_map.txt"))
-    inside = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-    files = [] if words else sorted(file for file in inside if file.suffix.lower() in STREAMS)
-    if not words and not files:
-        raise InputError(
-            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(STREAMS)}, and no folder in it is a "
-            f"CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
-        )
-    for place in words or files:
-        yield Source(place, place.name if place == path else place.relative_to(path).as_posix())
-
-
-def stream(source: Source) -> Iterator[Row]:
-    """The rows of one source, one at a time; a row that cannot be cut carries its flaw. Raises InputError as `read_table` does."""
-    place = source.place
-    if place.is_dir():
-        rows = _stream_folder(place)
-    elif place.suffix.lower() in STREAMS:
-        rows = STREAMS[place.suffix.lower()](place)
-    else:
-        got = f"a name ending in {place.suffix!r}" if place.suffix else "a name without an ending"
-        raise InputError(f"Reading sentences from {place}: got {got}, expected {FORMS}; give one of these.")
-    number = 0
-    try:
-        for number, row in enumerate(rows, 1):
-            yield row if row.where.startswith(source.name) else replace(row, where=f"{source.name} {row.where}")
-    except OSError as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise InputError(
-            f"Reading sentences from {place}: it cannot be opened ({reason}); make it readable or give another."
-        ) from error
-    if not number:
-        raise InputError(f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some.")
-
-
-def lines(place: Path, newline: str) -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends, as `newline` of `open` has it; raises InputError for too long a line."""
+def _lines(place: Path, newline: str) -> Iterator[str]:
+    """The lines of a UTF-8 file with their ends, `newline` as in `open`; raises InputError for too long a line."""
+    _require_content(place)
     number = 0
     try:
         with place.open(encoding="utf-8-sig", newline=newline) as opened:
@@ -336,13 +171,17 @@ def lines(place: Path, newline: str) -> Iterator[str]:
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise InputError(
-                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, expected one sentence "
+                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, "
+                        "expected one sentence "
                         "per line; split the line and read it again."
                     )
                 yield line
+    except OSError as error:
+        raise _unreadable(place, error) from error
     except UnicodeDecodeError as error:
         raise InputError(
-            f"Reading {place}, line {_undecodable(place)}: the bytes there are not UTF-8; save the file as UTF-8 and read it again."
+            f"Reading {place}, line {_undecodable(place)}: the bytes there are not UTF-8; "
+            "save the file as UTF-8 and read it again."
         ) from error
 
 
@@ -360,23 +199,39 @@ def _undecodable(place: Path) -> int:
     return number
 
 
-def _stream_jsonl(place: Path) -> Iterator[Row]:
-    for number, line in enumerate(lines(place, "\n"), 1):
+def _read_jsonl(place: Path) -> Iterator[Row]:
+    columns: dict[str, None] = {}  # of all rows, for a column may be absent in one of them
+    for number, line in enumerate(_lines(place, "\n"), 1):
         if line.strip():
-            yield json_row(f"line {number}", line.removesuffix("\n"))
+            row = _json_row(f"line {number}", line.removesuffix("\n"))
+            columns |= {name: None for name in row.fields if name in REQUIRED or len(columns) < NAMES_SHOWN}
+            yield row
+    if columns:
+        _require_columns(place, list(columns))
 
 
-def _stream_csv(place: Path) -> Iterator[Row]:
-    return _stream_delimited(place, ",")
+def _json_row(where: str, line: str) -> Row:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return Row(where, flaw=f"it is not JSON ({getattr(error, 'msg', error)}), expected an object on one line")
+    if not isinstance(value, dict):
+        return Row(where, flaw=f"got {line.strip()[:40]!r}, expected a JSON object")
+    return Row(where, value)
 
 
-def _stream_tsv(place: Path) -> Iterator[Row]:
-    return _stream_delimited(place, "\t")
+def _read_csv(place: Path) -> Iterator[Row]:
+    return _read_delimited(place, ",")
 
 
-def _stream_delimited(place: Path, delimiter: str) -> Iterator[Row]:
-    reader = csv.reader(lines(place, ""), delimiter=delimiter, strict=True)
+def _read_tsv(place: Path) -> Iterator[Row]:
+    return _read_delimited(place, "\t")
+
+
+def _read_delimited(place: Path, delimiter: str) -> Iterator[Row]:
+    reader = csv.reader(_lines(place, ""), delimiter=delimiter, strict=True)
     columns: list[str] = []
+    number = 0
     while True:
         where = f"line {reader.line_num + 1}"
         try:
@@ -386,35 +241,43 @@ def _stream_delimited(place: Path, delimiter: str) -> Iterator[Row]:
         except csv.Error as error:
             yield Row(where, flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field")
             return
-        if not columns:
-            columns = _columns(place, cells) if cells else []
-        elif len(cells) == len(columns):
+        if not cells:
+            continue
+        number += 1
+        if number == 1:
+            columns = _header(place, cells)
+            continue
+        if number == 2:  # a table without any row says so, whatever its columns are
+            _require_columns(place, columns)
+        if len(cells) == len(columns):
             yield Row(where, dict(zip(columns, cells, strict=True)))
-        elif cells:
+        else:
             yield Row(where, flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header")
 
 
-def _columns(place: Path, cells: list[str]) -> list[str]:
-    columns = header(place, cells)
-    require_columns(place, columns)
-    return columns
+def _header(place: Path, cells: list[str]) -> list[str]:
+    twice = sorted({cell for cell in cells if cells.count(cell) > 1} & set(REQUIRED))
+    if twice:
+        raise InputError(
+            f"Reading sentences from {place}: the header has {twice[0]!r} twice, expected it once; rename one of them."
+        )
+    return cells
 
 
-def _stream_parquet(place: Path) -> Iterator[Row]:
+def _read_parquet(place: Path) -> Iterator[Row]:
     import pyarrow
     import pyarrow.parquet
 
+    _require_content(place)
     try:
         with pyarrow.parquet.ParquetFile(place, pre_buffer=False) as opened:
             columns = opened.schema_arrow.names
-            require_columns(place, columns)
+            _require_columns(place, columns)
             number = 0
-            for batch in opened.iter_batches(batch_size=BATCH, columns=[c for c in columns if c in KNOWN]):
-                for found in batch.to_pylist():
+            for batch in opened.iter_batches(batch_size=BATCH, columns=[name for name in columns if name in COLUMNS]):
+                for values in batch.to_pylist():
                     number += 1
-                    yield Row(f"row {number}", found)
-    except FileNotFoundError:
-        raise
+                    yield Row(f"row {number}", values)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
@@ -422,37 +285,85 @@ def _stream_parquet(place: Path) -> Iterator[Row]:
         ) from error
 
 
-def _stream_folder(folder: Path) -> Iterator[Row]:
-    """A CoarseWSD-20 word folder; its word is the folder's name."""
-    senses = class_map(folder)
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": _read_jsonl,
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    ".parquet": _read_parquet,
+}
+
+
+def _read_word_folder(folder: Path) -> Iterator[Row]:
+    """A CoarseWSD-20 word folder: the word is the folder's name, the senses are the values of its class map."""
+    senses = _class_map(folder)
+    for split in _splits(folder):
+        data, gold = (_bare_lines(folder / f"{split}.{kind}.txt") for kind in ("data", "gold"))
+        number = 0
+        for number, line in enumerate(data, 1):
+            label = next(gold, None)
+            if label is None:
+                raise _unequal(folder, split, number + sum(1 for _ in data), number - 1)
+            if label in senses:
+                given = {"word": folder.resolve().name, "sense": senses[label], "split": split}
+                yield _folder_row(f"{split}.data.txt line {number}", line, given)
+            else:
+                flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
+                yield Row(f"{split}.gold.txt line {number}", flaw=flaw)
+        if more := sum(1 for _ in gold):
+            raise _unequal(folder, split, number, number + more)
+
+
+def _splits(folder: Path) -> list[str]:
+    """The parts of a word folder that are there; raises InputError where there is neither."""
     splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
     if not splits:
         raise InputError(
-            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at least one; "
+            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at "
+            "least one; "
             "give a complete CoarseWSD-20 word folder."
         )
-    for split in splits:
-        both = (lines(folder / f"{split}.{kind}.txt", "\n") for kind in ("data", "gold"))
-        for number, (line, label) in enumerate(zip_longest(*both), 1):
-            if line is None or label is None:
-                raise InputError(
-                    f"Reading the word folder {folder}: {split}.{'data' if line is None else 'gold'}.txt ends after line "
-                    f"{number - 1} and the other goes on, expected one class per sentence; restore both files."
-                )
-            line, label = (part.removesuffix("\n").removesuffix("\r") for part in (line, label))
-            sense = senses.get(label)
-            if sense is None:
-                flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
-                yield Row(f"{split}.gold.txt line {number}", flaw=flaw)
-                continue
-            given = {"word": folder.resolve().name, "sense": sense, "split": split}
-            yield folder_row(f"{split}.data.txt line {number}", line, given)
+    return splits
 
 
-KNOWN = frozenset((*REQUIRED, "frame", "pair", "cue_start", "cue_end", "distance", "split"))
-STREAMS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": _stream_jsonl,
-    ".csv": _stream_csv,
-    ".tsv": _stream_tsv,
-    ".parquet": _stream_parquet,
-}
+def _bare_lines(place: Path) -> Iterator[str]:
+    return (line.removesuffix("\n").removesuffix("\r") for line in _lines(place, "\n"))
+
+
+def _unequal(folder: Path, split: str, data: int, gold: int) -> InputError:
+    return InputError(
+        f"Reading the word folder {folder}: {split}.data.txt has {data} lines and {split}.gold.txt {gold}, "
+        "expected one class per sentence; restore both files."
+    )
+
+
+def _class_map(folder: Path) -> dict[str, str]:
+    place = folder / "classes_map.txt"
+    if not place.exists():
+        raise InputError(
+            f"Reading the folder {folder}: classes_map.txt is not there, expected a CoarseWSD-20 word folder; "
+            "give such a folder, or a JSONL, CSV, TSV or Parquet file."
+        )
+    try:
+        senses = json.loads("".join(_lines(place, "\n")))
+    except (ValueError, RecursionError):
+        senses = None
+    if not isinstance(senses, dict) or not all(isinstance(sense, str) for sense in senses.values()):
+        raise InputError(
+            f'Reading {place}: got no class map, expected a JSON object such as {{"0": "bank_bank"}}; restore the file.'
+        )
+    return senses
+
+
+def _folder_row(where: str, line: str, given: Mapping[str, object]) -> Row:
+    index, tab, text = line.partition("\t")
+    if not tab or not index.isdecimal() or len(index) > 9:
+        return Row(where, flaw=f"got {line[:40]!r}, expected the number of a word, a tab and the sentence")
+    words = text.split(" ")
+    at = int(index)
+    if at >= len(words):
+        return Row(
+            where,
+            flaw=f"the word is number {at} counted from 0, expected one of the {len(words)} words of the sentence",
+        )
+    start = sum(len(word) + 1 for word in words[:at])
+    return Row(where, {**given, "text": text, "start": start, "end": start + len(words[at])})

@@ -1,9 +1,9 @@
-"""The words, senses, frames and cues that ship, one TOML file per word beside this module, and the sentences made of them.
+"""The words, senses, frames and cues that ship, one TOML file per word, and the sentences made of them.
 
-A frame is a sentence with a place for a cue and one for the word, in versions that hold the cue 1, 2, 3 and 4 to 6 tokens
-before the word. The frame says nothing about the sense, so the sentences of two senses with the same frame, version and place
-in the list of cues differ in the cue alone: that makes them aligned pairs by construction. For models that read both ways there
-are frames with the cue behind the word as well, the same for all words (`behind.toml`).
+A frame is a sentence with a place for a cue and one for the word, in versions that hold the cue 1, 2, 3 and 4 to 6
+tokens before the word. The frame says nothing about the sense, so the sentences of two senses with the same frame,
+version and place in the list of cues differ in the cue alone: that makes them aligned pairs by construction. For models
+that read both ways there are frames with the cue behind the word as well, the same for all words (`behind.toml`).
 """
 
 import hashlib
@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
-from probe.text.sentences import LEXICON, Corpus, LeftOut, Sentence, read_sentences
+from probe.text.sentences import LEXICON, Corpus, LeftOut, Sentence
 
 __all__ = [
-    "Corpus",
     "Entry",
     "Frame",
-    "LeftOut",
     "Sense",
     "Sentence",
     "Showcase",
@@ -30,7 +28,6 @@ __all__ = [
     "expand",
     "frames_behind",
     "keep_one_token_cues",
-    "read_sentences",
     "sha256",
     "showcase",
     "words",
@@ -52,7 +49,10 @@ class Sense:
 
 @dataclass(frozen=True)
 class Frame:
-    """One small story with {cue} and {word}, by the distance between them in tokens (4: four and more); `behind`: the word first."""
+    """One small story with {cue} and {word}, by the distance between them in tokens (4: four and more).
+
+    `behind`: the word first.
+    """
 
     name: str
     versions: Mapping[int, str]
@@ -80,8 +80,10 @@ class Entry:
         cues = [cue for sense in self.senses for cue in sense.cues]
         if len(self.senses) < 2 or len({len(sense.cues) for sense in self.senses}) > 1 or len(set(cues)) < len(cues):
             raise InputError(
-                f"Reading the lexicon's word {self.word!r}: got senses with {[len(sense.cues) for sense in self.senses]} cues, "
-                f"{len(set(cues))} of them different, expected two or more senses with equally many cues and none in common; "
+                f"Reading the lexicon's word {self.word!r}: got senses with "
+                f"{[len(sense.cues) for sense in self.senses]} cues, "
+                f"{len(set(cues))} of them different, expected two or more senses with equally many cues and "
+                "none in common; "
                 "correct its file."
             )
 
@@ -111,20 +113,20 @@ def words() -> tuple[str, ...]:
 @cache
 def entry(word: str) -> Entry:
     """The senses and frames of one word; raises InputError for a word that is not there."""
-    found = tomllib.loads(_file_of(word).read_text("utf-8"))
+    file = tomllib.loads(_file_of(word).read_text("utf-8"))
     senses = [
         Sense(name, sense["gloss"], tuple(sense["cues"]), tuple(sense["continuations"]))
-        for name, sense in found["senses"].items()
+        for name, sense in file["senses"].items()
     ]
-    frames = [Frame(frame["name"], _versions(frame)) for frame in found["frames"]]
-    return Entry(found["word"], tuple(senses), tuple(frames))
+    frames = [Frame(frame["name"], _versions(frame)) for frame in file["frames"]]
+    return Entry(file["word"], tuple(senses), tuple(frames))
 
 
 @cache
 def frames_behind() -> tuple[Frame, ...]:
     """The frames of all words that put the cue behind the word."""
-    found = tomllib.loads((_FOLDER / f"{_BEHIND}.toml").read_text("utf-8"))["frames"]
-    return tuple(Frame(f"{frame['name']}, cue behind", _versions(frame), behind=True) for frame in found)
+    frames = tomllib.loads((_FOLDER / f"{_BEHIND}.toml").read_text("utf-8"))["frames"]
+    return tuple(Frame(f"{frame['name']}, cue behind", _versions(frame), behind=True) for frame in frames)
 
 
 def _versions(frame: Mapping[str, str]) -> dict[int, str]:
@@ -148,38 +150,38 @@ def _file_of(word: str) -> Path:
 
 @cache
 def expand(word: str, *, both_sides: bool = False) -> Corpus:
-    """Every sentence of a word: frames x versions x cues x senses, with the pair "word/frame/distance/place of the cue".
+    """Every sentence of a word: frames x versions x cues x senses, with the pair "word/frame/distance/place".
 
     With `both_sides` also those with the cue behind the word, which a causal model cannot be asked about.
     """
-    found = entry(word)
+    about = entry(word)
     sentences = tuple(
         sentence
-        for frame in (*found.frames, *(frames_behind() if both_sides else ()))
+        for frame in (*about.frames, *(frames_behind() if both_sides else ()))
         for distance in frame.versions
-        for sense in found.senses
-        for sentence in _fill(found, sense, frame, distance)
+        for sense in about.senses
+        for sentence in _fill(about, sense, frame, distance)
     )
     return Corpus(sentences, (), LEXICON, sha256([word], both_sides=both_sides))
 
 
-def _fill(found: Entry, sense: Sense, frame: Frame, distance: int) -> Iterator[Sentence]:
+def _fill(about: Entry, sense: Sense, frame: Frame, distance: int) -> Iterator[Sentence]:
     before, between, after = re.split(r"\{\w+\}", frame.versions[distance])
     for place, cue in enumerate(sense.cues):
-        first, then = (found.word, cue) if frame.behind else (cue, found.word)
+        first, then = (about.word, cue) if frame.behind else (cue, about.word)
         spans = [
             (len(before), len(before + first)),
             (len(before + first + between), len(before + first + between + then)),
         ]
         (start, end), (cue_start, cue_end) = spans if frame.behind else reversed(spans)
         yield Sentence(
-            word=found.word,
+            word=about.word,
             sense=sense.name,
             text=before + first + between + then + after,
             start=start,
             end=end,
             frame=frame.name,
-            pair=f"{found.word}/{frame.name}/{distance}/{place}",
+            pair=f"{about.word}/{frame.name}/{distance}/{place}",
             cue_start=cue_start,
             cue_end=cue_end,
             distance=distance,
@@ -187,26 +189,27 @@ def _fill(found: Entry, sense: Sense, frame: Frame, distance: int) -> Iterator[S
 
 
 def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> Corpus:
-    """The sentences whose cue, with its leading space, is one token for this tokenizer; the others are counted as left out.
+    """The sentences whose cue, with its leading space, is one token for this tokenizer.
+
+    The others are counted as left out.
 
     A longer cue would shift the word to another position than in the other sentence of its pair.
     """
     kept, left_out = [], list(corpus.left_out)
     for sentence in corpus.sentences:
-        cue = None if sentence.cue_start is None else sentence.text[sentence.cue_start : sentence.cue_end]
-        if cue is None or is_one_token(f" {cue}"):
+        if sentence.cue is None or is_one_token(f" {sentence.cue}"):
             kept.append(sentence)
         else:
             where = f"{sentence.pair} ({sentence.sense})" if sentence.pair else sentence.text
-            left_out.append(LeftOut(where, f"the cue {cue!r} is more than one token here"))
+            left_out.append(LeftOut(where, f"the cue {sentence.cue!r} is more than one token here"))
     return Corpus(tuple(kept), tuple(left_out), corpus.source, corpus.sha256)
 
 
 @cache
 def showcase() -> tuple[Showcase, ...]:
-    """The sentences that introductions to attention use; in some the cue comes after the word, and `cue_after` says so."""
-    found = tomllib.loads((_FOLDER / f"{_SHOWCASE}.toml").read_text("utf-8"))
-    return tuple(_shown(row) for row in found["sentences"])
+    """The sentences that introductions to attention use; `cue_after` says where the cue comes after the word."""
+    shown = tomllib.loads((_FOLDER / f"{_SHOWCASE}.toml").read_text("utf-8"))
+    return tuple(_shown(row) for row in shown["sentences"])
 
 
 def _shown(row: Mapping[str, Any]) -> Showcase:

@@ -1,35 +1,39 @@
 """Sentences with one marked word: the record, and what turns a file of rows into checked records.
 
-A row that cannot be used stops the reading with its place and its reason. A row that a rule leaves out (a repetition, another
-word than the one asked for) is counted with the rule, so that the rows used and the rows left out always add up to the file.
+A row that cannot be used stops the reading with its place and its reason. A row that a rule leaves out (a repetition,
+another word than the one asked for) is counted with the rule, so that the rows used and the rows left out always add up
+to the file.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
-from probe.text import files
-from probe.text.files import REQUIRED, Row
+from probe.text.files import COLUMNS, REQUIRED, Row, Source, last_name, sha256_of_all, sources, stream
 
 LEXICON = "the lexicon of probe"
 REPEATS = "repeats the sentence, span and sense of"
+# Longer than any window that is read here, and cheap to refuse before the text is cut into tokens.
+LONGEST_TEXT = 100_000
 
 _WHOLE_NUMBER = re.compile(r"[+-]?\d{1,15}(\.0+)?")
 _WHOLE_NUMBERS = ("start", "end", "cue_start", "cue_end", "distance")
+_NAMES = ("frame", "pair")
 
 
 @dataclass(frozen=True)
 class Sentence:
     """One sentence and the place of the ambiguous word in it.
 
-    `start` and `end` are the characters of the word in `text`, which may be a form that contains `word` (apples); `cue_start` and
-    `cue_end` those of the word that tells the sense, where it is known. Two sentences with the same `pair` are aligned: they
-    differ in the cue only. `distance` is the number of tokens from the cue to the word (1: directly before), 4 standing for
-    4 and more. `where` is the file and the row it was read from; sentences that differ in it alone are equal. Raises InputError for an empty text, word or sense, or a span outside the text.
+    `start` and `end` are the characters of the word in `text`, which may be a form that contains `word` (apples);
+    `cue_start` and `cue_end` those of the word that tells the sense, where it is known. Two sentences with the same
+    `pair` are aligned: they differ in the cue only. `distance` is the number of tokens from the cue to the word (1:
+    directly before), 4 standing for 4 and more. `where` is the file and the row it was read from; sentences that differ
+    in it alone are equal. Raises InputError for an empty text, word or sense, or a span outside the text.
     """
 
     word: str
@@ -50,9 +54,25 @@ class Sentence:
         if flaw:
             raise InputError(f"Making a sentence: {flaw}; correct it and try again.")
 
+    @property
+    def cue(self) -> str | None:
+        """The characters of the cue, None where it is not known."""
+        return None if self.cue_start is None else self.text[self.cue_start : self.cue_end]
 
-# A row's place is not written in the row.
-_COLUMNS = tuple(column.name for column in fields(Sentence) if column.compare)
+    @property
+    def cue_word(self) -> str | None:
+        """The cue without regard to capital letters: what is kept apart, resampled and exchanged as a whole."""
+        return None if self.cue is None else self.cue.casefold()
+
+    @property
+    def marks_the_word(self) -> bool:
+        """Whether the marked characters are a form that contains the word."""
+        return self.word.casefold() in self.text[self.start : self.end].casefold()
+
+    @property
+    def cue_follows(self) -> bool:
+        """Whether the cue is known to stand behind the word."""
+        return self.cue_start is not None and self.cue_start >= self.end
 
 
 @dataclass(frozen=True)
@@ -79,50 +99,19 @@ class Corpus:
 
 
 def read_sentences(path: str | Path, *, word: str | None = None) -> Corpus:
-    """The sentences of a JSONL, CSV, TSV or Parquet file, or of a CoarseWSD-20 word folder; only those of `word` if given.
+    """The sentences of a JSONL, CSV, TSV or Parquet file, of a CoarseWSD-20 word folder, or of a folder of these.
 
-    Columns: word, sense, text, start, end (characters), and optionally frame, pair, cue_start, cue_end, distance, split; others
-    are ignored. Raises InputError, naming the file, the place and the reason, when anything cannot be read as it stands.
+    Only those of `word` if given. Columns: word, sense, text, start, end (characters), and optionally frame, pair,
+    cue_start, cue_end, distance, split; others are ignored. Raises InputError, naming the file, the place and the
+    reason, when anything cannot be read as it stands.
     """
     place = Path(path)
-    table = files.read_table(place)
-    sentences = _checked(place, table.rows)
-    kept, left_out = _apply_rules(sentences, [row.where for row in table.rows], word)
-    if not kept:
-        found = ", ".join(sorted({sentence.word for sentence in sentences}))
-        raise InputError(
-            f"Reading sentences with {word!r} from {place}: none of the {len(sentences)} sentences has it, "
-            f"the words there are {found}; ask for one of these."
-        )
-    return Corpus(kept, left_out, _source_of(place), table.sha256)
-
-
-def check_row(row: Row) -> tuple[dict[str, Any], str | None]:
-    """The known fields of a row, written alike whatever the file, and why they are no sentence (None: they are one)."""
-    values = _normal(row.fields)
-    return values, row.flaw or _flaw(values)
-
-
-def bad_rows(place: object, where: str, flaw: str, *, bad: int, rows: int) -> InputError:
-    """The refusal of a file with bad rows, which names the first of them."""
-    count = f"{bad} of {rows} rows {'is' if bad == 1 else 'are'} bad"
-    return InputError(f"Reading {place}, {where}: {flaw} ({count}); correct the file and read it again.")
-
-
-def _checked(place: Path, rows: Sequence[Row]) -> list[Sentence]:
-    found = [check_row(row) for row in rows]
-    bad = [(row.where, flaw) for row, (_, flaw) in zip(rows, found, strict=True) if flaw]
-    if bad:
-        raise bad_rows(place, *bad[0], bad=len(bad), rows=len(rows))
-    return [Sentence(**values, where=f"{place}, {row.where}") for (values, _), row in zip(found, rows, strict=True)]
-
-
-def _apply_rules(
-    sentences: Sequence[Sentence], places: Sequence[str], word: str | None
-) -> tuple[tuple[Sentence, ...], tuple[LeftOut, ...]]:
+    files = sources([place])
     first: dict[tuple[object, ...], str] = {}
-    kept, left_out = [], []
-    for sentence, where in zip(sentences, places, strict=True):
+    kept, left_out, words = [], [], set()
+    for source, where, sentence in stream_sentences(files):
+        where = where if len(files) == 1 else source.label(where)
+        words.add(sentence.word)
         identity = (sentence.word, sentence.sense, sentence.text, sentence.start, sentence.end)
         if word is not None and sentence.word != word:
             left_out.append(LeftOut(where, f"about another word than {word!r}"))
@@ -131,29 +120,57 @@ def _apply_rules(
         else:
             first[identity] = where
             kept.append(sentence)
-    return tuple(kept), tuple(left_out)
+    if not kept:
+        raise InputError(
+            f"Reading sentences with {word!r} from {place}: none of the {len(left_out)} sentences has it, "
+            f"the words there are {', '.join(sorted(words))}; ask for one of these."
+        )
+    return Corpus(tuple(kept), tuple(left_out), last_name(place), sha256_of_all(files))
 
 
-def _source_of(place: Path) -> str:
-    """The last name only: a page must not carry the folders of somebody's machine."""
-    return place.name or place.resolve().name
+def stream_sentences(files: Sequence[Source]) -> Iterator[tuple[Source, str, Sentence]]:
+    """Source, place and sentence of every row up to the first bad one, which the InputError at the end names."""
+    first, bad, rows = None, 0, 0
+    for source in files:
+        for row in stream(source):
+            rows += 1
+            values, flaw = check_row(row)
+            if flaw:
+                first, bad = first or f"Reading {source.place}, {row.where}: {flaw}", bad + 1
+            elif not bad:
+                yield source, row.where, Sentence(**values, where=f"{source.place}, {row.where}")
+    if first:
+        count = f"{bad} of {rows} rows {'is' if bad == 1 else 'are'} bad"
+        raise InputError(f"{first} ({count}); correct the file and read it again.")
+
+
+def check_row(row: Row) -> tuple[dict[str, Any], str | None]:
+    """The known fields of a row, written alike whatever the file, and why they are no sentence (None: they are one)."""
+    values = _normal(row.fields)
+    return values, row.flaw or _flaw(values)
 
 
 def _normal(values: Mapping[str, object]) -> dict[str, Any]:
     """Only the known columns, numbers written as text read as numbers, empty optional fields as missing."""
     normal: dict[str, Any] = {}
-    for column in _COLUMNS:
+    for column in COLUMNS:
         value = values.get(column)
         missing = value is None or (isinstance(value, float) and math.isnan(value))
         if missing or (value == "" and (column not in REQUIRED or column in _WHOLE_NUMBERS)):
             normal[column] = None
         else:
-            normal[column] = _number(value) if column in _WHOLE_NUMBERS else value
+            normal[column] = _number(value) if column in _WHOLE_NUMBERS else _name(value) if column in _NAMES else value
     return normal
 
 
+def _name(value: object) -> object:
+    """The text of a whole number, which names a frame or a pair as well as text does; else what it was."""
+    number = _number(value)
+    return str(number) if not isinstance(value, str | bool) and isinstance(number, int) else value
+
+
 def _number(value: object) -> object:
-    """A whole number from its text or from a float without fraction (tables with gaps store those); else what it was."""
+    """A whole number from its text or a float without fraction (tables with gaps store those); else what it was."""
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value.strip()):
         return int(value.strip().partition(".")[0])
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -171,7 +188,7 @@ def _text_flaw(values: Mapping[str, Any]) -> str | None:
             if column in REQUIRED:
                 return f"{column} is missing, expected text"
         elif not isinstance(value, str):
-            return f"{column} is {value!r}, expected text"
+            return f"{column} is {value!r}, expected text{' or a whole number' * (column in _NAMES)}"
         elif not value.strip():
             return f"{column} is empty, expected text"
         elif any("\ud800" <= character <= "\udfff" for character in value):
@@ -187,8 +204,9 @@ def _number_flaw(values: Mapping[str, Any]) -> str | None:
                 return f"{column} is missing, expected a whole number"
         elif not isinstance(value, int) or isinstance(value, bool):
             return f"{column} is {value!r}, expected a whole number"
-    if values["distance"] is not None and values["distance"] < 1:
-        return f"distance is {values['distance']}, expected 1 or more"
+    if values["distance"] is not None and not 1 <= values["distance"] <= LONGEST_TEXT:
+        more = "1 or more" if values["distance"] < 1 else "the number of tokens from the cue to the word"
+        return f"distance is {values['distance']}, expected {more}"
     if (values["cue_start"] is None) != (values["cue_end"] is None):
         given, absent = ("cue_end", "cue_start") if values["cue_start"] is None else ("cue_start", "cue_end")
         return f"{given} is given without {absent}, expected both or neither"
@@ -197,13 +215,17 @@ def _number_flaw(values: Mapping[str, Any]) -> str | None:
 
 def _span_flaw(values: Mapping[str, Any]) -> str | None:
     text, start, end = values["text"], values["start"], values["end"]
+    if len(text) > LONGEST_TEXT:
+        return f"the text has {len(text):,} characters, expected at most {LONGEST_TEXT:,}"
     for name, low, high in (("the word", start, end), ("the cue", values["cue_start"], values["cue_end"])):
         if low is None:
             continue
         if not 0 <= low < high <= len(text):
-            return f"{name} is at characters {low} to {high}, expected a span within the {len(text)} characters of the text"
+            size = len(text)
+            return f"{name} is at characters {low} to {high}, expected a span within the {size} characters of the text"
         if not text[low:high].strip():
             return f"{name} is at characters {low} to {high}, which are blank, expected the characters of a word"
     if values["cue_start"] is not None and values["cue_start"] < end and start < values["cue_end"]:
-        return f"the cue at characters {values['cue_start']} to {values['cue_end']} overlaps the word, expected another word"
+        cue = f"the cue at characters {values['cue_start']} to {values['cue_end']}"
+        return f"{cue} overlaps the word, expected another word"
     return None

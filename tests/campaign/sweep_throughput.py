@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from probe.provenance import write_atomically
-from probe.sweep.engines import ONE_THREAD
+from probe.sweep.work import ONE_THREAD
 from probe.text.files import Source
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
 
     Axes are fitted before and a few blocks made, by which every worker has loaded the model and whatever else it needs.
     """
-    from probe.sweep.engines import engine, in_process
+    from probe.sweep.work import engine, in_process
 
     (name, workers), (fits, blocks) = who, units
     before = min(WARM, len(blocks) // 3)

@@ -1,4 +1,6 @@
-"""Hostile input at every door, a few hundred cases each, and the ones by name that once were, or could have been, trouble."""
+"""Hostile input at every door, a few hundred cases each, and the ones by name that once were, or could have been,
+trouble.
+"""
 
 import csv
 import json
@@ -15,9 +17,8 @@ import probe
 from probe.errors import InputError, ModelError
 from probe.model.tokens import tokenize
 from probe.pages.sweep import read_manifest
-from probe.sweep.deal import read_all
 from probe.text.files import LONGEST_LINE, Source, sources, stream
-from probe.text.sentences import read_sentences
+from probe.text.sentences import read_sentences, stream_sentences
 
 CASES = 2_500
 REPORT = Path(__file__).parents[2] / "reports" / "fuzz_campaign.csv"
@@ -54,7 +55,7 @@ def test_a_manifest_that_names_no_set_of_ours_is_refused(name, tmp_path):
 
 
 def one(source: Path):
-    return list(read_all(sources([source])))
+    return list(stream_sentences(sources([source])))
 
 
 def test_a_huge_line_is_refused_before_it_is_read(tmp_path):
@@ -123,7 +124,7 @@ def test_a_folder_of_files_is_read_by_name_and_one_without_is_refused(tmp_path):
     for name in ("b.jsonl", "deeper/a.jsonl", "notes.md"):
         (place / name).write_text(json.dumps(GOOD) + "\n")
     assert [source.name for source in sources([place])] == ["b.jsonl", "deeper/a.jsonl"]
-    assert [where for _, where, _ in one(place)] == ["b.jsonl line 1", "deeper/a.jsonl line 1"]
+    assert [source.label(where) for source, where, _ in one(place)] == ["b.jsonl line 1", "deeper/a.jsonl line 1"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"no file in it ends in .jsonl, .csv, .tsv, .parquet, and no folder in it"):
         sources([tmp_path / "empty"])

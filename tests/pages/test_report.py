@@ -10,7 +10,7 @@ from example_study import make_study
 
 import probe
 from probe.errors import InputError
-from probe.pages.report import check_folder, tables
+from probe.pages.folder import check_folder, tables
 
 STUDY = make_study()
 

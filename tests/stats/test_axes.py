@@ -122,6 +122,21 @@ def test_a_gap_without_spread_is_perfect():
     assert axes.separation_by_depth(resid, labels, range(24), seed=0).tolist() == [0.5, 0.5, 1, 1, 1]
 
 
+def test_the_read_out_is_the_last_of_the_depths_that_separate_as_well_as_the_best():
+    labels = ["a", "b"] * 12
+    sign = torch.tensor([1.0, -1.0] * 12)[:, None]
+    noise, apart = normal(24, 6, seed=3), torch.zeros(24, 6)
+    apart[:, :1] = 5 * sign
+    same = torch.zeros(24, 6)
+    for depths, expected in (
+        ([same, apart, apart, noise], 2),
+        ([apart, same, apart, same], 2),  # depth 0 is before any block
+        ([same, apart, apart, apart], 3),
+    ):
+        depth, separation = axes.choose_depth(torch.stack(depths, dim=1), labels, range(24), seed=0)
+        assert depth == expected and separation[depth] == 1
+
+
 @pytest.mark.parametrize(("gaps", "expected"), [((1.0, 1, -5), 0.0), ((3.0, 1, -0.5), 2 / 3), ((1.0, 2, 3), 1.0)])
 def test_folds_that_contradict_each_other_are_averaged(gaps, expected):
     """Three groups are the three folds; each is scored with the sign of the sum of the other two."""

@@ -1,4 +1,6 @@
-"""Telling senses apart: centroids, folds, bags and angles derived by hand, models whose answer is known, and the command."""
+"""Telling senses apart: centroids, folds, bags and angles derived by hand, models whose answer is known, and the
+command.
+"""
 
 import json
 import sys
@@ -98,10 +100,12 @@ def turned(*degrees):
 
 
 def test_the_angle_is_that_of_different_senses_minus_that_of_the_same_sense():
-    # One sense at 0 and 10 degrees, the other at 60 and 90. Same sense: 10 and 30, mean 20. Different: 60, 90, 50, 80, mean 70.
+    # One sense at 0 and 10 degrees, the other at 60 and 90. Same sense: 10, 30, mean 20.
+    # Different: 60, 90, 50, 80, mean 70.
     resid = resid_of(turned(0, 10, 60, 90), turned(30, 30, 30, 30))
     assert np.allclose(nearest.angle_gap(resid, numbers(0, 0, 1, 1)), [50, 0], atol=1e-4)
-    # The other way round the senses are nearer to each other than to themselves. Same: 60, 80; different: 10, 90, 50, 30.
+    # The other way round the senses are nearer to each other than to themselves.
+    # Same: 60, 80; different: 10, 90, 50, 30.
     assert np.allclose(nearest.angle_gap(resid, numbers(0, 1, 0, 1)), [45 - 70, 0], atol=1e-4)
 
 
@@ -520,7 +524,7 @@ def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_pat
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in names)
     made = json.loads((tmp_path / "one" / "manifest.json").read_text())
     assert set(made["files"]) == names and made["sentences"] == "rows.jsonl"
-    assert made["command"][:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
+    assert made["command"].split()[:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
     assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
     read = pd.read_parquet(tmp_path / "one" / "evaluation_words.parquet")
     assert list(read["word"]) == ["bank", "mole"]

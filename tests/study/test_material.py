@@ -104,7 +104,8 @@ def test_only_late_cues_end_in_one_sentence(model):
         prepare(model, corpus_of(late), WORD)
     assert str(error.value) == (
         f"Comparing the senses of 'lock': got no usable sentence (20 sentences were left out: {LATE}), "
-        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word, or take a model "
+        "expected sentences of at least two senses; give sentences of another sense, with the cue before the "
+        "word, or take a model "
         "that reads both ways, as tiny-senses-bidirectional."
     )
 
@@ -133,11 +134,17 @@ def test_a_span_that_does_not_cover_the_word_is_said(model):
     [
         (
             {"text": f"the key near the {WORD}", "start": 4, "end": 7, "cue_start": None, "cue_end": None},
-            "reading the sentence 'the key near the lock': characters 4 to 7 are 'key', expected them to cover 'lock'; correct",
+            (
+                "reading the sentence 'the key near the lock': characters 4 to 7 are 'key', expected them to cover "
+                "'lock'; correct"
+            ),
         ),
         (
             {"text": "the key near the door", "start": 4, "end": 7, "cue_start": None, "cue_end": None},
-            "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give a word that stands in the text.",
+            (
+                "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give a word that "
+                "stands in the text."
+            ),
         ),
         ({"text": EARLY[0].text + " the" * 40}, "reading the text "),
     ],

@@ -10,7 +10,7 @@ import probe
 from probe.model import load
 from probe.study.columns import COLUMNS
 from probe.study.study import _choose_words, _spelled
-from probe.text.lexicon import Corpus
+from probe.text.sentences import Corpus
 
 # The contract of the heads table; what needs permutations (p_ q_ verdict, auroc_low/high, hedges_g has no interval) comes later.
 CONTRACT = (

@@ -1,12 +1,17 @@
-"""Sweeps in one process: the numbers are the study's, every row is there once, what is done is kept, what is damaged is made again."""
+"""Sweeps in one process: the numbers are the study's, every row is there once, what is done is kept, what is damaged is
+made again.
+"""
 
 import json
 import random
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet
 import pytest
 import torch
+from families import make_family
 from sweeping import (
     PLACE,
     SMALL,
@@ -24,15 +29,20 @@ from sweeping import (
 import probe
 from probe.errors import InputError
 from probe.model import attention
+from probe.model.architectures import FAMILIES
+from probe.model.hooks import run as run_family
 from probe.model.replay import read_weights
+from probe.model.tokens import positions_of_span
 from probe.model.trace import target_states, trace
 from probe.patching import swaps
+from probe.study.material import prepare
 from probe.sweep import shards, work
-from probe.sweep.deal import deal, read_all
+from probe.sweep.deal import deal
 from probe.sweep.fit import fit_word, from_file, to_bytes
 from probe.sweep.measure import measure
 from probe.sweep.run import Sweep, sweep
 from probe.text.files import sources
+from probe.text.sentences import stream_sentences
 
 ROWS = 300
 
@@ -316,8 +326,8 @@ def test_the_rules_that_leave_rows_out(tmp_path, folder):
     assert lost_and_doubled(result.folder, 224) == (0, 0)
     sentences = table(result.folder, "sentences")
     if sentences.loc[222, "part"] is None:  # else it is in the fit part, and was not read
-        assert sentences.loc[222, "reason"] == "longer than the 32 tokens that the model reads"
-    assert sentences.loc[220, "reason"] == "repeats the sentence, span and sense of sentence 5"
+        assert sentences.loc[222, "reason"] == "it has more tokens than the context window of 32"
+    assert sentences.loc[220, "reason"] == "repeats the sentence, span and sense of s.jsonl line 6"
 
 
 def test_a_bad_row_stops_before_anything_is_measured(tmp_path, folder):
@@ -327,7 +337,8 @@ def test_a_bad_row_stops_before_anything_is_measured(tmp_path, folder):
     with pytest.raises(InputError) as caught:
         sweep(str(folder), [given], tmp_path / "out", options=SMALL)
     assert str(caught.value) == (
-        f"Reading {given}, line 51: the word is at characters 2 to 60, expected a span within the 6 characters of the text "
+        f"Reading {given}, line 51: the word is at characters 2 to 60, expected a span within the 6 characters "
+        "of the text "
         "(2 of 52 rows are bad); correct the file and read it again."
     )
     assert not list((tmp_path / "out").rglob("*.parquet"))
@@ -392,7 +403,120 @@ def test_reading_takes_no_memory_for_the_rows_before(tmp_path):
         file = tmp_path / f"{count}.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         tracemalloc.start()
-        assert sum(1 for _ in read_all(sources([file]))) == count
+        assert sum(1 for _ in stream_sentences(sources([file]))) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0] + 50_000
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_a_sweep_of_any_family_measures_what_its_traces_give(kind, tmp_path):
+    model = probe.load(make_family(tmp_path / kind, kind))
+    corpus = make_corpus(tmp_path / "s.jsonl", 120)
+    result = sweep(str(tmp_path / kind), [corpus], tmp_path / "out", options=SMALL)
+    counts = result.manifest["counts"]
+    assert counts["in"] == 120 == counts["fitted_on"] + counts["measured"] + counts["left_out"] and counts["measured"]
+    assert lost_and_doubled(result.folder, 120) == (0, 0)
+    frame = table(result.folder, "heads").set_index(["sentence", "layer", "head"])
+    sentences = table(result.folder, "sentences").query("part == 'report'")
+    given = {number: json.loads(line) for number, line in enumerate(corpus.read_text().splitlines())}
+    rows = pyarrow.parquet.read_table(result.folder / "rows", columns=["sentence", "draw"]).to_pylist()
+    draws = {row["sentence"]: row["draw"] for row in rows}
+    [axes] = [from_file(str(file)) for file in (result.folder / "axes").glob("*.safetensors")]
+    for row in sentences.to_dict("records")[:4]:
+        record = given[row["sentence"]]
+        whole = trace(model, record["text"])
+        at = positions_of_span(whole.tokens, record["start"], record["end"])[-1]
+        sign = 1 if record["sense"] == "canal" else -1
+        resid = whole.resid_post[axes.depth - 1, at].double()
+        expected = sign * float(resid @ axes.u[0] - axes.centre[0, axes.depth + 1]) / float(axes.gap[0])
+        assert row[f"coordinate_{axes.depth}"] == pytest.approx(expected, abs=1e-3)
+        heads = frame.loc[row["sentence"]]
+        previous = whole.pattern[:, :, at, at - 1].numpy().ravel()
+        assert heads["attention_previous"].to_numpy() == pytest.approx(previous, abs=1e-4)
+        draw = {"draw": draws[row["sentence"]], "sense": record["sense"]}
+        donor = axes.donor_z[work_draw(draw, axes)["donor"]]
+        ids = whole.tokens.ids if kind == "bert" else whole.tokens.ids[: at + 1]
+        for layer, head in heads.index:
+            if layer < axes.depth:
+                change = hooked_swap(model, ids, at, (layer, head), donor, axes.depth).double() - resid
+                moved = -sign * float(change @ axes.directions[0])
+                assert heads.loc[(layer, head), "swap"] == pytest.approx(moved, abs=1e-3)
+            else:
+                assert heads.loc[(layer, head), "swap"] == 0
+
+
+def hooked_swap(model, ids, at, place, donor, depth):
+    """The residual stream at the word, behind `depth` blocks of the hooked model, with one head's z put in."""
+    [attention], kept = FAMILIES[model.config.architecture].attentions, []
+    layer, head = place
+
+    def put(tensor, hook):
+        changed = tensor.clone()
+        changed[:, at, head] = donor[layer, head]
+        return changed
+
+    hooks = [
+        (f"{attention.blocks}.{layer}.{attention.hooks['z']}", put),
+        (f"{attention.blocks}.{depth - 1}.{attention.hooks['resid_post']}", lambda tensor, hook: kept.append(tensor)),
+    ]
+    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
+        run_family(model, [ids])
+    return kept[0][0, at]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_reader_and_sweep_leave_out_the_same_rows_for_the_same_reason(folder, tmp_path, ending):
+    made = some_sentences(120)
+    doubled = [*made[:60], made[3], *made[60:], made[7], made[3]]
+    file = write_table(tmp_path / f"s{ending}", doubled)
+    read = probe.read_sentences(file).left_out
+    assert len(read) == 3 and all(item.reason.startswith("repeats the sentence, span and sense of ") for item in read)
+    evaluated = probe.evaluate(probe.load(folder), probe.read_sentences(file)).left_out
+    assert [(item.where, item.reason) for item in read] == list(
+        zip(evaluated["where"][:3], evaluated["reason"][:3], strict=True)
+    )
+    swept = table(sweep(str(folder), [file], tmp_path / "out", options=SMALL).folder, "sentences")
+    swept = swept[swept["reason"].str.startswith("repeats", na=False)]
+    name = f"{file.name} "
+    assert [(item.where, item.reason) for item in read] == [
+        (where.removeprefix(name), reason.replace(name, ""))
+        for where, reason in zip(swept["where"], swept["reason"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_reader_and_sweep_refuse_a_bad_row_in_the_same_sentence(folder, tmp_path, ending):
+    rows = [vars(sentence) for sentence in some_sentences(30)]
+    file = write_table(tmp_path / f"s{ending}", [*rows, rows[0] | {"end": 900}, rows[1] | {"sense": " "}])
+    with pytest.raises(InputError) as read:
+        probe.read_sentences(file)
+    with pytest.raises(InputError) as swept_:
+        sweep(str(folder), [file], tmp_path / "out", options=SMALL)
+    assert str(read.value) == str(swept_.value) and "(2 of 32 rows are bad)" in str(read.value)
+
+
+def write_table(path, sentences):
+    """Rows without frame and pair in the form that the ending names."""
+    rows = [given if isinstance(given, dict) else vars(given) for given in sentences]
+    frame = pd.DataFrame(rows)[[name for name in WITHOUT_FRAMES if name != "split"]]
+    if path.suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False, sep="," if path.suffix == ".csv" else "\t")
+    return path
+
+
+def test_a_span_on_another_word_is_left_out_of_evaluation_and_sweep_alike(folder, tmp_path):
+    made = some_sentences(120)
+    at = made[0].cue_start
+    wrong = replace(made[0], start=at, end=made[0].cue_end, cue_start=None, cue_end=None, split="train")
+    file = write_rows(tmp_path / "s.jsonl", [*made, replace(wrong, text=f"{wrong.text} we")], keep=WITHOUT_FRAMES)
+    result = sweep(str(folder), [file], tmp_path / "out", options=SMALL)
+    [reason] = table(result.folder, "sentences").query("sentence == 120")["reason"]
+    evaluated = probe.evaluate(probe.load(folder), probe.read_sentences(file)).left_out
+    assert reason == "the marked characters do not contain the word" and reason in set(evaluated["reason"])
+    with pytest.raises(InputError, match=r"In .*s.jsonl, line 121: .* expected them to cover 'lock'"):
+        prepare(probe.load(folder), probe.read_sentences(file), "lock")

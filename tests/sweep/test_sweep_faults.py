@@ -1,4 +1,6 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind. `python tests/campaign/kill_campaign.py` runs many."""
+"""What kills a sweep and loses nothing: real processes, one of each kind. `python tests/campaign/kill_campaign.py` runs
+many.
+"""
 
 import subprocess
 import sys
@@ -76,7 +78,8 @@ def test_without_dask_the_engine_says_what_to_install(tmp_path):
     make_corpus(tmp_path / "s.jsonl", 60)
     code = (
         "import sys; sys.modules['distributed'] = None\n"
-        f"sys.argv = ['probe', 'sweep', '--model', {str(tmp_path / 'model')!r}, '--sentences', {str(tmp_path / 's.jsonl')!r},"
+        f"sys.argv = ['probe', 'sweep', '--model', {str(tmp_path / 'model')!r}, '--sentences', "
+        f"{str(tmp_path / 's.jsonl')!r},"
         f" '--out', {str(tmp_path / 'out')!r}, '--engine', 'dask']\n"
         "from probe.cli import main\nmain()"
     )
@@ -88,7 +91,7 @@ def test_without_dask_the_engine_says_what_to_install(tmp_path):
 def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeypatch):
     import psutil
 
-    from probe.sweep.engines import engine
+    from probe.sweep.work import engine
 
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     with engine("dask", tmp_path, workers=1) as run:
@@ -106,7 +109,7 @@ def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeyp
 def test_workers_get_one_thread_and_no_heap_trimming():
     import dask
 
-    from probe.sweep.engines import _settings
+    from probe.sweep.work import _settings
 
     assert "MALLOC_TRIM_THRESHOLD_" in dask.config.get("distributed.nanny.pre-spawn-environ"), (
         "what is dropped is there"

@@ -1,6 +1,7 @@
 """Sentence files: what is read as written, what is left out and counted, and the one sentence for everything else."""
 
 import csv
+import hashlib
 import io
 import json
 import tempfile
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.errors import InputError
-from probe.text.lexicon import LeftOut, Sentence, expand, read_sentences
+from probe.text.lexicon import expand
+from probe.text.sentences import LeftOut, Sentence, read_sentences
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 BANK = {"word": "bank", "sense": "1", "text": "The river bank.", "start": 10, "end": 14}
@@ -86,6 +88,18 @@ def test_optional_columns_may_be_empty_in_some_rows(place: Path) -> None:
     first, second = read_sentences(write(place, rows)).sentences
     assert (first.frame, first.pair, first.cue_start, first.cue_end) == ("walk", None, 4, 9)
     assert (second.frame, second.pair, second.cue_start, second.cue_end) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_a_whole_number_names_a_pair_and_a_frame(tmp_path: Path, suffix: str) -> None:
+    # A table with gaps stores whole numbers as 0.0 and NaN.
+    rows = [BANK | {"pair": 0, "frame": 12}, MOLE | {"pair": 0, "frame": 12}]
+    for sentence in read_sentences(write(tmp_path / f"mine{suffix}", rows)).sentences:
+        assert (sentence.pair, sentence.frame) == ("0", "12")
+    if suffix == ".parquet":
+        gaps = [BANK | {"pair": 0.0}, MOLE | {"pair": None}]
+        read = read_sentences(write(tmp_path / "gaps.parquet", gaps)).sentences
+        assert [sentence.pair for sentence in read] == ["0", None]
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -204,11 +218,11 @@ def test_a_file_without_rows(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bytes:
+    def refuse(self: Path, *_: object, **__: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
     place = write(tmp_path / "mine.jsonl", [BANK])
+    monkeypatch.setattr(Path, "open", refuse)
     assert fails(place) == (
         f"Reading sentences from {place}: it cannot be opened (Permission denied); make it readable or give another."
     )
@@ -309,7 +323,8 @@ BAD_JSON = [
     ({"end": 13.5}, "end is 13.5, expected a whole number"),
     ({"end": None}, "end is missing, expected a whole number"),
     ({"start": [1]}, "start is [1], expected a whole number"),
-    ({"pair": 7}, "pair is 7, expected text"),
+    ({"pair": 7.5}, "pair is 7.5, expected text or a whole number"),
+    ({"frame": True}, "frame is True, expected text or a whole number"),
     ({"frame": " "}, "frame is empty, expected text"),
     (
         {"text": "The river bank \ud83d"},
@@ -327,8 +342,8 @@ def test_a_bad_json_row_stops_the_reading(tmp_path: Path, change: Mapping[str, o
 def test_a_row_without_a_field_that_others_have(tmp_path: Path) -> None:
     place = write(tmp_path / "mine.jsonl", [BANK, {"word": "bank"}])
     assert (
-        fails(place)
-        == f"Reading {place}, line 2: sense is missing, expected text (1 of 2 rows is bad); correct the file and read it again."
+        fails(place) == f"Reading {place}, line 2: sense is missing, expected text (1 of 2 rows is bad); "
+        "correct the file and read it again."
     )
 
 
@@ -364,7 +379,8 @@ def test_a_quote_that_is_never_closed(tmp_path: Path) -> None:
     place = tmp_path / "mine.tsv"
     place.write_text('word\tsense\ttext\tstart\tend\nbank\t1\t"The bank\t5\t9\nbank\t1\tThe bank\t4\t8\n')
     assert fails(place) == (
-        f"Reading {place}, line 2: the quotes or the fields cannot be read (unexpected end of data), expected a closed field "
+        f"Reading {place}, line 2: the quotes or the fields cannot be read (unexpected end of data), expected a "
+        "closed field "
         "(1 of 1 rows is bad); correct the file and read it again."
     )
 
@@ -372,7 +388,8 @@ def test_a_quote_that_is_never_closed(tmp_path: Path) -> None:
 def test_a_bad_parquet_row_is_named_by_its_number(tmp_path: Path) -> None:
     place = write(tmp_path / "mine.parquet", [BANK, MOLE | {"end": 60}])
     assert fails(place) == (
-        f"Reading {place}, row 2: the word is at characters 2 to 60, expected a span within the 7 characters of the text "
+        f"Reading {place}, row 2: the word is at characters 2 to 60, expected a span within the 7 characters of "
+        "the text "
         "(1 of 2 rows is bad); correct the file and read it again."
     )
 
@@ -381,6 +398,30 @@ def test_all_bad_rows_are_counted(tmp_path: Path) -> None:
     place = write(tmp_path / "mine.jsonl", [BANK, MOLE | {"end": 60}, MOLE | {"sense": ""}])
     assert "line 2: the word is at characters 2 to 60" in fails(place)
     assert "(2 of 3 rows are bad)" in fails(place)
+
+
+def test_too_long_a_text_and_too_far_a_cue(tmp_path: Path) -> None:
+    for change, flaw in (
+        ({"text": "The river bank" + " a" * 50_000}, "the text has 100,014 characters, expected at most 100,000"),
+        ({"distance": 100_001}, "distance is 100001, expected the number of tokens from the cue to the word"),
+    ):
+        place = write(tmp_path / "mine.jsonl", [BANK | change])
+        assert fails(place).startswith(f"Reading {place}, line 1: {flaw} (1 of 1 rows is bad)")
+
+
+def test_a_folder_of_files_is_all_of_their_sentences(tmp_path: Path) -> None:
+    write(tmp_path / "b.jsonl", [BANK, MOLE])
+    write(tmp_path / "a.csv", [BANK])
+    corpus = read_sentences(tmp_path)
+    assert [sentence.word for sentence in corpus.sentences] == ["bank", "mole"]
+    assert corpus.left_out == (LeftOut("b.jsonl line 1", "repeats the sentence, span and sense of a.csv line 2"),)
+    before = corpus.sha256
+    write(tmp_path / "b.jsonl", [BANK])
+    assert read_sentences(tmp_path).sha256 != before
+
+
+def test_a_file_is_known_by_the_sum_of_its_bytes(place: Path) -> None:
+    assert read_sentences(write(place, [BANK])).sha256 == hashlib.sha256(place.read_bytes()).hexdigest()
 
 
 def test_a_sentence_checks_itself() -> None:

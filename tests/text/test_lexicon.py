@@ -1,4 +1,6 @@
-"""The lexicon keeps its promises: pairs aligned by construction, frames that say nothing about the sense, spans that fit."""
+"""The lexicon keeps its promises: pairs aligned by construction, frames that say nothing about the sense, spans that
+fit.
+"""
 
 import re
 import subprocess
@@ -174,8 +176,10 @@ def test_an_unknown_word_is_one_sentence() -> None:
     with pytest.raises(InputError) as error:
         lexicon.entry("../lexicon/bank")
     assert str(error.value) == (
-        "Looking up '../lexicon/bank' in the lexicon: it is not there, the lexicon has apple, bank, bark, bat, crane, match, mole, "
-        "mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk; give one of these, or a file of your own sentences."
+        "Looking up '../lexicon/bank' in the lexicon: it is not there, the lexicon has apple, bank, bark, bat, "
+        "crane, match, mole, "
+        "mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk; give one of these, or a file of your "
+        "own sentences."
     )
     with pytest.raises(InputError, match="Looking up 'showcase' in the lexicon: it is not there"):
         lexicon.expand("showcase")
@@ -203,7 +207,8 @@ def test_an_entry_that_cannot_be_paired_is_refused(cues: list[tuple[str, ...]], 
     with pytest.raises(InputError) as error:
         lexicon.Entry("bank", senses, ())
     assert str(error.value) == (
-        f"Reading the lexicon's word 'bank': got senses with {got} different, expected two or more senses with equally many "
+        f"Reading the lexicon's word 'bank': got senses with {got} different, expected two or more senses with "
+        "equally many "
         "cues and none in common; correct its file."
     )
 
@@ -291,5 +296,6 @@ def test_a_frame_behind_has_the_word_first():
     with pytest.raises(InputError) as error:
         lexicon.Frame("x", {1: "the {cue} and the {word}"}, behind=True)
     assert str(error.value) == (
-        "Reading frame 'x' at distance 1: got 'the {cue} and the {word}', expected {word} once and then {cue} once; correct the frame."
+        "Reading frame 'x' at distance 1: got 'the {cue} and the {word}', expected {word} once and then {cue} "
+        "once; correct the frame."
     )

@@ -134,7 +134,39 @@ def test_too_few_sentences_are_said_in_one_sentence():
     with pytest.raises(InputError) as error:
         splits.split(without(few, "frame", "pair", "cue_start", "cue_end"), seed=0)
     assert str(error.value) == (
-        "Splitting the sentences of 'lock' by sentence (no frames or cue spans were given): the fit part got 1 of sense "
-        f"'canal', expected at least {MIN_PER_SENSE}, of 2 of 'canal', {len(few) - 2} of 'door' in all; give about a dozen or more of "
+        "Splitting the sentences of 'lock' by sentence (no frames or cue spans were given): the fit part got 1 "
+        "of sense "
+        f"'canal', expected at least {MIN_PER_SENSE}, of 2 of 'canal', {len(few) - 2} of 'door' in all; give "
+        "about a dozen or more of "
         "every sense."
     )
+
+
+@quick
+@given(seed=st.integers(0, 10_000), dropped=st.sets(st.integers(0, len(GRID) - 1), max_size=150))
+def test_the_rule_of_a_corpus_that_is_not_held_keeps_frames_and_cue_words_apart_too(seed, dropped):
+    sentences = [sentence for row, sentence in enumerate(GRID) if row not in dropped]
+    seen = splits.Seen()
+    for sentence in sentences:
+        seen.add(sentence, seed)
+    rule = seen.rule()
+    ends = [rule.part_of(sentence, seed) for sentence in sentences]
+    assert {reason for part, reason in ends if part is None} <= {splits.CROSSING}
+    for name in (lambda sentence: sentence.frame, cue_of):
+        groups = {
+            part: {name(sentence) for sentence, (where, _) in zip(sentences, ends, strict=True) if where == part}
+            for part in ("fit", "report")
+        }
+        assert not groups["fit"] & groups["report"]
+    assert rule.design == "by frame and cue word, by their hash"
+
+
+def test_the_smallest_hashes_are_kept_with_what_was_hashed_whatever_the_order():
+    values = [9, 2, 7, 2, 5, 1, 8]
+    for order in (values, values[::-1]):
+        kept = splits.Smallest(3)
+        for value in order:
+            kept.add(value, f"item {value}")
+        assert kept.items == ["item 1", "item 2", "item 5"]
+        assert kept.limit() == 1  # a third of three groups
+    assert splits.Smallest(3).limit() is None

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from probe.pages.folder import WALK, check_folder, write_folder
+from probe.pages.folder import WALK, write_folder
 from probe.pages.walk import attended_page
 from probe.pages.walk.attended import AttentionWalk
 from probe.pages.walk.page import render
@@ -22,7 +22,6 @@ def write_walk(walk: "Walk | AttentionWalk", out: str | os.PathLike[str], *, com
 
     `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
     """
-    check_folder(out)
     made = manifest(
         walk.model_name,
         walk.origin,

@@ -1,0 +1,183 @@
+"""The natural sentences keep their promises: matched cues, every distance, equal lengths, plain English; read from their files."""
+
+import itertools
+import re
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pytest
+from tokenizers import Tokenizer
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "probe" / "text" / "lexicon" / "natural").glob("*.toml"))
+DATA = ROOT / ".." / "shared" / "data"
+GPT2 = DATA / "gpt2-tokenizer" / "tokenizer.json"
+SIDES = ("before", "behind")
+
+# Words of the sentences that neither the corpora nor the tokenizer of GPT-2 holds whole, each looked up.
+REVIEWED = """
+    angler aviary biopsy birthmark boatman bowler carbonate conservationist earthworms electrician flute herbalist
+    hymn isotopes machinist melanoma motionless muffins oar pathologist pimple protons rashes regatta spleen surfer
+    swears titration warts welders
+"""
+AMERICAN = "aluminum center color colors favorite gray harbor meter neighbor plow recognize theater tumor"
+
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+@cache
+def read(path: Path) -> dict:
+    return tomllib.loads(path.read_text("utf-8"))
+
+
+def rows(path: Path) -> dict[str, list[str]]:
+    """The cues that stand beside one another, by the first of them: so a frame names them."""
+    return {row[0]: row for row in read(path)["cues"]}
+
+
+def frames(path: Path, side: str) -> Iterator[tuple[str, list[str]]]:
+    return ((frame["text"], frame["cues"]) for frame in read(path)[side])
+
+
+def aligned(path: Path, side: str) -> Iterator[tuple[str, list[str]]]:
+    """Each frame with each of its rows: one sentence per sense, alike but for the cue."""
+    for text, names in frames(path, side):
+        filled = text.replace("{word}", read(path)["word"])
+        for name in names:
+            yield text, [filled.replace("{cue}", cue) for cue in rows(path)[name]]
+
+
+def places(text: str) -> tuple[int, int, int]:
+    """Where the cue and the word stand among the words of a frame, and how many words there are."""
+    words = text.split()
+    [cue], [word] = ([at for at, found in enumerate(words) if slot in found] for slot in ("{cue}", "{word}"))
+    return cue, word, len(words)
+
+
+def plain(text: str) -> list[str]:
+    return re.findall(r"[a-z]+(?:-[a-z]+)*", text.replace("{cue}", " ").replace("{word}", " ").lower())
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Tokenizer:
+    if not GPT2.exists():
+        pytest.skip(f"the tokenizer of GPT-2 is not at {GPT2}")
+    return Tokenizer.from_file(str(GPT2))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(gpt2: Tokenizer) -> set[str]:
+    corpora = [*DATA.glob("coarsewsd20/*/*.data.txt"), *DATA.glob("homonyms/*.jsonl")]
+    if not corpora:
+        pytest.skip(f"no corpora at {DATA}")
+    seen = {word for file in corpora for word in re.findall(r"[a-z]+", file.read_text("utf-8").lower())}
+    return seen | {token[1:].lower() for token in gpt2.get_vocab() if token.startswith("Ġ")}
+
+
+def test_eight_words_and_bank_mole_and_apple_among_them() -> None:
+    assert {"bank", "mole", "apple"} <= {path.stem for path in FILES} and len(FILES) == 8
+    assert all(read(path)["word"] == path.stem for path in FILES)
+    assert len(read(next(path for path in FILES if path.stem == "mole"))["senses"]) == 3
+
+
+@each_file
+def test_there_is_enough_of_everything(path: Path) -> None:
+    for side, sentences, cues, kinds in (("before", 60, 24, 30), ("behind", 20, 10, 10)):
+        # Every sense has as many, for the senses share the frames row by row.
+        assert len(list(aligned(path, side))) >= sentences
+        assert len({name for _, names in frames(path, side) for name in names}) >= cues
+        assert len(list(frames(path, side))) >= kinds
+        assert all(len(set(names)) == len(names) >= 2 for _, names in frames(path, side))
+
+
+@each_file
+def test_every_cue_comes_two_or_three_times_before_the_word(path: Path) -> None:
+    uses = Counter(name for _, names in frames(path, "before") for name in names)
+    assert set(uses) == set(rows(path)) and set(uses.values()) <= {2, 3}
+
+
+@each_file
+def test_a_cue_has_one_sense_and_one_partner_in_each_other_sense(path: Path) -> None:
+    assert all(len(row) == len(read(path)["senses"]) for row in read(path)["cues"])
+    cues = [cue for row in read(path)["cues"] for cue in row]
+    assert len({cue.lower() for cue in cues}) == len(cues) and not {read(path)["word"]} & set(cues)
+    assert all(re.fullmatch(r"[A-Za-z]+(-[a-z]+)*", cue) for cue in cues)
+    partners = defaultdict(set)
+    for side in SIDES:
+        for text, sentences in aligned(path, side):
+            place = places(text)[0]
+            here = [re.sub(r"^\W+|('s)?\W*$", "", sentence.split()[place]) for sentence in sentences]
+            for (i, one), (j, other) in itertools.permutations(enumerate(here), 2):
+                partners[one, i, j].add(other)
+    assert all(len(found) == 1 for found in partners.values())
+    assert {one for one, _, _ in partners} == set(cues)
+
+
+@each_file
+def test_the_cue_stands_one_to_twelve_words_before_the_word_and_not_mostly_beside_it(path: Path) -> None:
+    before = [places(text) for text, names in frames(path, "before") for _ in names]
+    distances = Counter(word - cue for cue, word, _ in before)
+    assert set(distances) == set(range(1, 13)) and min(distances.values()) >= 4
+    assert distances[1] + distances[2] <= len(before) / 4 and max(distances.values()) <= len(before) / 4
+    assert median(distances.elements()) >= 5
+    assert all(0 < cue - word <= 12 for cue, word, _ in map(places, (text for text, _ in frames(path, "behind"))))
+
+
+@each_file
+def test_a_sentence_has_6_to_25_words_and_often_goes_on_after_the_word(path: Path) -> None:
+    texts = [text for side in SIDES for text, _ in frames(path, side)]
+    assert all(6 <= places(text)[2] <= 25 for text in texts)
+    ends = [text.endswith(("{word}.", "{word}?", "{word}!")) for text, _ in frames(path, "before")]
+    assert sum(ends) <= len(ends) / 2
+
+
+@each_file
+def test_frames_name_no_cue_and_agree_with_both(path: Path) -> None:
+    cues = {form for row in read(path)["cues"] for cue in row for form in (cue.lower(), f"{cue.lower()}s")}
+    names = set(read(path)["senses"]) | {read(path)["word"]}
+    for text, found in itertools.chain.from_iterable(frames(path, side) for side in SIDES):
+        assert text.count("{cue}") == text.count("{word}") == 1
+        assert not (cues | names) & set(plain(text)), text
+        if article := re.search(r"\b(an?) \{cue\}", text, re.IGNORECASE):
+            vowels = {cue[0].lower() in "aeiou" for name in found for cue in rows(path)[name]}
+            assert vowels == {article[1].lower() == "an"}, text
+
+
+def test_no_sentence_comes_twice_and_no_frame_nearly_so() -> None:
+    sentences = [s for path in FILES for side in SIDES for _, group in aligned(path, side) for s in group]
+    assert len(set(sentences)) == len(sentences)
+    for path in FILES:
+        texts = [text for side in SIDES for text, _ in frames(path, side)]
+        for one, other in itertools.combinations(texts, 2):
+            assert SequenceMatcher(None, one.split(), other.split()).ratio() < 0.7, (one, other)
+
+
+def test_sentences_are_punctuated_and_spelled_as_in_britain(vocabulary: set[str]) -> None:
+    found: set[str] = set()
+    for path in FILES:
+        for text, sentences in itertools.chain.from_iterable(aligned(path, side) for side in SIDES):
+            for sentence in sentences:
+                assert re.fullmatch(r"[A-Z][A-Za-z' -]*(?:[,;] ?[A-Za-z' -]+)*[.?!]", sentence), sentence
+                assert "  " not in sentence and " ," not in sentence
+                # The possessive is the cue's, and its s no word of its own.
+                found |= set(plain(sentence.replace("'s", "")))
+    assert not found & set(AMERICAN.split())
+    assert found - vocabulary - set(REVIEWED.split()) == set()
+    assert set(REVIEWED.split()) <= found - vocabulary
+
+
+@each_file
+def test_aligned_sentences_have_as_many_tokens_and_a_whole_word(path: Path, gpt2: Tokenizer) -> None:
+    word = read(path)["word"]
+    assert len(gpt2.encode(f" {word}").ids) == 1
+    for side in SIDES:
+        for text, sentences in aligned(path, side):
+            encoded = [gpt2.encode(sentence).tokens for sentence in sentences]
+            assert len({len(tokens) for tokens in encoded}) == 1, text
+            assert len({tokens.index(f"Ġ{word}") for tokens in encoded if f"Ġ{word}" in tokens}) == 1, text
+            assert all(tokens.count(f"Ġ{word}") == 1 for tokens in encoded), text

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from probe.errors import CrossCheckError, InputError, ModelError, ProbeError, UnsupportedModel
     from probe.model.check import certify
     from probe.model.lens import logit_lens, nearest_tokens, residual_stream
-    from probe.model.load import Model, available, load
-    from probe.model.pairs import CrossTrace, PairTrace
+    from probe.model.load import available, load
+    from probe.model.model import Model
     from probe.model.parameters import count_parameters
-    from probe.model.records import TargetStates, TargetTrace, Trace
-    from probe.model.replay import read_weights
+    from probe.model.records import CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
     from probe.model.tokens import positions_of_word, tokenize
     from probe.model.trace import target_states, trace, trace_target
+    from probe.model.weights import read_weights
     from probe.pages.report import write_report
     from probe.pages.walk import AttentionWalk, Walk, walk, write_walk
     from probe.patching.cross import CrossSwaps, WordChoice, cross_logits, swap_cross_heads, swap_source_words
@@ -55,13 +55,13 @@ __version__ = "0.1.0"
 _HOME = {
     "load": "model.load",
     "available": "model.load",
-    "Model": "model.load",
+    "Model": "model.model",
     "tokenize": "model.tokens",
     "positions_of_word": "model.tokens",
     "trace": "model.trace",
     "Trace": "model.records",
-    "PairTrace": "model.pairs",
-    "CrossTrace": "model.pairs",
+    "PairTrace": "model.records",
+    "CrossTrace": "model.records",
     "target_states": "model.trace",
     "TargetStates": "model.records",
     "trace_target": "model.trace",
@@ -75,7 +75,7 @@ _HOME = {
     "expand": "text.lexicon",
     "showcase": "text.lexicon",
     "read_sentences": "text.lexicon",
-    "read_weights": "model.replay",
+    "read_weights": "model.weights",
     "swap_heads": "patching.swaps",
     "swap_pairs": "patching.swaps",
     "swap_sets": "patching.swaps",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from probe.errors import InputError
 
 if TYPE_CHECKING:
-    from probe.model.load import Origin
+    from probe.model.model import Origin
 PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "scipy", "scikit-learn", "pandas", "altair")
 KEY_LENGTH = 16
 

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.model.general import General
-from probe.model.replay import Weights
+from probe.model.weights import Weights
 from probe.stats import permutation, resampling
 from probe.stats.resampling import Array
 
@@ -81,7 +80,7 @@ def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
     return [(a, b) for index, a in enumerate(senses) for b in senses[index + 1 :]]
 
 
-def write_coordinates(z: Tensor, weights: Weights | General) -> Tensor:
+def write_coordinates(z: Tensor, weights: Weights) -> Tensor:
     """ΔE of every head in an orthonormal basis of what it can write: the same lengths and angles in d_head numbers.
 
     `sentence layer head d_head -> layer head sentence d_head`. With W_Oᵀ = Q R, ΔE = z W_O has coordinates z Rᵀ.

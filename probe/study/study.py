@@ -14,7 +14,8 @@ import pandas as pd
 from probe.errors import InputError
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
-from probe.model.load import Model, Origin, untrained
+from probe.model.load import untrained
+from probe.model.model import Model, Origin
 from probe.model.tokens import is_one_token
 from probe.study import cost, examples, showcase, tables
 from probe.study.controls import measure_controls

@@ -15,11 +15,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.replay import Weights, read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
+from probe.model.weights import Weights, read_weights
 from probe.stats import axes as senses
 from probe.stats.axes import Axis
 from probe.study.material import place

@@ -15,8 +15,8 @@ import pyarrow
 import torch
 from torch import Tensor
 
-from probe.model.load import Model
-from probe.model.replay import Weights, read_weights
+from probe.model.model import Model
+from probe.model.weights import Weights, read_weights
 from probe.patching import swaps as patching
 from probe.stats import axes as senses
 from probe.sweep.deal import Record, sentence_of

@@ -21,9 +21,10 @@ from typing import Any
 
 import probe
 from probe.errors import InputError, ProbeError
-from probe.model.architectures import require_whole
+from probe.model.architectures import require_single
 from probe.model.check import certify
-from probe.model.load import Model, load
+from probe.model.load import load
+from probe.model.model import Model
 from probe.provenance import content_key, manifest
 from probe.sweep import shards, work
 from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
@@ -72,7 +73,7 @@ def sweep(
     found = sources([Path(path) for path in paths])
     about = {source.name: _sha256_of(source) for source in found}
     loaded = load(model)
-    require_whole(loaded.config.architecture, "a sweep")
+    require_single(loaded.config.architecture, "a sweep")
     made = _made(loaded, options, about, _command(model, paths, options))
     folder = Path(out) / f"{SET}{made['set']}"
     said = _other_set(Path(out), made)

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import timing
 import torch
-
 from probe.model.replay import read_weights
+
 from probe.model.trace import target_states
 from probe.patching import swaps
 

@@ -17,7 +17,7 @@ import probe
 from probe.cli import app
 from probe.model import replay
 from probe.model.architectures import FAMILIES
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.model.tokens import find_word, positions_of_span, tokenize
 from probe.model.trace import target_states, trace_target
 from probe.text.sentences import Corpus

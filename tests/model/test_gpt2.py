@@ -11,9 +11,9 @@ import torch
 from handmade import make_sentences, random_model
 from huggingface_hub import try_to_load_from_cache
 from planted import planted_model
+from probe.model.replay import unembed
 
 import probe
-from probe.model.replay import unembed
 from probe.model.trace import trace
 
 CACHED = isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)

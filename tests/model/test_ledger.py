@@ -3,9 +3,9 @@
 import pytest
 import torch
 from handmade import ODD, random_model, tokens_of
+from probe.model.replay import read_weights
 
 from probe.model import ledger
-from probe.model.replay import read_weights
 from probe.model.trace import target_states
 from probe.stats import axes
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from checkpoints import SENTENCES, make_checkpoint
 from handmade import ODD, random_model
+from probe.model.replay import read_weights
 from transformers import GPT2LMHeadModel
 
 from probe.errors import InputError
 from probe.model.load import load
-from probe.model.replay import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import HOOKS, run_hooked, target_states, trace, trace_target
 

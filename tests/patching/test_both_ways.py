@@ -24,10 +24,10 @@ from handmade import (
     resolver_encoder,
     without_intervals,
 )
+from probe.model.general import read_whole
 from scipy.stats import kstest
 
 import probe
-from probe.model.general import read_whole
 from probe.model.load import untrained
 from probe.model.trace import target_states
 from probe.stats import axes, permutation

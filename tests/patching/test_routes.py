@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from handmade import HEADS, LAYERS, WORD, corpus_of, make_sentences, random_model, resolver_model
+from probe.model.replay import read_weights
 
 from probe.model import replay
-from probe.model.replay import read_weights
 from probe.patching import routes, swaps
 from probe.patching.effects import Effects
 from probe.study.material import prepare

@@ -5,9 +5,9 @@ import torch
 from checkpoints import make_checkpoint
 from handmade import ODD, random_model, tokens_of
 
-from probe.model import replay
 from probe.model.load import load
 from probe.model.trace import target_states
+from probe.model.weights import read_weights
 from probe.patching import swaps as patching
 
 LAYERS, HEADS, D_MODEL = ODD["n_layer"], ODD["n_head"], ODD["n_embd"]
@@ -65,7 +65,7 @@ def test_every_swap_equals_a_whole_forward(dtype, depth):
     model = random_model(dtype)
     rows, donors = random_rows(model), random_z(model, depth)
     every_direction = torch.eye(D_MODEL, dtype=dtype)
-    moved = patching.swap_heads(replay.read_weights(model), up_to_target(rows), donors, every_direction)
+    moved = patching.swap_heads(read_weights(model), up_to_target(rows), donors, every_direction)
     assert moved.shape == (len(rows), depth, HEADS, D_MODEL)
     for number, (row, target) in enumerate(zip(rows, TARGETS, strict=True)):
         base = run_plainly(model, row, target, depth, {})
@@ -80,7 +80,7 @@ def test_every_swap_equals_a_whole_forward(dtype, depth):
 @pytest.mark.parametrize("dtype", BOUND)
 def test_a_donor_that_is_the_sentence_itself_changes_nothing(dtype):
     model = random_model(dtype)
-    weights, rows = replay.read_weights(model), up_to_target(random_rows(model))
+    weights, rows = read_weights(model), up_to_target(random_rows(model))
     own = patching.target_z(weights, rows, LAYERS)
     moved = patching.swap_heads(weights, rows, own, torch.eye(D_MODEL))
     scale = max(run_plainly(model, row, len(row) - 1, LAYERS, {}).abs().max() for row in rows)
@@ -91,13 +91,13 @@ def test_the_engines_z_is_the_hooked_z():
     model = random_model(torch.float64)
     rows = random_rows(model)
     hooked = target_states(model, [tokens_of(row) for row in rows], TARGETS).z
-    own = patching.target_z(replay.read_weights(model), up_to_target(rows), LAYERS)
+    own = patching.target_z(read_weights(model), up_to_target(rows), LAYERS)
     torch.testing.assert_close(own, hooked, rtol=0, atol=1e-12)
 
 
 def test_batches_are_their_rows_in_the_order_given(monkeypatch):
     model = random_model(torch.float64)
-    weights, rows, donors = replay.read_weights(model), up_to_target(random_rows(model)), random_z(model, LAYERS)
+    weights, rows, donors = read_weights(model), up_to_target(random_rows(model)), random_z(model, LAYERS)
     directions = torch.eye(D_MODEL)[:3]
     together = patching.swap_heads(weights, rows, donors, directions)
     for number, row in enumerate(rows):
@@ -110,7 +110,7 @@ def test_batches_are_their_rows_in_the_order_given(monkeypatch):
 
 def test_effects_are_linear_in_the_direction():
     model = random_model(torch.float64)
-    weights, rows, donors = replay.read_weights(model), up_to_target(random_rows(model)), random_z(model, 2)
+    weights, rows, donors = read_weights(model), up_to_target(random_rows(model)), random_z(model, 2)
     first, second, both = patching.swap_heads(
         weights, rows, donors, torch.stack([torch.eye(D_MODEL)[0], torch.eye(D_MODEL)[1], torch.full((D_MODEL,), 2.0)])
     ).unbind(-1)
@@ -121,7 +121,7 @@ def test_effects_are_linear_in_the_direction():
 
 def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_mlp_makes_of_it():
     model = random_model(torch.float64)
-    weights, rows, donors = replay.read_weights(model), up_to_target(random_rows(model)), random_z(model, 1)
+    weights, rows, donors = read_weights(model), up_to_target(random_rows(model)), random_z(model, 1)
     moved = patching.swap_heads(weights, rows, donors, torch.eye(D_MODEL))
     block = weights.blocks[0]
     for number, row in enumerate(rows):
@@ -140,7 +140,7 @@ def test_swapping_everything_is_the_donors_run():
     recipient, donor = random_rows(model)[0], random_rows(model, seed=9)[0]
     target = TARGETS[0]
     donor[target] = recipient[target]
-    z = patching.target_z(replay.read_weights(model), [donor[: target + 1]], LAYERS)[0]
+    z = patching.target_z(read_weights(model), [donor[: target + 1]], LAYERS)[0]
     swaps = {(layer, head): z[layer, head] for layer in range(LAYERS) for head in range(HEADS)}
     swapped = run_plainly(model, recipient, target, LAYERS, swaps)
     torch.testing.assert_close(swapped, run_plainly(model, donor, target, LAYERS, {}), rtol=0, atol=1e-12)
@@ -150,7 +150,7 @@ def test_swapping_everything_is_the_donors_run():
 def test_where_one_head_is_everything_its_swap_is_the_donors_run(tmp_path):
     sizes = {"n_layer": 1, "n_head": 1, "n_embd": 6, "n_inner": 10, "n_positions": 20}
     model = load(make_checkpoint(tmp_path / "one", **sizes), dtype=torch.float64)
-    weights = replay.read_weights(model)
+    weights = read_weights(model)
     pairs = [([3, 50, 7, 9], [8, 1, 90, 9]), ([5, 9], [6, 9])]
     donors = patching.target_z(weights, [donor for _, donor in pairs], 1)
     moved = patching.swap_heads(weights, [recipient for recipient, _ in pairs], donors, torch.eye(6))
@@ -166,7 +166,7 @@ def test_where_one_head_is_everything_its_swap_is_the_donors_run(tmp_path):
 def test_pairs_swapped_both_ways_are_two_swaps(dtype, monkeypatch):
     model = random_model(dtype)
     weights, a, b = (
-        replay.read_weights(model),
+        read_weights(model),
         up_to_target(random_rows(model)),
         up_to_target(random_rows(model, seed=2)),
     )

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from handmade import random_model, tokens_of
+from probe.model.replay import read_weights
 from scipy.stats import norm
 
-from probe.model.replay import read_weights
 from probe.model.trace import target_states, trace
 from probe.stats import axes, resampling
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from checkpoints import change_tensors, make_checkpoint
 from handmade import ODD, corpus_of, make_handmade, make_random, make_sentences, random_model, resolver_model
+from probe.model.replay import read_weights
 from safetensors.torch import load_file
 
 import probe
@@ -19,7 +20,6 @@ from probe.charts import writes as bars_of
 from probe.errors import CrossCheckError, InputError
 from probe.model import ledger
 from probe.model.load import EMBEDDED_FOLDER, load
-from probe.model.replay import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
 from probe.stats import axes

@@ -20,10 +20,10 @@ from handmade import (
     make_sentences,
     resolver_model,
 )
+from probe.model.replay import read_weights
 
 import probe
 from probe.errors import InputError
-from probe.model.replay import read_weights
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
 from probe.patching import effects, swaps

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from probe.model.replay import read_weights
 from sweeping import (
     PLACE,
     SMALL,
@@ -24,7 +25,6 @@ from sweeping import (
 import probe
 from probe.errors import InputError
 from probe.model import attention
-from probe.model.replay import read_weights
 from probe.model.trace import target_states, trace
 from probe.patching import swaps
 from probe.sweep import shards, work

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from probe.model.check import Certificate, certify, certify_pair
-from probe.model.load import Model, Origin
-from probe.model.pairs import PairTrace, target_tokens, trace_pair
-from probe.model.tokens import positions_of_word
+from probe.model.model import Model, Origin
+from probe.model.records import PairTrace
+from probe.model.tokens import positions_of_word, target_tokens
 from probe.model.trace import trace
 from probe.pages.walk import choose
 from probe.pages.walk.attended_frames import AttentionScene, across, carried, frames, lengths, shares, within
@@ -98,7 +98,7 @@ def walk_pair(model: Model, source: str, target: str, *, word: str | None = None
     choose.check_head(model, *head)
     at, token = _asked(model, target, word)
     certificate = certify_pair(model, source, target).require()
-    pair = trace_pair(model, source, target)
+    pair = trace(model, source, target)
     added = None
     if token is not None:
         found = cross.directions(model, pair, cross.toward(model, token))

@@ -9,7 +9,7 @@ import pandas as pd
 from probe.errors import InputError
 from probe.model.architectures import WHOLE
 from probe.model.check import Certificate, certify
-from probe.model.load import Model, Origin
+from probe.model.model import Model, Origin
 from probe.model.parameters import Count, count_tensors
 from probe.model.trace import trace
 from probe.pages.walk import choose

@@ -64,7 +64,7 @@ def rotary_frequencies(dims: int, base: float) -> Tensor:
 
     In single precision, because models are trained and run with the rounded numbers: they are part of what the model is.
     """
-    return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)
+    return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims)
 
 
 def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, length: float) -> Tensor:
@@ -99,8 +99,8 @@ def sinusoids(n: int, d_model: int) -> Tensor:
 
     Rounded to float32, which is how the architecture keeps its table.
     """
-    pairs = torch.arange(d_model, dtype=torch.float64) // 2
-    angles = torch.arange(n, dtype=torch.float64)[:, None] / 10000 ** (2 * pairs / d_model)
+    pairs = torch.arange(d_model, dtype=torch.float64, device="cpu") // 2
+    angles = torch.arange(n, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (2 * pairs / d_model)
     return torch.cat([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=-1).float()
 
 

@@ -220,7 +220,7 @@ def finish(weights: Weights, resid_post: Tensor) -> Tensor:
 def logits(weights: Weights, final: Tensor) -> Tensor:
     """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
     family = weights.config.family
-    bias = weights.raw.get(family.head_bias or "final_logits_bias", final.new_zeros(1)).to(final)
+    bias = weights.raw.get(family.head_bias or "final_logits_bias", final.new_zeros(1)).to(final).flatten()
     return transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
 
 

@@ -53,7 +53,8 @@ def places_of(weights: Weights, n: int) -> Places:
     bias = forward.position_bias(weights, n)
     if weights.config.positions.kind != "rotary":
         return Places(None, None, None if bias is None else bias.to(weights.dtype))
-    angles = rotary_angles(torch.arange(n), forward.rotary(weights.config.positions)).to(weights.device)
+    frequencies = forward.rotary(weights.config.positions).to(weights.device)
+    angles = rotary_angles(torch.arange(n, device=weights.device), frequencies)
     return Places(angles.cos().to(weights.dtype), angles.sin().to(weights.dtype), None)
 
 
@@ -304,6 +305,8 @@ def _scale(weights: Weights) -> float:
 
 
 def _norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
+    if config.family.single and x.dtype == torch.float64 and gain is not None:
+        return forward.norm(x, gain, bias, config)  # rounded to float32 on the way, as the family's own code does
     if config.family.norm == "LayerNorm":
         return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
     return functional.rms_norm(x, x.shape[-1:], gain, config.epsilon)

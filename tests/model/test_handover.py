@@ -4,10 +4,9 @@ import pytest
 import torch
 from families import family_model
 from handmade import random_model
-from probe.model.pairs import PairTrace
 
 from probe.errors import InputError
-from probe.model.records import Trace
+from probe.model.records import PairTrace, Trace
 from probe.model.trace import trace
 
 TEXT, TARGET = "The mole dug under the bank", "A red apple"

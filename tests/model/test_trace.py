@@ -7,13 +7,13 @@ import pytest
 import torch
 from checkpoints import SENTENCES, make_checkpoint
 from handmade import ODD, random_model
-from probe.model.replay import read_weights
 from transformers import GPT2LMHeadModel
 
 from probe.errors import InputError
 from probe.model.load import load
 from probe.model.tokens import tokenize
 from probe.model.trace import HOOKS, run_hooked, target_states, trace, trace_target
+from probe.model.weights import read_weights
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 TEXT = SENTENCES[0]

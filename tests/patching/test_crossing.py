@@ -5,12 +5,11 @@ from functools import partial
 import pytest
 import torch
 from families import PAIRED, family_model
-from probe.model.pairs import target_tokens
 
 import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.model import hooks as hooked
-from probe.model.tokens import tokenize
+from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
 from probe.patching.cross import directions, first_token, toward
 

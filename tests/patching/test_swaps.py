@@ -5,9 +5,11 @@ import torch
 from checkpoints import make_checkpoint
 from handmade import ODD, random_model, tokens_of
 
+from probe.model import forward
 from probe.model.load import load
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
+from probe.patching import engine
 from probe.patching import swaps as patching
 
 LAYERS, HEADS, D_MODEL = ODD["n_layer"], ODD["n_head"], ODD["n_embd"]
@@ -125,12 +127,12 @@ def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_
     moved = patching.swap_heads(weights, rows, donors, torch.eye(D_MODEL))
     block = weights.blocks[0]
     for number, row in enumerate(rows):
-        resid = replay.embed(weights, torch.tensor(row))
-        step = replay.attend(block, resid, weights.epsilon)
-        mid = (resid + replay.merge_heads(block, step["z"]))[-1]
+        resid = forward.embed(weights, torch.tensor(row))
+        step = forward.attend(weights, block, resid)
+        mid = (resid + forward.merge_heads(block, step["z"]))[-1]
         for head in range(HEADS):
             changed = mid + (donors[number, 0, head] - step["z"][head, -1]) @ block.w_o[head]
-            after, before = (part + replay.mlp(block, part, weights.epsilon) for part in (changed, mid))
+            after, before = (forward.mlp(block, part, part, weights.config)["resid_post"] for part in (changed, mid))
             torch.testing.assert_close(moved[number, 0, head], after - before, rtol=0, atol=1e-12)
 
 
@@ -156,7 +158,7 @@ def test_where_one_head_is_everything_its_swap_is_the_donors_run(tmp_path):
     moved = patching.swap_heads(weights, [recipient for recipient, _ in pairs], donors, torch.eye(6))
     for number, pair in enumerate(pairs):
         before, after = (
-            list(replay.run(weights, torch.tensor(row), torch.float64))[-1]["resid_post"][-1] for row in pair
+            list(forward.run(weights, torch.tensor(row), torch.float64))[-1]["resid_post"][-1] for row in pair
         )
         torch.testing.assert_close(moved[number, 0, 0], after - before, rtol=0, atol=1e-12)
         assert (after - before).abs().max() > 0.1
@@ -187,7 +189,7 @@ def test_sets_that_begin_alike_are_one_variant_as_far_as_they_do():
     kept[1, 2, 0] = False  # parts from the unchanged run in the last block only
     kept[2, 0, 1] = kept[3, 0, 1] = False  # alike in the first two blocks
     kept[3, 2, 1] = False
-    tree, variant_of = patching._branches(kept)
+    tree, variant_of = engine.branches(kept)
     assert [len(parent) for parent, _ in tree] == [2, 2, 4]
     assert variant_of[0] == 0 and len(set(variant_of.tolist())) == 4
     for which, mask in enumerate(kept):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from handmade import random_model, tokens_of
-from probe.model.replay import read_weights
 from scipy.stats import norm
 
 from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
 from probe.stats import axes, resampling
 
 EXACT = {"rtol": 0, "atol": 1e-12}

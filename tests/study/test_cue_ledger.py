@@ -11,7 +11,6 @@ import pytest
 import torch
 from checkpoints import change_tensors, make_checkpoint
 from handmade import ODD, corpus_of, make_handmade, make_random, make_sentences, random_model, resolver_model
-from probe.model.replay import read_weights
 from safetensors.torch import load_file
 
 import probe
@@ -22,6 +21,7 @@ from probe.model import ledger
 from probe.model.load import EMBEDDED_FOLDER, load
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
 from probe.stats import axes
 from probe.study import suppliers
 from probe.study.columns import COLUMNS

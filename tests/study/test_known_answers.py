@@ -20,12 +20,12 @@ from handmade import (
     make_sentences,
     resolver_model,
 )
-from probe.model.replay import read_weights
 
 import probe
 from probe.errors import InputError
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
+from probe.model.weights import read_weights
 from probe.patching import effects, swaps
 from probe.stats import resampling
 from probe.study.material import prepare

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from probe.model.replay import read_weights
 from sweeping import (
     PLACE,
     SMALL,
@@ -26,6 +25,7 @@ import probe
 from probe.errors import InputError
 from probe.model import attention
 from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
 from probe.patching import swaps
 from probe.sweep import shards, work
 from probe.sweep.deal import deal, read_all

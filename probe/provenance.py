@@ -10,21 +10,30 @@ import platform
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from probe.errors import InputError
 
-if TYPE_CHECKING:
-    from probe.model.load import Origin
 PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "scipy", "scikit-learn", "pandas", "altair")
 KEY_LENGTH = 16
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where a model came from and the sha256 of its weights; `location` is never an absolute path of this machine."""
+
+    kind: Literal["embedded", "hub", "folder", "bridge"]
+    location: str
+    revision: str | None
+    sha256: str
+
+
 def manifest(
-    model: str, origin: "Origin", *, seed: object, command: str | Sequence[str], data_sha256: str, **more: object
+    model: str, origin: Origin, *, seed: object, command: str | Sequence[str], data_sha256: str, **more: object
 ) -> dict[str, Any]:
     """Everything needed to make a result again: model and weights, versions, seed, command, data; `more` is added.
 

@@ -9,7 +9,7 @@ from browser import chromium, opening
 from checkpoints import make_checkpoint
 
 import probe
-from probe.model.load import Model
+from probe.model.model import Model
 
 # Two workers on two cores: torch's own threads would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

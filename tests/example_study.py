@@ -11,7 +11,7 @@ import pandas as pd
 from example_evidence import controls, curves, distances, ledger, random_sets, routes
 
 from probe.model.check import Certificate, Row
-from probe.model.load import Origin
+from probe.provenance import Origin
 from probe.stats.verdicts import best_verdicts
 from probe.study.columns import CAUSAL, RANKS
 from probe.study.study import Study

@@ -10,7 +10,8 @@ from checkpoints import SENTENCES
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from probe.model.load import Model, load
+from probe.model.load import load
+from probe.model.model import Model
 
 LAYERS, HEADS, VOCABULARY = 2, 4, 400
 HIDDEN = {"vocab_size": VOCABULARY, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 36}
@@ -25,6 +26,20 @@ BART = {
 GROUPED = {"hidden_size": 32, "num_key_value_heads": 2, "max_position_embeddings": 40}
 # No two sizes alike: 28 = 4 heads of 7, T5's and the grouped ones' heads are not d_model / heads.
 MADE: dict[str, tuple[str, str, dict[str, object]]] = {
+    "gpt2": (
+        "GPT2Config",
+        "GPT2LMHeadModel",
+        {
+            "vocab_size": VOCABULARY,
+            "n_embd": 28,
+            "n_head": HEADS,
+            "n_layer": LAYERS,
+            "n_positions": 40,
+            "n_inner": 36,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        },
+    ),
     "bert": ("BertConfig", "BertForMaskedLM", HIDDEN | {"hidden_size": 28, "max_position_embeddings": 40}),
     "roberta": ("RobertaConfig", "RobertaForMaskedLM", HIDDEN | {"hidden_size": 28, "max_position_embeddings": 42}),
     "t5": (
@@ -57,6 +72,7 @@ MADE: dict[str, tuple[str, str, dict[str, object]]] = {
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", HIDDEN | GROUPED),
 }
 PAIRED = ("t5", "bart", "marian")
+SINGLE = tuple(kind for kind in MADE if kind not in PAIRED)
 SPREAD = {1: 0.1, 2: 0.25}
 MARKS = {"bert": ("[CLS]", "[SEP]"), "roberta": ("<s>", "</s>"), "bart": ("<s>", "</s>"), "t5": ("", "</s>")}
 MARKS |= {"marian": ("", "</s>"), "llama": ("<s>", "")}
@@ -105,7 +121,11 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]
         bpe.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, unk_token="<unk>", pad_token="<pad>", eos_token=last or "<pad>"
+        tokenizer_object=bpe,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        eos_token=last or "<pad>",
+        bos_token="<pad>" if kind == "gpt2" else None,
     )
 
 

@@ -21,7 +21,8 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 from transformers import BertConfig, GPT2Config, PretrainedConfig, PreTrainedTokenizerFast
 
-from probe.model.load import Model, load
+from probe.model.load import load
+from probe.model.model import Model
 from probe.model.tokens import Tokens
 from probe.stats import resampling
 from probe.text.sentences import Corpus, Sentence

@@ -1,107 +1,30 @@
-"""What the table says of a family, as records: an attention's place among hooks and raw names, and what a family has in common.
+"""The table of architectures: one row a family says where its weights, hooks, norms, positions and config keys are.
 
-The attentions of every family: their hooks, the hooks that lie, and the raw names and shapes of their weights.
+Everything that differs between families stands here and nowhere else: a new family is a row of FAMILIES, a test parameter, and, where
+it has a formula that nobody else has, a function in `probe.model.attention`. Config, checkpoint, weights, hooks, forward, certificate
+and the engine of swaps read the row; none of them asks for a family by name.
 
-Words of the shapes: d d_model, h heads x d_head, g key-value heads x d_head, m d_mlp, v d_vocab, p rows of the position table,
-t token types, b relative-position buckets, n heads; "+" adds a bias as long as the first, "=" says that the name is whole.
-
-One entry per family: where its blocks are, which hooks are right, which lie, where norms sit, mask, positions, raw names.
-
-GPT-2 is here for its names only: its config, tensors and whole-model oracle stand in `loading` and `replay`. The attentions,
-with their hooks and weights, stand in `stacks`, which also explains the words of shapes.
+Words of the shapes, in the order in which the file holds the axes: d d_model, h heads x d_head, 3h queries, keys and values together, g
+key-value heads x d_head, m d_mlp, v d_vocab, p rows of the position table, t token types, b relative-position buckets, n heads; "+" adds
+a bias as long as the output, "=" says that the name is whole (no ".weight" behind it).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
 from probe.errors import UnsupportedModel
-
-Kind = Literal["decoder", "encoder", "encoder-decoder"]
-
-
-@dataclass(frozen=True)
-class Repair:
-    """A hook that lies (`raw`, within its block; empty where there is none) and, in words, what the trace holds instead."""
-
-    raw: str
-    instead: str
-
-
-@dataclass(frozen=True)
-class Attention:
-    """One attention per layer: its `name` in an encoder-decoder, its place among the hooks, and its mask.
-
-    `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that are something else.
-    `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind it.
-    """
-
-    name: Literal["", "encoder", "decoder", "cross"]
-    blocks: str
-    hooks: Mapping[str, str]
-    layers: str
-    parts: Mapping[str, tuple[str, str]]
-    causal: bool = False
-    lies: Mapping[str, Repair] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Family:
-    """What is common to every model of one architecture; `headless` names the classes that have no language-model head.
-
-    `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its norms,
-    all of its norms, or its norms and its softmax. `outside` and `head` are the weights of no layer, by raw name and shape;
-    `unembed` is among them only when it is not the transposed `embed`. `ignored` may be there: no formula reads it.
-    """
-
-    name: str
-    kind: Kind
-    architectures: tuple[str, ...]
-    headless: tuple[str, ...] = ()
-    prefix: str = ""
-    norm: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
-    norm_first: bool = True
-    positions: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
-    scaled: bool = True
-    single: Literal["", "variance", "norm", "norm and softmax"] = ""
-    parallel: bool = False
-    attentions: tuple[Attention, ...] = ()
-    outside: Mapping[str, str] = field(default_factory=dict)
-    head: Mapping[str, str] = field(default_factory=dict)
-    optional: Mapping[str, str] = field(default_factory=dict)
-    embed: str = ""
-    unembed: str = "lm_head"
-    ignored: tuple[str, ...] = ()
-
-
-RECOMPUTED = "scores recomputed from q.k"
-
-
-def _attention_hooks(attn: str) -> dict[str, str]:
-    return {name: f"{attn}.hook_{name}" for name in ("q", "k", "v", "pattern", "z")}
-
-
-def _norm_first(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
-    streams = {"resid_pre": "hook_resid_pre", "x": f"{norm}.hook_out", "attn_out": "hook_attn_out"}
-    after = {"resid_mid": "hook_resid_mid", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
-    return streams | _attention_hooks(attn) | {"scores": f"{attn}.hook_attn_scores"} | after
-
-
-def _norm_last(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
-    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed."""
-    streams = {"resid_pre": "hook_resid_pre", "x": f"{attn}.q.hook_in", "attn_out": f"{attn}.o.hook_out"}
-    after = {"resid_mid": f"{norm}.hook_out", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
-    return streams | _attention_hooks(attn) | after
-
-
-def _norm_last_lies(attn: str = "attn") -> dict[str, Repair]:
-    return {
-        "scores": Repair(f"{attn}.hook_attn_scores", RECOMPUTED),
-        "resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum"),
-    }
-
+from probe.model.family import (
+    RECOMPUTED,
+    Attention,
+    Family,
+    Keys,
+    Repair,
+    norm_first_hooks,
+    norm_last_hooks,
+    norm_last_repairs,
+)
 
 BERT_ATTENTION = {
     "q": ("attention.self.query", "h d +"),
@@ -122,10 +45,10 @@ BERT_OUTSIDE = {
 BERT_STACK = Attention(
     "",
     "blocks",
-    _norm_last(),
+    norm_last_hooks(),
     "encoder.layer.{}.",
     BERT_ATTENTION,
-    lies=_norm_last_lies() | {"attn_out": Repair("hook_attn_out", "read in front of the sum and its norm")},
+    lies=norm_last_repairs() | {"attn_out": Repair("hook_attn_out", "read in front of the sum and its norm")},
 )
 
 
@@ -135,24 +58,24 @@ def _bart_parts(attn: str, norm: str) -> dict[str, tuple[str, str]]:
 
 
 BART_MLP = {"in": ("fc1", "m d +"), "out": ("fc2", "d m +"), "norm_mlp": ("final_layer_norm", "d +")}
-BART_CROSS = _norm_last("cross_attn", "ln2") | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"}
+BART_CROSS = norm_last_hooks("cross_attn", "ln2") | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"}
 BART_STACKS = (
     Attention(
         "encoder",
         "encoder_blocks",
-        _norm_last(),
+        norm_last_hooks(),
         "encoder.layers.{}.",
         _bart_parts("self_attn", "self_attn_layer_norm") | BART_MLP,
-        lies=_norm_last_lies(),
+        lies=norm_last_repairs(),
     ),
     Attention(
         "decoder",
         "decoder_blocks",
-        _norm_last("self_attn"),
+        norm_last_hooks("self_attn"),
         "decoder.layers.{}.",
         _bart_parts("self_attn", "self_attn_layer_norm") | BART_MLP,
         causal=True,
-        lies=_norm_last_lies("self_attn"),
+        lies=norm_last_repairs("self_attn"),
     ),
     Attention(
         "cross",
@@ -181,7 +104,7 @@ def _t5_mlp(number: int) -> dict[str, tuple[str, str]]:
     }
 
 
-T5_CROSS = _norm_first("cross_attn", "ln2") | {
+T5_CROSS = norm_first_hooks("cross_attn", "ln2") | {
     "resid_pre": "hook_resid_mid",
     "attn_out": "hook_cross_attn_out",
     "resid_mid": "hook_resid_mid2",
@@ -189,12 +112,12 @@ T5_CROSS = _norm_first("cross_attn", "ln2") | {
 }
 T5_STACKS = (
     Attention(
-        "encoder", "encoder_blocks", _norm_first(), "encoder.block.{}.", _t5_parts(0, "SelfAttention") | _t5_mlp(1)
+        "encoder", "encoder_blocks", norm_first_hooks(), "encoder.block.{}.", _t5_parts(0, "SelfAttention") | _t5_mlp(1)
     ),
     Attention(
         "decoder",
         "decoder_blocks",
-        {name: hook for name, hook in _norm_first("self_attn").items() if name != "scores"},
+        {name: hook for name, hook in norm_first_hooks("self_attn").items() if name != "scores"},
         "decoder.block.{}.",
         _t5_parts(0, "SelfAttention") | _t5_mlp(2),
         causal=True,
@@ -232,26 +155,136 @@ NEOX_PARTS = {
 NEOX_LIES = {"resid_mid": Repair("", "E + attn_out, which no hook holds")}
 
 
-def causal_stack(
-    parts: Mapping[str, tuple[str, str]], lies: Mapping[str, Repair] = MappingProxyType({})
-) -> tuple[Attention]:
-    hooks = {name: hook for name, hook in _norm_first().items() if name not in lies}
-    return (Attention("", "blocks", hooks, "layers.{}.", parts, causal=True, lies=lies),)
+GPT2_PARTS = {
+    "norm": ("ln_1", "d +"),
+    "qkv": ("attn.c_attn", "d 3h +"),
+    "o": ("attn.c_proj", "h d +"),
+    "norm_mlp": ("ln_2", "d +"),
+    "in": ("mlp.c_fc", "d m +"),
+    "out": ("mlp.c_proj", "m d +"),
+}
+GPT2_STACK = Attention("", "blocks", norm_first_hooks(), "h.{}.", GPT2_PARTS, causal=True, fused="by role")
 
+
+def causal_stack(
+    parts: Mapping[str, tuple[str, str]],
+    lies: Mapping[str, Repair] = MappingProxyType({}),
+    fused: Literal["", "by role", "by head"] = "",
+) -> tuple[Attention]:
+    """The single stack of a decoder that norms what attention reads."""
+    hooks = {name: hook for name, hook in norm_first_hooks().items() if name not in lies}
+    return (Attention("", "blocks", hooks, "layers.{}.", parts, causal=True, lies=lies, fused=fused),)
+
+
+HIDDEN = {
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "d_model": "hidden_size",
+    "d_mlp": "intermediate_size",
+    "d_vocab": "vocab_size",
+    "n_ctx": "max_position_embeddings",
+}
+ENCODER_ONLY = {
+    "position_embedding_type": ("absolute",),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+BART_KEYS = Keys(
+    {
+        "n_layers": "encoder_layers",
+        "n_heads": "encoder_attention_heads",
+        "d_model": "d_model",
+        "d_mlp": "encoder_ffn_dim",
+        "d_vocab": "vocab_size",
+        "n_ctx": "max_position_embeddings",
+        "n_decoder_layers": "decoder_layers",
+    },
+    ("layer_norm_eps", 1e-5),
+    ("activation_function", "gelu"),
+    must={
+        "add_final_layer_norm": (False,),
+        "normalize_before": (False,),
+        "static_position_embeddings": (False, True),
+        "share_encoder_decoder_embeddings": (True,),
+        "tie_word_embeddings": (True,),
+    },
+    equal=(
+        ("encoder_layers", "decoder_layers"),
+        ("encoder_attention_heads", "decoder_attention_heads"),
+        ("encoder_ffn_dim", "decoder_ffn_dim"),
+    ),
+    first=2,
+    reserved=2,
+)
+GPT2_KEYS = Keys(
+    {"n_layers": "n_layer", "n_heads": "n_head", "d_model": "n_embd", "d_vocab": "vocab_size", "n_ctx": "n_positions"},
+    ("layer_norm_epsilon", 1e-5),
+    ("activation_function", "gelu_new"),
+    must={
+        "activation_function": ("gelu_new",),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "reorder_and_upcast_attn": (False,),
+        "add_cross_attention": (False,),
+    },
+    wide="n_inner",
+)
+T5_KEYS = Keys(
+    {
+        "n_layers": "num_layers",
+        "n_heads": "num_heads",
+        "d_model": "d_model",
+        "d_mlp": "d_ff",
+        "d_vocab": "vocab_size",
+        "d_head": "d_kv",
+    },
+    ("layer_norm_epsilon", 1e-6),
+    ("feed_forward_proj", "relu"),
+    equal=(("num_layers", "num_decoder_layers"),),
+    context=512,
+    start=("decoder_start_token_id", "pad_token_id"),
+)
+MARIAN_KEYS = replace(BART_KEYS, first=0, reserved=0)
+NEOX_KEYS = Keys(
+    HIDDEN,
+    ("layer_norm_eps", 1e-5),
+    tied=False,
+    must={"use_parallel_residual": (True,), "attention_bias": (True,), "tie_word_embeddings": (False,)},
+    rotary_share=0.25,
+)
+LLAMA_KEYS = Keys(
+    HIDDEN,
+    ("rms_norm_eps", 1e-6),
+    ("hidden_act", "silu"),
+    tied=False,
+    must={"attention_bias": (False,), "mlp_bias": (False,)},
+)
+QWEN2_KEYS = Keys(
+    HIDDEN, ("rms_norm_eps", 1e-6), ("hidden_act", "silu"), tied=False, must={"use_sliding_window": (False,)}
+)
 
 FAMILIES: Mapping[str, Family] = {
     "gpt2": Family(
         "GPT-2",
         "decoder",
         ("GPT2LMHeadModel",),
+        GPT2_KEYS,
         prefix="transformer.",
+        turned=True,
+        special_tokens=False,
+        attentions=(GPT2_STACK,),
+        outside={"wte": "v d", "wpe": "p d", "ln_f": "d +"},
         embed="wte",
+        position_table="wpe",
+        final_norm="ln_f",
         ignored=(".attn.bias", ".attn.masked_bias"),
     ),
     "bert": Family(
         "BERT",
         "encoder",
         ("BertForMaskedLM", "BertForPreTraining"),
+        Keys(HIDDEN, ("layer_norm_eps", 1e-12), must=ENCODER_ONLY),
         headless=("BertModel",),
         prefix="bert.",
         norm_first=False,
@@ -263,13 +296,19 @@ FAMILIES: Mapping[str, Family] = {
             "cls.predictions.bias": "v =",
         },
         embed="embeddings.word_embeddings",
+        position_table="embeddings.position_embeddings",
+        type_table="embeddings.token_type_embeddings",
+        embedding_norm="embeddings.LayerNorm",
         unembed="cls.predictions.decoder",
+        transform=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", ""),
+        head_bias="cls.predictions.bias",
         ignored=("pooler.", "cls.seq_relationship.", "cls.predictions.decoder.bias", "embeddings.position_ids"),
     ),
     "roberta": Family(
         "RoBERTa",
         "encoder",
         ("RobertaForMaskedLM",),
+        Keys(HIDDEN, ("layer_norm_eps", 1e-12), must=ENCODER_ONLY, first=("pad_token_id", 1)),
         headless=("RobertaModel",),
         prefix="roberta.",
         norm_first=False,
@@ -277,13 +316,19 @@ FAMILIES: Mapping[str, Family] = {
         outside=BERT_OUTSIDE,
         head={"lm_head.dense": "d d +", "lm_head.layer_norm": "d +", "lm_head.bias": "v ="},
         embed="embeddings.word_embeddings",
+        position_table="embeddings.position_embeddings",
+        type_table="embeddings.token_type_embeddings",
+        embedding_norm="embeddings.LayerNorm",
         unembed="lm_head.decoder",
+        transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
+        head_bias="lm_head.bias",
         ignored=("pooler.", "lm_head.decoder.bias", "embeddings.position_ids"),
     ),
     "t5": Family(
         "T5",
         "encoder-decoder",
         ("T5ForConditionalGeneration",),
+        T5_KEYS,
         norm="RMSNorm",
         positions="relative bias",
         scaled=False,
@@ -297,6 +342,10 @@ FAMILIES: Mapping[str, Family] = {
             "decoder.final_layer_norm": "d",
         },
         embed="shared",
+        position_table="{}.block.0.layer.0.SelfAttention.relative_attention_bias",
+        final_norm="{}.final_layer_norm",
+        unembed_scaled=True,
+        free_heads=True,
         ignored=(
             "encoder.embed_tokens.weight",
             "decoder.embed_tokens.weight",
@@ -307,6 +356,7 @@ FAMILIES: Mapping[str, Family] = {
         "BART",
         "encoder-decoder",
         ("BartForConditionalGeneration",),
+        BART_KEYS,
         prefix="model.",
         norm_first=False,
         attentions=BART_STACKS,
@@ -319,12 +369,15 @@ FAMILIES: Mapping[str, Family] = {
         },
         optional={"final_logits_bias": "1 v ="},
         embed="shared",
+        position_table="{}.embed_positions",
+        embedding_norm="{}.layernorm_embedding",
         ignored=BART_TIED,
     ),
     "marian": Family(
         "Marian",
         "encoder-decoder",
         ("MarianMTModel",),
+        MARIAN_KEYS,
         prefix="model.",
         norm_first=False,
         positions="sinusoidal",
@@ -338,12 +391,14 @@ FAMILIES: Mapping[str, Family] = {
         "GPT-NeoX",
         "decoder",
         ("GPTNeoXForCausalLM",),
+        NEOX_KEYS,
         prefix="gpt_neox.",
         positions="rotary",
         parallel=True,
-        attentions=causal_stack(NEOX_PARTS, NEOX_LIES),
+        attentions=causal_stack(NEOX_PARTS, NEOX_LIES, "by head"),
         outside={"embed_in": "v d", "final_layer_norm": "d +"},
         embed="embed_in",
+        final_norm="final_layer_norm",
         unembed="embed_out",
         ignored=(".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"),
     ),
@@ -351,43 +406,38 @@ FAMILIES: Mapping[str, Family] = {
         "Llama",
         "decoder",
         ("LlamaForCausalLM",),
+        LLAMA_KEYS,
         prefix="model.",
         norm="RMSNorm",
+        gated=True,
         positions="rotary",
         single="norm and softmax",
         attentions=causal_stack(LLAMA_PARTS),
         outside=LLAMA_OUTSIDE,
         embed="embed_tokens",
+        final_norm="norm",
+        free_heads=True,
         ignored=(".rotary_emb.inv_freq",),
     ),
     "qwen2": Family(
         "Qwen2",
         "decoder",
         ("Qwen2ForCausalLM",),
+        QWEN2_KEYS,
         prefix="model.",
         norm="RMSNorm",
+        gated=True,
         positions="rotary",
         single="norm and softmax",
         attentions=causal_stack(LLAMA_PARTS | QWEN2_BIASES),
         outside=LLAMA_OUTSIDE,
         embed="embed_tokens",
+        final_norm="norm",
+        free_heads=True,
         ignored=(".rotary_emb.inv_freq",),
     ),
 }
 SUPPORTED = ", ".join(family.name for family in FAMILIES.values())
-WHOLE = "gpt2"
-
-
-def require_whole(architecture: str, doing: str) -> None:
-    """Raises UnsupportedModel, naming `doing`, for every family but GPT-2: only there is the whole forward certified."""
-    if architecture != WHOLE:
-        family = FAMILIES[architecture]
-        paired = family.kind == "encoder-decoder"
-        works = "trace, check and a walk with a target" if paired else "trace, check, report, evaluate and walk"
-        raise UnsupportedModel(
-            f"Cannot do {doing} with a {family.name} model: so far it works for GPT-2 only, and for {family.name} {works} do; "
-            "take a GPT-2 or tiny-senses."
-        )
 
 
 def require_single(architecture: str, doing: str) -> None:

@@ -1,9 +1,9 @@
 """Attention from its formulas: project, score, mask, softmax, mix, write.
 
-Pure functions of tensors with no state and no model in sight. They are the lesson (each is the formula that a page shows),
-the oracle (run in float64 from raw weights, the other side of every comparison with a hooked model) and, in float32, the
-engine of `probe.model.replay`. Axis words are those of the whole project: `head pos query_pos key_pos d_head d_model`; any number
-of leading axes (a batch, say) may stand before them.
+Pure functions of tensors with no state and no model in sight. They are the lesson (each is the formula that a page shows) and the
+oracle: `probe.model.forward` runs them from raw weights, in float64 as the other side of every comparison with a hooked model. Axis words
+are those of the whole project: `head pos query_pos key_pos d_head d_model`; any number of leading axes (a batch, say) may stand
+before them.
 
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (the
 per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019 (RMSNorm); Su et al. 2021 (rotary positions);
@@ -64,7 +64,7 @@ def rotary_frequencies(dims: int, base: float) -> Tensor:
 
     In single precision, because models are trained and run with the rounded numbers: they are part of what the model is.
     """
-    return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)
+    return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims)
 
 
 def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, length: float) -> Tensor:
@@ -92,6 +92,16 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     first, second = turned.chunk(2, dim=-1)
     swapped = torch.cat([-second, first], dim=-1)
     return torch.cat([turned * angles.cos().to(x.dtype) + swapped * angles.sin().to(x.dtype), left], dim=-1)
+
+
+def sinusoids(n: int, d_model: int) -> Tensor:
+    """Vaswani's positions, sines in the first half and cosines in the second: sin(pos / 10000^(2 i / d_model)). `-> pos d_model`
+
+    Rounded to float32, which is how the architecture keeps its table.
+    """
+    pairs = torch.arange(d_model, dtype=torch.float64, device="cpu") // 2
+    angles = torch.arange(n, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (2 * pairs / d_model)
+    return torch.cat([angles[:, 0::2].sin(), angles[:, 1::2].cos()], dim=-1).float()
 
 
 def relative_bias(table: Tensor, offsets: Tensor, *, furthest: int, both_ways: bool) -> Tensor:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from probe.model.architectures import FAMILIES, WHOLE
+from probe.model.architectures import FAMILIES
 from probe.model.checkpoint import check_finite
 from probe.model.config import Config, config_from, refuse
-from probe.model.weights import family_shapes, optional_shapes
+from probe.model.model import Model
+from probe.model.weights import expected_shapes, optional_shapes
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -47,7 +48,7 @@ def boot(
     """
     import transformers
 
-    family = FAMILIES[config.architecture]
+    family = config.family
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -87,6 +88,21 @@ def boot_untrained(
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
     return _wrap(model, "untrained", tokenizer), weights
+
+
+def plain_model(model: Model) -> torch.nn.Module:
+    """A fresh Hugging Face model with no hooks, filled from the same raw weights."""
+    original, family = model.bridge.original_model, model.config.family
+    with quiet(), torch.random.fork_rng(devices=[]):
+        plain = type(original)._from_config(original.config, attn_implementation="eager")
+    beyond = (*family.head, *family.optional, family.unembed)  # stand beside what has the family's prefix
+    state = {
+        RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name: tensor
+        for name, tensor in model.weights.items()
+    }
+    plain.load_state_dict(state, strict=False, assign=True)
+    plain.tie_weights()
+    return plain.to(model.device, model.dtype).eval()
 
 
 def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
@@ -132,7 +148,6 @@ def quiet() -> Iterator[None]:
 def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, torch.Tensor]]:
     """Config and raw tensors of an existing bridge, by Hugging Face name without the family's prefix.
 
-    Of GPT-2 the bridge splits c_attn and transposes its parts into Linear layers; here they are put together again.
     Raises ModelError for anything but an untouched model in raw mode, in evaluation, with finite weights.
     """
     from transformer_lens.model_bridge import TransformerBridge
@@ -143,7 +158,7 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
     _check_raw(bridge)
     raw = bridge.original_model.config.to_dict()
     config = config_from(raw, where="the bridge", architecture=_class_of(bridge, raw), prepend_bos=prepend_bos)
-    weights = _weights_of(bridge, config) if config.architecture == WHOLE else _family_weights(bridge, config)
+    weights = _weights_of(bridge, config)
     for name, values in weights.items():
         check_finite(values, name, where="the bridge")
     return config, weights
@@ -177,87 +192,13 @@ def _carries_hooks(point: Any) -> bool:
 
 
 def _weights_of(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
-    held = {name: tensor.detach() for name, tensor in bridge.state_dict().items()}
-    weights = {"wte.weight": held["embed.weight"], "wpe.weight": held["pos_embed.weight"]}
-    for layer in range(config.n_layers):
-        for kind in ("weight", "bias"):
-            parts = [held[f"blocks.{layer}.attn.{part}.{kind}"] for part in "qkv"]
-            weights[f"h.{layer}.attn.c_attn.{kind}"] = torch.cat(
-                [part.T if part.dim() == 2 else part for part in parts], dim=-1
-            )
-            for ours, theirs in (("attn.c_proj", "attn.o"), ("mlp.c_fc", "mlp.in"), ("mlp.c_proj", "mlp.out")):
-                weights[f"h.{layer}.{ours}.{kind}"] = held[f"blocks.{layer}.{theirs}.{kind}"]
-            for norm in ("1", "2"):
-                weights[f"h.{layer}.ln_{norm}.{kind}"] = held[f"blocks.{layer}.ln{norm}.{kind}"]
-    weights |= {"ln_f.weight": held["ln_final.weight"], "ln_f.bias": held["ln_final.bias"]}
-    if not config.tied:
-        weights["lm_head.weight"] = held["unembed.weight"]
-    return weights
-
-
-def _family_weights(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
-    """The other families' tensors, which the bridge wraps and leaves whole; a bias behind the logits moves into their product."""
-    family = FAMILIES[config.architecture]
+    """The tensors that the bridge wraps and leaves whole; a bias behind the logits moves into their product."""
+    family = config.family
     held = {
         name.replace("._original_component", "").removeprefix(family.prefix): tensor.detach()
         for name, tensor in bridge.original_model.state_dict().items()
     }
     moved = RENAMED | {"final_logits_bias": f"{family.unembed}.bias"}
-    wanted = [name for name, _ in chain(family_shapes(config), optional_shapes(config))]
+    wanted = [name for name, _ in chain(expected_shapes(config), optional_shapes(config))]
     weights = {name: held[moved.get(name, name)] for name in wanted}
     return weights | {name: weights[name][None] for name in family.optional if weights[name].dim() == 1}
-
-
-def check_hooks(bridge: "TransformerBridge", ids: list[int], config: Config, *, where: object) -> None:
-    """Three properties of the hooks on one short text, or a ModelError that names the one that fails.
-
-    Pattern rows sum to 1; nothing looks ahead; an edit of one head's z reaches the logits.
-    """
-    device = next(bridge.parameters()).device
-    tokens = torch.tensor([ids[: config.n_ctx]], device=device)
-    with torch.no_grad(), quiet():
-        logits, cache = bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))
-        pattern = torch.stack([cache[f"blocks.{layer}.attn.hook_pattern"][0] for layer in range(config.n_layers)])
-        last_changed = tokens.clone()
-        last_changed[0, -1] = (tokens[0, -1] + 1) % config.d_vocab
-        earlier = bridge(last_changed)[:, :-1]
-        checks = {
-            "the rows of its attention pattern do not sum to 1": _rows_sum_to_one(pattern),
-            "a position looks ahead at a later token": not config.causal
-            or (bool((pattern.triu(1) == 0).all()) and _same(earlier, logits[:, :-1])),
-            "an edit of a head's z does not change its logits": _edit_is_felt(bridge, tokens, logits),
-        }
-    for problem, passed in checks.items():
-        if not passed:
-            raise refuse(where, f"its hooks fail the self-check: {problem}", "load an unmodified GPT-2")
-
-
-def _rows_sum_to_one(pattern: torch.Tensor) -> bool:
-    sums = pattern.sum(-1)
-    return bool(torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5))
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    scale = float(b.abs().max()) if b.numel() else 1.0
-    return bool(torch.allclose(a, b, rtol=0, atol=1e-5 * max(scale, 1e-30)))
-
-
-def _edit_is_felt(bridge: Any, tokens: torch.Tensor, logits: torch.Tensor) -> bool:
-    """True when moving the z of one head moves the logits; heads whose W_O writes nothing cannot tell."""
-    writers = []
-    for layer in range(bridge.cfg.n_layers):
-        rows = bridge.blocks[layer].attn.o.weight.reshape(bridge.cfg.n_heads, bridge.cfg.d_head, -1)
-        writers += [(layer, head) for head in range(bridge.cfg.n_heads) if bool((rows[head] != 0).any())]
-    return not writers or any(_moves(bridge, tokens, logits, at=at) for at in reversed(writers))
-
-
-def _moves(bridge: Any, tokens: torch.Tensor, logits: torch.Tensor, *, at: tuple[int, int]) -> bool:
-    layer, head = at
-
-    def edit(z: torch.Tensor, hook: object) -> torch.Tensor:
-        moved = z.clone()
-        push = torch.linspace(1.0, 2.0, z.shape[-1], dtype=z.dtype, device=z.device)
-        moved[:, :, head] += push * (1 + z.abs().max())
-        return moved
-
-    return not torch.equal(bridge.run_with_hooks(tokens, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", edit)]), logits)

@@ -1,50 +1,34 @@
-"""The certificate: the hooked model against the same numbers computed from the raw weights, row by row.
+"""The certificate: the hooked model against the same numbers computed from the raw weights, quantity by quantity.
 
-One side is TransformerLens's hooks on the running model. The other is `probe.model.replay`, a whole forward in float64 from the
-token ids and the safetensors file; nothing of the hooked side enters it, so an error anywhere shows in the first row that
-it touches and in everything after. Errors are relative to the scale (largest absolute value) of the tensor they are in:
-at most 1e-5 for a float32 model, 1e-12 for a float64 one. The logits are held against plain Hugging Face as well.
-
-For the families beside GPT-2 (`probe.families`) each layer starts from the stream that the hooks saw enter it, which has rows of
-its own; a hook that lies is replaced, and its row says so.
+One side is TransformerLens's hooks on the running model. The other is `probe.model.forward` in float64, from the checkpoint's tensors.
+Each layer starts from the stream that the hooks saw enter it, and that is held against the layer before, the first against the
+embedding of the token ids: every number of the stream follows from the ids through rows that all have to hold. Errors are relative to the
+scale (largest absolute value) of the tensor they are in: at most 1e-5 for a float32 model, 1e-12 for a float64 one. A hook that
+holds something else is replaced, and its row says so. The logits are held against plain Hugging Face as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from probe.errors import CrossCheckError
-from probe.model import replay
-from probe.model.architectures import WHOLE
-from probe.model.hooks import read
-from probe.model.load import Model
-from probe.model.pairs import target_tokens
-from probe.model.records import Trace
-from probe.model.rows import compare
-from probe.model.tokens import tokenize
-from probe.model.trace import trace
+from probe.model import forward, hooks
+from probe.model.bridge import plain_model
+from probe.model.config import Config
+from probe.model.family import Attention
+from probe.model.hooks import Reading
+from probe.model.model import Model
+from probe.model.tokens import target_tokens, tokenize
+from probe.model.weights import Block, Weights
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed the verdant forest")
-QUANTITIES = {
-    "resid_pre": "E",
-    "x": "LN1(E)",
-    "q": "x W_Q + b_Q",
-    "k": "x W_K + b_K",
-    "v": "x W_V + b_V",
-    "scores": "Q Kᵀ / √d_head, masked",
-    "pattern": "softmax(scores)",
-    "z": "A V",
-    "delta_e": "z W_O, every head",
-    "attn_out": "Σ ΔE + b_O",
-    "resid_mid": "E + Σ ΔE + b_O",
-    "mlp_out": "MLP(LN2(E′))",
-    "resid_post": "E′ + MLP",
-}
 MASKED = -1e30
+ROUNDED = 1e-6  # a softmax in float32: a few times its rounding of 1.2e-7
+FLOAT32_SOFTMAX = "the model's own softmax is in float32"
+EXACT = torch.float64
 
 
 @dataclass(frozen=True)
@@ -110,67 +94,32 @@ def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
     An encoder-decoder reads each text as source and as target. Raises InputError for a text the model cannot take. Does not
     raise for a failing row: see `Certificate.require`.
     """
-    if model.config.architecture != WHOLE:
-        return _certificate(model, texts, [_compare_family(model, text) for text in texts])
-    weights = replay.read_weights(model)
-    plain = _plain_hugging_face(model)
-    return _certificate(model, texts, [_compare(model, trace(model, text), weights, plain) for text in texts])
+    return _certificate(model, texts, [(text, text) for text in texts])
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
     """The same of an encoder-decoder that reads these two texts. Raises InputError for a text or model that cannot be used so."""
-    return _certificate(model, (source, target), [_compare_family(model, source, target)])
+    return _certificate(model, (source, target), [(source, target)])
 
 
-def _certificate(model: Model, texts: Sequence[str], runs: Sequence[Sequence[Row]]) -> Certificate:
+def _certificate(model: Model, texts: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Certificate:
+    plain = plain_model(model) if model.config.has_head else None
+    runs = [_compare(model, source, target, plain) for source, target in pairs]
     rows = tuple(max(same, key=_badness) for same in zip(*runs, strict=True))
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
 
 
-def _compare_family(model: Model, text: str, answer: str | None = None) -> list[Row]:
-    ids, answer = tokenize(model, text).ids, text if answer is None else answer
+def _compare(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -> list[Row]:
+    ids = tokenize(model, text).ids
     target = target_tokens(model, answer).ids if model.config.start_token is not None else None
     rows = []
     with torch.inference_mode():
-        for found in compare(model, read(model, ids, target), ids, target):
-            tolerance = found.tolerance or TOLERANCE[model.dtype]
-            error, scale = _difference(found.seen, found.expected)
-            row = Row(found.layer, found.quantity, found.formula, error, scale, tolerance, found.stack, found.note)
-            rows.append(row)
+        for compared in compare(model, hooks.read(model, ids, target), ids, target, plain):
+            tolerance = compared.tolerance or TOLERANCE[model.dtype]
+            error, scale = _difference(compared.seen, compared.expected)
+            place = (compared.layer, compared.quantity, compared.formula)
+            rows.append(Row(*place, error, scale, tolerance, compared.stack, compared.note))
     return rows
-
-
-def _compare(model: Model, hooked: Trace, weights: replay.Weights, plain: torch.nn.Module) -> list[Row]:
-    tolerance = TOLERANCE[model.dtype]
-    ids = torch.tensor(hooked.tokens.ids, device=weights.wte.device)
-    rows = []
-    with torch.inference_mode():
-        for layer, scratch in enumerate(replay.run(weights, ids, torch.float64)):
-            for name, formula in QUANTITIES.items():
-                seen = _own_writes(model, hooked, layer) if name == "delta_e" else getattr(hooked, name)[layer]
-                error, scale = _difference(seen, scratch[name].cpu())
-                rows.append(Row(layer, name, formula, error, scale, tolerance))
-        scratch_logits = replay.unembed(weights, scratch["resid_post"]).cpu()
-        plain_logits = plain(ids[None].to(next(plain.parameters()).device)).logits[0].cpu()
-    for name, formula, reference in (
-        ("logits", "LN_f(E) W_Uᵀ", scratch_logits),
-        ("logits, Hugging Face", "hooked against the plain model", plain_logits),
-    ):
-        rows.append(Row(None, name, formula, *_difference(hooked.logits, reference), tolerance))
-    return rows
-
-
-def _own_writes(model: Model, hooked: Trace, layer: int) -> Tensor:
-    """ΔE of every head by the running model's own output projection o, given one head at a time: o(z of it alone) - o(0).
-
-    With the raw W_O on both sides, heads in the wrong order would agree with themselves. `-> head pos d_model`
-    """
-    z = hooked.z[layer].to(model.device)
-    alone = torch.eye(len(z), dtype=z.dtype, device=z.device)[:, None, :, None] * z.transpose(
-        0, 1
-    )  # head pos head d_head
-    project = model.bridge.blocks[layer].attn.o
-    return (project(alone.flatten(2)) - project(torch.zeros_like(alone).flatten(2))).cpu()
 
 
 def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
@@ -189,14 +138,145 @@ def _badness(row: Row) -> float:
     return row.error if row.error == row.error else float("inf")
 
 
-def _plain_hugging_face(model: Model) -> torch.nn.Module:
-    """A fresh Hugging Face model with no hooks, filled from the same raw weights."""
-    config = model.bridge.original_model.config
-    with torch.device("meta"):
-        plain = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    state = {
-        name if name.startswith("lm_head") else f"transformer.{name}": tensor for name, tensor in model.weights.items()
+@dataclass(frozen=True)
+class Compared:
+    """One quantity of one layer: what was seen, what was expected, and where only a wider `tolerance` is possible."""
+
+    stack: str
+    layer: int | None
+    quantity: str
+    formula: str
+    seen: Tensor
+    expected: Tensor
+    note: str = ""
+    tolerance: float | None = None
+
+
+def compare(
+    model: Model, reading: Reading, ids: Sequence[int], target: Sequence[int] | None, plain: torch.nn.Module | None
+) -> Iterator[Compared]:
+    """Every row of one text (and its target), in the order of the computation. Works on the CPU in float64."""
+    config, family = model.config, model.config.family
+    stacks = {name: stack.on("cpu") for name, stack in reading.stacks.items()}
+    given = {"": ids, "encoder": ids, "decoder": target or ()}
+    for name, stack in stacks.items():
+        entering = _between(stacks, reading) if name == "cross" else _stream(stack, reading, given[name])
+        bias = forward.position_bias(stack, reading.tensors[name]["q"].shape[-2])
+        for layer, block in enumerate(stack.blocks):
+            bare = block.to(EXACT, "cpu")
+            yield from entering[layer]
+            yield from _attention_rows(model, reading, stack, layer, block=bare, bias=bias)
+            if bare.w_out is not None:
+                yield from _mlp_rows(reading, stack, layer, bare)
+    if config.has_head:
+        side = stacks["decoder" if family.kind == "encoder-decoder" else ""]
+        last = reading.tensors[side.attention.name]["resid_post"][-1].to(EXACT)
+        yield Compared(
+            "", None, "logits", "unembedding of the last stream", reading.logits, forward.unembed(side, last)
+        )
+    if plain is not None:
+        expected = _plain_logits(plain, ids, target)
+        yield Compared("", None, "logits, Hugging Face", "hooked against the plain model", reading.logits, expected)
+
+
+def _plain_logits(plain: torch.nn.Module, ids: Sequence[int], target: Sequence[int] | None) -> Tensor:
+    device = next(plain.parameters()).device
+    asked = {"input_ids": torch.tensor([list(ids)], device=device)}
+    if target is not None:
+        asked["decoder_input_ids"] = torch.tensor([list(target)], device=device)
+    return plain(**asked).logits[0].cpu()
+
+
+def _stream(stack: Weights, reading: Reading, ids: Sequence[int]) -> list[list[Compared]]:
+    """What enters each layer: the embedding, then what left the layer before."""
+    name = stack.attention.name
+    seen = reading.tensors[name]
+    first = forward.embed(stack, torch.tensor(ids), EXACT)
+    rows = [Compared(name, 0, "resid_pre", "embedding of the tokens", seen["resid_pre"][0], first)]
+    for layer in range(1, len(seen["resid_pre"])):
+        here, before = seen["resid_pre"][layer], seen["resid_post"][layer - 1]
+        rows.append(Compared(name, layer, "resid_pre", "resid_post of the layer before", here, before))
+    return [[row] for row in rows]
+
+
+def _between(stacks: Mapping[str, Weights], reading: Reading) -> list[list[Compared]]:
+    """What enters each cross-attention: the decoder's stream behind its self-attention, and the encoder's output."""
+    seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
+    left = forward.finish(stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT))
+    return [
+        [
+            Compared("cross", layer, "resid_pre", "the decoder's resid_mid", seen["resid_pre"][layer], before),
+            Compared("cross", layer, "memory", "what left the encoder", seen["memory"][layer], left),
+        ]
+        for layer, before in enumerate(decoder)
+    ]
+
+
+def _attention_rows(
+    model: Model, reading: Reading, stack: Weights, layer: int, *, block: Block, bias: Tensor | None
+) -> Iterator[Compared]:
+    attention, single = stack.attention, stack.config.family.single == "norm and softmax"
+    seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
+    seen["delta_e"] = _own_writes(model, seen["z"], attention, layer)
+    rounded = single and model.dtype == EXACT
+    steps = forward.attend(
+        stack,
+        block,
+        seen["resid_pre"].to(EXACT),
+        bias=None if bias is None else bias.to(EXACT),
+        memory=seen["memory"].to(EXACT) if "memory" in seen else None,
+        pattern=seen["pattern"] if rounded else None,
+    )
+    for name, formula in formulas_of(attention, stack.config).items():
+        wider = ROUNDED if rounded and name == "pattern" else None
+        note = f"repaired: {attention.lies[name].instead}" if name in attention.lies else ""
+        note = FLOAT32_SOFTMAX if wider else note
+        yield Compared(attention.name, layer, name, formula, seen[name], steps[name], note, wider)
+
+
+def _mlp_rows(reading: Reading, stack: Weights, layer: int, block: Block) -> Iterator[Compared]:
+    name, last = stack.attention.name, stack.config.family
+    seen, middle = reading.tensors[name], reading.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
+    steps = forward.mlp(block, middle.to(EXACT), seen["resid_pre"][layer].to(EXACT), stack.config)
+    formula = {"mlp_out": "MLP", "resid_post": "E′ + MLP" if last.norm_first else f"{last.norm}(E′ + MLP)"}
+    for quantity, tensor in steps.items():
+        yield Compared(name, layer, quantity, formula[quantity], seen[quantity][layer], tensor)
+
+
+def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
+    """ΔE of every head by the running model's own output projection, given one head at a time. `-> head pos d_model`
+
+    With the raw W_O on both sides, heads in the wrong order would agree with themselves.
+    """
+    held = z.to(model.device)
+    alone = torch.eye(len(z), dtype=z.dtype, device=held.device)[:, None, :, None] * held.transpose(0, 1)
+    part = getattr(getattr(model.bridge, attention.blocks)[layer], attention.hooks["q"].partition(".")[0]).o
+    with torch.inference_mode():
+        return (part(alone.flatten(2)) - part(torch.zeros_like(alone).flatten(2))).cpu()
+
+
+def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
+    """The formula behind each quantity of an attention, in the order of the computation."""
+    family = config.family
+    read = "x" if attention.name != "cross" else "memory"
+    biased = {role: f" + b_{role.upper()}" if "+" in _shape(attention, role) else "" for role in "qkvo"}
+    matched = "Q Kᵀ / √d_head" if family.scaled else "Q Kᵀ"
+    matched = "rotated " + matched if family.positions == "rotary" else matched
+    matched += " + bias" if family.positions == "relative bias" and attention.name != "cross" else ""
+    written = "E + Σ ΔE" + biased["o"]
+    return {
+        "x": f"{family.norm}(E)" if family.norm_first else "E",
+        "q": f"x W_Q{biased['q']}",
+        "k": f"{read} W_K{biased['k']}",
+        "v": f"{read} W_V{biased['v']}",
+        "scores": matched + (", masked" if attention.causal else ""),
+        "pattern": "softmax(scores)",
+        "z": "A V",
+        "delta_e": "z W_O, every head",
+        "attn_out": f"Σ ΔE{biased['o']}",
+        "resid_mid": written if family.norm_first else f"{family.norm}({written})",
     }
-    state.setdefault("lm_head.weight", model.weights["wte.weight"])
-    plain.load_state_dict(state, strict=False, assign=True)
-    return plain.eval()
+
+
+def _shape(attention: Attention, role: str) -> str:
+    return attention.parts[role if role in attention.parts else "qkv"][1]

@@ -6,7 +6,7 @@ tensors. The from-scratch replay runs from these tensors, so they never pass thr
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,9 +15,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from probe.errors import ModelError
-from probe.model.architectures import FAMILIES, WHOLE
-from probe.model.config import RESAVE, Config, expected_shapes, read_json, refuse
-from probe.model.weights import family_shapes, optional_shapes
+from probe.model.architectures import FAMILIES
+from probe.model.config import RESAVE, Config, read_json, refuse
+from probe.model.weights import expected_shapes, optional_shapes
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -75,7 +75,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     return found
 
 
-def locate(folder: Path, architecture: str = WHOLE) -> dict[str, Located]:
+def locate(folder: Path, architecture: str) -> dict[str, Located]:
     """Every tensor that the headers state, by name without its family's prefix ("transformer."). Reads no tensor data."""
     found: dict[str, Located] = {}
     for file in weight_files(folder):
@@ -109,17 +109,13 @@ def check_names(found: Mapping[str, Located], config: Config, *, where: object) 
     """Headers against config: every tensor there, of the right shape and a float, and nothing that is not known."""
     known = set()
     optional = ((name, shape) for name, shape in optional_shapes(config) if name in found)
-    for name, shape in chain(_expected(config), optional):
+    for name, shape in chain(expected_shapes(config), optional):
         _check_header(found, name, shape, where=where)
         known.add(name)
     unknown = sorted(name for name in found if name not in known and not _is_ignored(name, config))
     if unknown:
-        kind = FAMILIES[config.architecture].name
+        kind = config.family.name
         raise refuse(where, f"{unknown[0]} is not a tensor of the {kind} that config.json describes", RESAVE)
-
-
-def _expected(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
-    return expected_shapes(config) if config.architecture == WHOLE else family_shapes(config)
 
 
 def _check_header(found: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
@@ -134,7 +130,7 @@ def _check_header(found: Mapping[str, Located], name: str, shape: tuple[int, ...
 
 def _is_ignored(name: str, config: Config) -> bool:
     """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other heads."""
-    family = FAMILIES[config.architecture]
+    family = config.family
     if name == family.unembed + ".weight":
         return True
     return any(
@@ -147,7 +143,7 @@ def _is_ignored(name: str, config: Config) -> bool:
     )
 
 
-def read_weights(
+def read_checkpoint(
     folder: Path, config: Config, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> dict[str, torch.Tensor]:
     """The raw tensors by Hugging Face name without the family's prefix, cast to `dtype` on `device`, all finite.
@@ -156,9 +152,11 @@ def read_weights(
     """
     found = locate(folder, config.architecture)
     check_names(found, config, where=folder)
-    wanted = [name for name, _ in _expected(config)] + [name for name, _ in optional_shapes(config) if name in found]
+    wanted = [name for name, _ in expected_shapes(config)] + [
+        name for name, _ in optional_shapes(config) if name in found
+    ]
     weights = {name: _read(found[name], dtype).to(device) for name in wanted}
-    family = FAMILIES[config.architecture]
+    family = config.family
     embed = family.embed + ".weight"
     for name in found.keys() - weights.keys():
         if name.endswith("embed_tokens.weight") or (name == family.unembed + ".weight" and config.tied):

@@ -1,26 +1,65 @@
-"""One attention of one layer from the raw weights, built on `probe.model.attention` by what the table and the config say.
+"""A whole forward from raw weights, built on `probe.model.attention` step by step, as the table and the config say: the oracle.
 
-What a family's own code computes in float32 whatever the type of the model (`Family.single`) is computed in float32 here,
-too: it is part of what the model is. Nothing else is rounded, so in float64 this is the oracle.
+Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight from the checkpoint. Readable and slow;
+`probe.patching.engine` is a fused form of the same steps and is held to this one by tests. What a family's own code computes in
+float32 whatever the type of the model (`Family.single`) is computed in float32 here, too: it is part of what the model is. Nothing else
+is rounded, so in float64 this is the other side of `probe.model.check`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from probe.model import attention as formulas
-from probe.model.architectures import FAMILIES, Attention
 from probe.model.config import Config, Positions
-from probe.model.weights import Block
+from probe.model.weights import Block, Weights
 
-share_heads = formulas.share_heads
-BIAS = "{}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+Stacks = Mapping[str, Weights]
+
+
+def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """E before the first block: token vectors with the family's scale, positions, types and norm. `... pos -> ... pos d_model`"""
+    places = torch.arange(ids.shape[-1], device=ids.device)
+    return embedding_norm(weights, sum_of(embedding_parts(weights, ids, places, dtype=dtype)))
+
+
+def embedding_parts(
+    weights: Weights, ids: Tensor, places: Tensor, *, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """The vectors that are added for tokens at `places`, by name: token, position and token type, as far as the family has them.
+
+    `..., ... -> ... d_model`
+    """
+    config, family, dtype = weights.config, weights.config.family, dtype or weights.dtype
+    parts = {"token embedding": weights.raw[family.embed + ".weight"][ids].to(dtype) * config.embed_scale}
+    if config.positions.kind == "learned":
+        table = weights.raw[family.position_table.format(weights.attention.name) + ".weight"]
+        parts["position embedding"] = table[config.positions.first + places].to(dtype)
+    if config.positions.kind == "sinusoidal":
+        rows = int(places.max()) + 1 if places.numel() else 0
+        table = formulas.sinusoids(rows, config.d_model).to(parts["token embedding"])
+        parts["position embedding"] = table[places]
+    if config.n_token_types:
+        parts["token type embedding"] = weights.raw[family.type_table + ".weight"][0].to(dtype)
+    return parts
+
+
+def sum_of(parts: Mapping[str, Tensor]) -> Tensor:
+    """The sum of the embeddings, in the order of the names."""
+    first, *others = parts.values()
+    return sum(others, start=first)
+
+
+def embedding_norm(weights: Weights, resid: Tensor) -> Tensor:
+    """The norm between the embeddings and the first block, where the family has one. Shape unchanged."""
+    return _named_norm(weights, resid, weights.config.family.embedding_norm)
 
 
 def norm(x: Tensor, gain: Tensor, bias: Tensor | None, config: Config) -> Tensor:
     """The family's norm: LayerNorm, or RMSNorm in the precision in which its own code takes it. Shape unchanged."""
-    family = FAMILIES[config.architecture]
+    family = config.family
     if family.norm == "LayerNorm" and bias is not None:
         return formulas.layer_norm(x, gain, bias, config.epsilon)
     if family.single == "variance":
@@ -29,27 +68,36 @@ def norm(x: Tensor, gain: Tensor, bias: Tensor | None, config: Config) -> Tensor
     return (seen * formulas.inverse_rms(seen, config.epsilon)).to(x.dtype) * gain
 
 
-def position_bias(weights: Mapping[str, Tensor], config: Config, attention: Attention, n: int) -> Tensor | None:
+def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
+    gain = weights.tensor(name and name + ".weight", dtype=x.dtype)
+    if gain is None:
+        return x
+    return norm(x, gain, weights.tensor(name + ".bias", dtype=x.dtype), weights.config)
+
+
+def position_bias(weights: Weights, n: int) -> Tensor | None:
     """What T5 adds to the scores of self-attention at every layer, from the table of its first: `head query_pos key_pos`."""
-    if config.positions.kind != "relative bias" or attention.name == "cross":
+    config, name = weights.config, weights.attention.name
+    if config.positions.kind != "relative bias" or name == "cross":
         return None
-    table = weights[BIAS.format(attention.name)]
+    table = weights.raw[config.family.position_table.format(name) + ".weight"]
     places = torch.arange(n, device=table.device)
     offsets = places[None] - places[:, None]
     return formulas.relative_bias(
-        table, offsets, furthest=config.positions.furthest, both_ways=attention.name == "encoder"
+        table, offsets, furthest=config.positions.furthest, both_ways=not weights.attention.causal
     )
 
 
-def score(q: Tensor, k: Tensor, config: Config, attention: Attention, bias: Tensor | None) -> Tensor:
+def score(weights: Weights, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
     """Scores of queries and keys with the family's positions, scale and mask: `... head query_pos key_pos`."""
+    config = weights.config
     if config.positions.kind == "rotary":
         angles = formulas.rotary_angles(torch.arange(q.shape[-2]), rotary(config.positions)).to(q.device)
         q, k = formulas.rotate(q, angles), formulas.rotate(k, angles)
-    found = formulas.scores(q, k) if FAMILIES[config.architecture].scaled else formulas.matches(q, k)
+    matched = formulas.scores(q, k) if config.family.scaled else formulas.matches(q, k)
     if bias is not None:
-        found = found + bias.to(found)
-    return formulas.mask(found) if attention.causal else found
+        matched = matched + bias.to(matched)
+    return formulas.mask(matched) if weights.attention.causal else matched
 
 
 def rotary(places: Positions) -> Tensor:
@@ -63,7 +111,7 @@ def rotary(places: Positions) -> Tensor:
 
 def softmax(scores: Tensor, config: Config) -> Tensor:
     """The pattern, in float32 where the family's own code softmaxes in float32."""
-    if FAMILIES[config.architecture].single == "norm and softmax":
+    if config.family.single == "norm and softmax":
         return formulas.softmax(scores.float()).to(scores.dtype)
     return formulas.softmax(scores)
 
@@ -75,10 +123,9 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def attend(
+    weights: Weights,
     block: Block,
     resid_pre: Tensor,
-    config: Config,
-    attention: Attention,
     *,
     bias: Tensor | None = None,
     memory: Tensor | None = None,
@@ -89,9 +136,10 @@ def attend(
     `pos d_model -> ...`, shapes as in `probe.model.records.Trace`; `memory: key_pos d_model` is what cross-attention reads. What
     comes after the pattern is computed from `pattern` where one is given: one that was rounded, so that its rounding ends there.
     """
+    config = weights.config
     x = enter(block, resid_pre, config)
     q, k, v = ask(block, x, x if memory is None else memory, config)
-    scores = score(q, k, config, attention, bias)
+    scores = score(weights, q, k, bias)
     own = softmax(scores, config)
     z = formulas.mix(own if pattern is None else pattern.to(own), v)
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": own, "z": z}
@@ -100,7 +148,7 @@ def attend(
 
 def enter(block: Block, resid_pre: Tensor, config: Config) -> Tensor:
     """x, what attention reads of the stream: through the norm where the family has it in front. Shape unchanged."""
-    if not FAMILIES[config.architecture].norm_first:
+    if not config.family.norm_first:
         return resid_pre
     return norm(resid_pre, block.norm, block.norm_bias, config)
 
@@ -108,38 +156,130 @@ def enter(block: Block, resid_pre: Tensor, config: Config) -> Tensor:
 def ask(block: Block, x: Tensor, source: Tensor, config: Config) -> tuple[Tensor, Tensor, Tensor]:
     """Queries of `x`, keys and values of `source`, repeated for the heads that share them: `... head pos d_head`."""
     k, v = project(source, block.w_k, block.b_k), project(source, block.w_v, block.b_v)
-    return project(x, block.w_q, block.b_q), share_heads(k, config.n_heads), share_heads(v, config.n_heads)
+    heads = config.n_heads
+    return project(x, block.w_q, block.b_q), formulas.share_heads(k, heads), formulas.share_heads(v, heads)
+
+
+def merge_heads(block: Block, z: Tensor) -> Tensor:
+    """attn_out = Concat(z) W_O + b_O, which equals Σ_h ΔE_h + b_O. `... head pos d_head -> ... pos d_model`"""
+    merged = z.transpose(-3, -2).flatten(-2) @ block.w_o.flatten(0, 1)
+    return merged if block.b_o is None else merged + block.b_o
 
 
 def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[str, Tensor]:
     """What the heads write and the stream behind it: delta_e attn_out resid_mid. `... pos d_model, ... head pos d_head`"""
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
-    return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": add(block, resid_pre, attn_out, config)}
-
-
-def add(block: Block, resid_pre: Tensor, attn_out: Tensor, config: Config) -> Tensor:
-    """E′ behind attention: the sum, through the norm where the family has it behind. `... pos d_model`, twice"""
     resid_mid = resid_pre + attn_out
-    if FAMILIES[config.architecture].norm_first:
-        return resid_mid
-    return norm(resid_mid, block.norm, block.norm_bias, config)
+    if not config.family.norm_first:
+        resid_mid = norm(resid_mid, block.norm, block.norm_bias, config)
+    return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": resid_mid}
 
 
 def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> dict[str, Tensor]:
     """The block's second half: mlp_out and resid_post. `pos d_model -> pos d_model`"""
-    family = FAMILIES[config.architecture]
+    family = config.family
     seen = resid_pre if family.parallel else resid_mid
     assert block.norm_mlp is not None and block.w_out is not None
     x = norm(seen, block.norm_mlp, block.norm_mlp_bias, config) if family.norm_first else seen
-    activation = getattr(formulas, config.activation)
-    if block.w_gate is not None and block.w_up is not None:
-        inner = activation(x @ block.w_gate) * (x @ block.w_up)
-    else:
-        assert block.w_in is not None
-        inner = activation(x @ block.w_in + (0 if block.b_in is None else block.b_in))
-    mlp_out = inner @ block.w_out + (0 if block.b_out is None else block.b_out)
+    mlp_out = activate(block, x, config) @ block.w_out + (0 if block.b_out is None else block.b_out)
     resid_post = resid_mid + mlp_out
     if not family.norm_first:
         resid_post = norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config)
     return {"mlp_out": mlp_out, "resid_post": resid_post}
+
+
+def activate(block: Block, x: Tensor, config: Config) -> Tensor:
+    """The MLP's activations: f(x W_in + b_in), or f(x W_gate) * x W_up where it is gated. `... d_model -> ... d_mlp`"""
+    activation = getattr(formulas, config.activation)
+    if block.w_gate is not None and block.w_up is not None:
+        return activation(x @ block.w_gate) * (x @ block.w_up)
+    assert block.w_in is not None
+    return activation(x @ block.w_in + (0 if block.b_in is None else block.b_in))
+
+
+def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
+    """One dictionary of named tensors per layer, in order, so that neither a whole run nor a converted model is ever held.
+
+    `ids: ... pos`. Names: resid_pre x q k v scores pattern z delta_e attn_out resid_mid mlp_out resid_post.
+    """
+    resid, bias = embed(weights, ids, dtype), position_bias(weights, ids.shape[-1])
+    for held in weights.blocks:
+        block = held.to(dtype, weights.device)
+        step = {"resid_pre": resid} | attend(weights, block, resid, bias=bias)
+        step |= mlp(block, step["resid_mid"], resid, weights.config)
+        resid = step["resid_post"]
+        yield step
+
+
+def finish(weights: Weights, resid_post: Tensor) -> Tensor:
+    """What leaves a stack: its last resid_post through the final norm, where the family has one. `pos d_model -> pos d_model`"""
+    return _named_norm(weights, resid_post, weights.config.family.final_norm)
+
+
+def logits(weights: Weights, final: Tensor) -> Tensor:
+    """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
+    family = weights.config.family
+    bias = weights.raw.get(family.head_bias or "final_logits_bias", final.new_zeros(1)).to(final).flatten()
+    return transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
+
+
+def transformed(weights: Weights, final: Tensor) -> Tensor:
+    """BERT's head before its last product: norm(activation(x W + b)); nothing is done where a family has no such step. Shape unchanged."""
+    dense, last, activation = weights.config.family.transform
+    if not dense:
+        return final
+    inner = final @ weights.raw[dense + ".weight"].to(final).T + weights.raw[dense + ".bias"].to(final)
+    return _named_norm(weights, getattr(formulas, activation or weights.config.activation)(inner), last)
+
+
+def unembedding(weights: Weights, dtype: torch.dtype) -> Tensor:
+    """W_U, what the last vectors are multiplied with, T5's scale in it: `d_vocab d_model`."""
+    config, family = weights.config, weights.config.family
+    table = weights.raw[(family.embed if config.tied else family.unembed) + ".weight"].to(dtype)
+    return table * config.d_model**-0.5 if family.unembed_scaled and config.tied else table
+
+
+def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
+    """Logits over the vocabulary from the last resid_post: the final norm, then W_U. `... d_model -> ... d_vocab`"""
+    return logits(weights, finish(weights, resid_post))
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """A decoder's run over a target, as far as its last position needs it: one entry per layer, then the logits there.
+
+    `entering: 1 d_model` · `own: (k, v), head pos d_head`, the positions before the last · `read: (k, v), head key_pos d_head` ·
+    `z: layer head d_head`, of cross-attention at the last position · `logits: d_vocab`.
+    """
+
+    entering: Tensor
+    own: Sequence[tuple[Tensor, Tensor]]
+    read: Sequence[tuple[Tensor, Tensor]]
+    z: Tensor
+    logits: Tensor
+
+
+def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
+    """What the decoder reads of a source. `-> key_pos d_model`"""
+    encoder = stacks["encoder"]
+    resid, bias = embed(encoder, torch.tensor(ids, device=encoder.device)), position_bias(encoder, len(ids))
+    for block in encoder.blocks:
+        step = attend(encoder, block, resid, bias=bias)
+        resid = mlp(block, step["resid_mid"], resid, encoder.config)["resid_post"]
+    return finish(encoder, resid)
+
+
+def decode(stacks: Stacks, ids: Sequence[int], memory: Tensor) -> Decoded:
+    """The decoder over `ids`, reading `memory: ... key_pos d_model`; leading axes of the memory lead everything kept."""
+    decoder, cross = stacks["decoder"], stacks["cross"]
+    resid = embed(decoder, torch.tensor(ids, device=decoder.device))
+    entering, bias, own, read, z = resid[-1:], position_bias(decoder, len(ids)), [], [], []
+    for block, crossing in zip(decoder.blocks, cross.blocks, strict=True):
+        itself = attend(decoder, block, resid, bias=bias)
+        across = attend(cross, crossing, itself["resid_mid"], memory=memory)
+        own.append((itself["k"][..., :-1, :], itself["v"][..., :-1, :]))
+        read.append((across["k"], across["v"]))
+        z.append(across["z"][..., -1, :])
+        resid = mlp(block, across["resid_mid"], resid, decoder.config)["resid_post"]
+    return Decoded(entering, own, read, torch.stack(z), unembed(decoder, resid[..., -1, :]))

@@ -1,6 +1,10 @@
-"""The hooked side: one run of the bridge, every attention read by the table, lying hooks replaced by what they should hold."""
+"""The hooked side: one run of the bridge, every attention read by the table, hooks that hold something else replaced.
 
-from collections.abc import Mapping, Sequence
+`check_hooks` asks a freshly loaded model three questions before anybody sees it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -8,15 +12,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from probe.model import attention as formulas
 from probe.model import forward
-from probe.model.architectures import FAMILIES, Attention
-from probe.model.weights import Stack, layers_of, read_stacks
+from probe.model.config import refuse
+from probe.model.family import Attention
+from probe.model.model import Model
+from probe.model.weights import Weights, layers_of, read_stacks
 
 if TYPE_CHECKING:
-    from probe.model.load import Model
+    from transformers import Cache
+
 HEADS_BEHIND_POS = ("q", "k", "v", "z")
 SHARED = ("k", "v")
 AT_ONE_PLACE = (*HEADS_BEHIND_POS, "pattern", "mlp_out", "resid_pre", "resid_post")
+Keep = Callable[[str, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -27,13 +36,13 @@ class Reading:
     """
 
     tensors: Mapping[str, Mapping[str, Tensor]]
-    stacks: Mapping[str, Stack]
+    stacks: Mapping[str, Weights]
     logits: Tensor
 
 
-def read(model: "Model", ids: Sequence[int], target: Sequence[int] | None = None) -> Reading:
+def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> Reading:
     """Run `ids` (and `target` through the decoder, where there is one) and keep every tensor of every attention, on the CPU."""
-    attentions = FAMILIES[model.config.architecture].attentions
+    attentions = model.config.family.attentions
     kept: dict[str, dict[str, list[Tensor]]] = {
         attention.name: {name: [] for name in attention.hooks} for attention in attentions
     }
@@ -50,70 +59,167 @@ def read(model: "Model", ids: Sequence[int], target: Sequence[int] | None = None
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         logits = run(model, [ids], None if target is None else [target])
     stacks = read_stacks(model.weights, model.config)
-    tensors: dict[str, dict[str, Tensor]] = {
-        attention.name: _whole(model, attention, stacks[attention.name], kept[attention.name])
-        for attention in attentions
-    }
+    tensors = {name: _whole(stack, kept[name]) for name, stack in stacks.items()}
     return Reading(tensors, stacks, logits[0].detach().cpu())
 
 
-def run(model: "Model", rows: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Tensor:
+def run(
+    model: Model, rows: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None, *, head: bool = True
+) -> Tensor:
     """One forward of the bridge on texts filled up on the right, with masks made from their lengths. `-> row pos d_vocab`
 
     A mask made from ids would drop a padding token that is part of a text. Behind a text's end the numbers mean nothing. A decoder
-    needs no mask of its own: what is filled in comes after everything that is read.
+    needs no mask of its own: what is filled in comes after everything that is read. Without `head` the unembedding is left out, which for
+    many sentences is a good part of the work, and the last vectors come back: `row pos d_model`.
     """
-    ids = filled(model, rows)
-    lengths = torch.tensor([len(row) for row in rows], device=model.device)
+    ids, lengths = filled(model, rows), torch.tensor([len(row) for row in rows], device=model.device)
     mask = (torch.arange(ids.shape[1], device=model.device) < lengths[:, None]).long()
-    if targets is None:
+    if targets is not None:
+        return model.bridge(ids, attention_mask=mask, decoder_input=filled(model, targets))
+    if head:
         return model.bridge(ids, attention_mask=mask)
-    return model.bridge(ids, attention_mask=mask, decoder_input=filled(model, targets))
+    return model.bridge.original_model.base_model(ids, attention_mask=mask, use_cache=False).last_hidden_state
 
 
-def filled(model: "Model", rows: Sequence[Sequence[int]]) -> Tensor:
+def filled(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
     """Rows of ids as one tensor, the shorter ones filled up on the right. `-> row pos`"""
     width, fill = max(map(len, rows)), model.tokenizer.pad_token_id or 0
     return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], device=model.device)
 
 
-def read_at(model: "Model", rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
-    """What `probe.model.records.TargetStates` holds of one position of each text, read in one run of a family with one stack.
+def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
+    """What `probe.model.records.TargetStates` holds of one position of each text, read in one run of a model with one stack.
 
     `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` · `pattern: row layer head key_pos`.
     """
-    (attention,) = FAMILIES[model.config.architecture].attentions
     row, place = torch.arange(len(rows), device=model.device), torch.tensor(at, device=model.device)
     kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
 
-    def keep(name: str, tensor: Tensor, hook: object) -> None:
+    def keep(name: str, tensor: Tensor) -> None:
         kept[name].append((tensor[row, :, place] if name == "pattern" else tensor[row, place]).clone())
 
+    with _kept(model, keep):
+        run(model, rows, head=False)
+    return _stacked(model, kept)
+
+
+def read_last(model: Model, ids: Sequence[int], before: "Cache", values: Tensor) -> dict[str, Tensor]:
+    """`read_at` of the last of some tokens of one text in a causal model, which follow those in the cache `before`.
+
+    The keys and values of these tokens are added to the cache; V of all of them goes into `values: layer head pos d_head`.
+    """
+    kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
+    heads = model.config.n_heads
+
+    def keep(name: str, tensor: Tensor) -> None:
+        if name == "v":
+            values[len(kept["v"])] = formulas.share_heads(tensor[0].transpose(0, 1), heads)
+        kept[name].append((tensor[:, :, -1] if name == "pattern" else tensor[:, -1]).clone())
+
+    with _kept(model, keep):
+        rows = torch.tensor([list(ids)], device=model.device)
+        model.bridge.original_model.base_model(rows, past_key_values=before, use_cache=True)
+    return _stacked(model, kept)
+
+
+@contextmanager
+def _kept(model: Model, keep: Keep) -> Iterator[None]:
+    """Inference with the hooks of AT_ONE_PLACE on every layer of a model with one stack; they are removed again whatever happens."""
+    (attention,) = model.config.family.attentions
+
+    def hook(name: str, tensor: Tensor, hook: object) -> None:
+        keep(name, tensor)
+
     hooks = [
-        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(keep, name))
+        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(hook, name))
         for layer in range(model.config.n_layers)
         for name in AT_ONE_PLACE
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-        run(model, rows)
+        yield
+
+
+def _stacked(model: Model, kept: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """Layers side by side, the stream in one piece, keys and values repeated for the heads that share them."""
     kept["resid"] = [*kept.pop("resid_pre"), kept.pop("resid_post")[-1]]
-    found = {name: torch.stack(layers, dim=1).cpu() for name, layers in kept.items()}
-    return found | {
-        name: forward.share_heads(found[name].unsqueeze(-2), model.config.n_heads).squeeze(-2) for name in SHARED
-    }
-
-
-def _whole(
-    model: "Model", attention: Attention, stack: Stack, kept: Mapping[str, Sequence[Tensor]]
-) -> dict[str, Tensor]:
-    """Stacked over layers, heads first, keys and values repeated for the heads that share them, repairs made."""
-    found = {name: torch.stack(list(layers)) for name, layers in kept.items()}
-    found |= {name: found[name].transpose(1, 2) for name in HEADS_BEHIND_POS}
+    states = {name: torch.stack(layers, dim=1).cpu() for name, layers in kept.items()}
     heads = model.config.n_heads
-    found |= {name: forward.share_heads(found[name], heads) for name in SHARED}
-    if "scores" in attention.lies:
-        biases = forward.position_bias(model.weights, model.config, attention, found["q"].shape[-2])
-        found["scores"] = forward.score(found["q"], found["k"], model.config, attention, biases)
-    if "resid_mid" not in found:
-        found["resid_mid"] = found["resid_pre"] + found["attn_out"]
-    return found
+    shared = {name: formulas.share_heads(states[name].unsqueeze(-2), heads).squeeze(-2) for name in SHARED}
+    return states | shared
+
+
+def _whole(stack: Weights, kept: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
+    """Stacked over layers, heads first, keys and values repeated for the heads that share them, repairs made."""
+    tensors = {name: torch.stack(list(layers)) for name, layers in kept.items()}
+    tensors |= {name: tensors[name].transpose(1, 2) for name in HEADS_BEHIND_POS}
+    heads = stack.config.n_heads
+    tensors |= {name: formulas.share_heads(tensors[name], heads) for name in SHARED}
+    if "scores" in stack.attention.lies:
+        bias = forward.position_bias(stack, tensors["q"].shape[-2])
+        bias = None if bias is None else bias.cpu()
+        tensors["scores"] = forward.score(stack, tensors["q"], tensors["k"], bias)
+    if "resid_mid" not in tensors:
+        tensors["resid_mid"] = tensors["resid_pre"] + tensors["attn_out"]
+    return tensors
+
+
+def check_hooks(model: Model, ids: Sequence[int]) -> None:
+    """Pattern rows sum to 1; a causal attention does not look ahead; an edit of one head's z reaches the logits.
+
+    Asked of every attention on one short text. Raises ModelError naming the property that fails.
+    """
+    family = model.config.family
+    target = [model.config.start_token or 0, *ids[:-1]] if family.kind == "encoder-decoder" else None
+    reading = read(model, ids, target)
+    for attention in family.attentions:
+        pattern = reading.tensors[attention.name]["pattern"]
+        sums = pattern.sum(-1)
+        problems = {
+            "the rows of its attention pattern do not sum to 1": not torch.allclose(
+                sums, torch.ones_like(sums), rtol=0, atol=1e-5
+            ),
+            "a position looks ahead at a later token": attention.causal
+            and (bool((pattern.triu(1) != 0).any()) or not _looks_back_only(model, ids, target, reading.logits)),
+            "an edit of a head's z does not change its logits": not _edit_is_felt(
+                model, attention, ids, target, reading
+            ),
+        }
+        for problem, there in problems.items():
+            if there:
+                step = f"load an unmodified {family.name}"
+                raise refuse(model.origin.location, f"its hooks fail the self-check: {problem}", step)
+
+
+def _looks_back_only(model: Model, ids: Sequence[int], target: Sequence[int] | None, logits: Tensor) -> bool:
+    """True when another last token changes nothing before it."""
+    changed = [*(target or ids)]
+    changed[-1] = (changed[-1] + 1) % model.config.d_vocab
+    with torch.inference_mode():
+        other = run(model, [changed]) if target is None else run(model, [ids], [changed])
+    earlier, as_before = other[0, :-1].cpu(), logits[:-1]
+    scale = float(as_before.abs().max()) if as_before.numel() else 1.0
+    return bool(torch.allclose(earlier, as_before, rtol=0, atol=1e-5 * max(scale, 1e-30)))
+
+
+def _edit_is_felt(
+    model: Model, attention: Attention, ids: Sequence[int], target: Sequence[int] | None, reading: Reading
+) -> bool:
+    """True when moving the z of one head moves the logits; heads whose W_O writes nothing cannot tell."""
+    blocks = reading.stacks[attention.name].blocks
+    writers = [
+        (layer, head) for layer, block in enumerate(blocks) for head, w in enumerate(block.w_o) if (w != 0).any()
+    ]
+
+    def edit(head: int, z: Tensor, hook: object) -> Tensor:
+        moved = z.clone()
+        push = torch.linspace(1.0, 2.0, z.shape[-1], dtype=z.dtype, device=z.device)
+        moved[:, :, head] += push * (1 + z.abs().max())
+        return moved
+
+    targets = None if target is None else [target]
+    for layer, head in reversed(writers):
+        where = f"{attention.blocks}.{layer}.{attention.hooks['z']}"
+        with torch.inference_mode(), model.bridge.hooks(fwd_hooks=[(where, partial(edit, head))]):
+            if not torch.equal(run(model, [ids], targets)[0].cpu(), reading.logits):
+                return True
+    return not writers

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from probe.model import attention, replay
-from probe.model.load import Model
+from probe.model import attention, forward
+from probe.model.model import Model
 from probe.model.records import Trace
 
 
@@ -24,8 +24,9 @@ def residual_stream(trace: Trace, at: int) -> Tensor:
 
 def logit_lens(trace: Trace, at: int) -> Tensor:
     """Probability of every next token, read from each depth as if it were the last: softmax(LN_f(E) W_Uᵀ). `-> depth d_vocab`"""
-    stream = residual_stream(trace, at).to(trace.weights.unembed.device)
-    return attention.softmax(replay.unembed(trace.weights, stream)).cpu()
+    stream = residual_stream(trace, at).to(trace.weights.device)
+    trace.logits  # noqa: B018 (raises where there is no language-model head)
+    return attention.softmax(forward.unembed(trace.weights, stream)).cpu()
 
 
 def nearest_tokens(
@@ -35,7 +36,7 @@ def nearest_tokens(
 
     `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started from.
     """
-    table = model.weights["wte.weight"]
+    table = model.weights[model.config.family.embed + ".weight"]
     cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
     cosines[list(without)] = -torch.inf
     top = cosines.topk(count)

@@ -2,7 +2,7 @@
 
 Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager attention, no
 remote code, safetensors only, and a self-check of the hooks on one short text before anybody sees the model.
-What a folder must hold is decided in `checkpoints`, what TransformerLens must do in `bridges`, what is fetched in `hub`.
+What a folder must hold is decided in `checkpoint`, what TransformerLens must do in `bridge`, what is fetched in `hub`.
 """
 
 import hashlib
@@ -10,24 +10,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from probe.errors import InputError, ModelError
-from probe.model.architectures import FAMILIES, SUPPORTED, WHOLE
-from probe.model.bridge import boot, boot_untrained, check_config_file, check_hooks, in_short, quiet, read_bridge
-from probe.model.checkpoint import has_tokenizer, has_weights, read_weights, sha256_of, weight_files
+from probe.model.architectures import SUPPORTED
+from probe.model.bridge import boot, boot_untrained, check_config_file, in_short, quiet, read_bridge
+from probe.model.checkpoint import has_tokenizer, has_weights, read_checkpoint, sha256_of, weight_files
 from probe.model.config import Config, read_config, read_json, refuse
-from probe.model.trust import check_family
+from probe.model.hooks import check_hooks
+from probe.model.model import Model
+from probe.provenance import Origin
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedTokenizerFast
 
-    from probe.model.pairs import PairTrace
-    from probe.model.records import Trace
-__all__ = ["EMBEDDED", "Available", "Config", "Model", "Origin", "available", "load"]
 
 EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
@@ -38,16 +37,6 @@ SHORT_TEXT = "The mole dug under the river bank."
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where a model came from and the sha256 of its weights; `location` is never an absolute path of this machine."""
-
-    kind: Literal["embedded", "hub", "folder", "bridge"]
-    location: str
-    revision: str | None
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Available:
     """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what it is."""
 
@@ -55,39 +44,6 @@ class Available:
     kind: Literal["embedded", "hub", "folder"]
     where: str
     what: str
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """A model that passed every check of loading: the hooked bridge, and the raw tensors the same numbers come from.
-
-    `weights` maps Hugging Face names without "transformer." ("wte.weight", "h.0.attn.c_attn.weight"), or the prefix of the
-    family, to tensors in `dtype` on `device`; "lm_head.weight" is there only when the unembedding is not tied to the embedding.
-    """
-
-    name: str
-    bridge: "TransformerBridge"
-    tokenizer: "PreTrainedTokenizerFast"
-    config: Config
-    weights: Mapping[str, torch.Tensor]
-    origin: Origin
-    device: torch.device
-    dtype: torch.dtype
-
-    def __repr__(self) -> str:
-        c = self.config
-        layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
-        return f"<Model {self.name}: {layers} layers x {c.n_heads} heads, d_model {c.d_model}, {self.origin.kind}>"
-
-    @overload
-    def trace(self, text: str) -> "Trace": ...
-    @overload
-    def trace(self, text: str, target: str) -> "PairTrace": ...
-    def trace(self, text: str, target: str | None = None) -> "Trace | PairTrace":
-        """Everything that happens to `text` in this model, and to `target` in its decoder: `probe.trace`."""
-        from probe.model.trace import trace
-
-        return trace(self, text) if target is None else trace(self, text, target)
 
 
 def load(
@@ -114,7 +70,7 @@ def load(
 
 def untrained(model: Model, *, seed: int) -> Model:
     """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks like."""
-    prefix = FAMILIES[model.config.architecture].prefix
+    prefix = model.config.family.prefix
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
     names = {name.removeprefix(prefix): tensor for name, tensor in drawn.items()}
@@ -166,7 +122,7 @@ def _looks_like_a_path(text: str) -> bool:
 
 def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool) -> Model:
     config = read_config(folder, prepend_bos=prepend_bos)
-    weights = read_weights(folder, config, dtype=dtype, device=device)
+    weights = read_checkpoint(folder, config, dtype=dtype, device=device)
     with quiet():
         check_config_file(folder)
         tokenizer = _read_tokenizer(folder, config)
@@ -210,7 +166,7 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
 
 def _from_bridge(bridge: Any, prepend_bos: bool) -> Model:
     config, weights = read_bridge(bridge, prepend_bos=prepend_bos)
-    embedding = weights[f"{FAMILIES[config.architecture].embed}.weight"]
+    embedding = weights[f"{config.family.embed}.weight"]
     dtype, device = embedding.dtype, embedding.device
     if dtype not in DTYPES:
         raise refuse("the bridge", f"it runs in {dtype}", "boot it again with dtype=torch.float32")
@@ -232,11 +188,8 @@ def _sha256_of_tensors(weights: Mapping[str, torch.Tensor]) -> str:
 
 def _checked(model: Model) -> Model:
     ids = model.tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
-    if model.config.architecture != WHOLE:
-        with quiet():
-            check_family(model, ids[: model.config.n_ctx])
-        return model
-    check_hooks(model.bridge, ids, model.config, where=model.origin.location)
+    with quiet():
+        check_hooks(model, ids[: model.config.n_ctx])
     return model
 
 
@@ -261,5 +214,5 @@ def _what(folder: Path) -> str:
         config = read_config(folder, prepend_bos=True)
     except ModelError:
         return ""
-    size = f"{FAMILIES[config.architecture].name}, {config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}"
+    size = f"{config.family.name}, {config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}"
     return size if has_tokenizer(folder) and has_weights(folder) else ""

@@ -10,25 +10,31 @@ unembedding apart from the embedding. `count` does the same when asked to.
 Source: Brown et al. 2020 (GPT-3's sizes); Radford et al. 2019 (GPT-2's tensors).
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from probe.errors import CrossCheckError, InputError
-from probe.model.architectures import require_whole
 from probe.stats.numbers import percent
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from probe.model.load import Model
+    from probe.model.family import Family
+    from probe.model.model import Model
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the number of parameters follows from; `tied`: the unembedding is the transposed token embedding."""
+    """What the number of parameters follows from; `tied`: the unembedding is the transposed token embedding.
+
+    What is left out is as in GPT-2. `n_layers` counts attentions (an encoder-decoder has three for two layers), `n_mlps` MLPs; `biases`
+    are the numbers of biases of one attention and one MLP, `norms` of all norms, `positions` of the position table, `others` of what no
+    part names: token types, a head's transform.
+    """
 
     name: str
     n_layers: int
@@ -39,6 +45,21 @@ class Sizes:
     d_vocab: int
     n_ctx: int
     tied: bool
+    n_kv_heads: int = 0
+    n_mlps: int = 0
+    gated: bool = False
+    biases: tuple[int, int] | None = None
+    norms: int | None = None
+    positions: int | None = None
+    others: int = 0
+
+    @property
+    def kv_heads(self) -> int:
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def mlps(self) -> int:
+        return self.n_mlps or self.n_layers
 
 
 @dataclass(frozen=True)
@@ -117,32 +138,82 @@ def published(name: str) -> Count:
 
 
 def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
-    """The parameters of a GPT-2-shaped model of these sizes, by formula."""
+    """The parameters of a model of these sizes, by formula; what they leave out is as in GPT-2."""
     s = sizes
-    heads, down, up = s.n_heads * s.n_layers, f"{s.d_model:,} x {s.d_head:,}", f"{s.d_head:,} x {s.d_model:,}"
+    heads, keys = s.n_heads * s.n_layers, s.kv_heads * s.n_layers
+    down, up = f"{s.d_model:,} x {s.d_head:,}", f"{s.d_head:,} x {s.d_model:,}"
+    of_attention, of_mlp = s.biases or (3 * s.n_heads * s.d_head + s.d_model, s.d_mlp + s.d_model)
+    usual = s.biases is None
+    norms = (2 * s.d_model, 2 * s.n_layers + 1) if s.norms is None else (s.norms, 1)
+    positions = s.n_ctx * s.d_model if s.positions is None else s.positions
+    wide, narrow = f"{s.d_model:,} x {s.d_mlp:,}", f"{s.d_mlp:,} x {s.d_model:,}"
     parts = (
         Part("token embedding", f"{s.d_vocab:,} x {s.d_model:,}", s.d_vocab * s.d_model, 1),
-        Part("position embedding", f"{s.n_ctx:,} x {s.d_model:,}", s.n_ctx * s.d_model, 1),
-        *(Part(name, up if name == "value up" else down, s.d_model * s.d_head, heads) for name in HEAD_PARTS),
+        Part("position embedding", f"{positions // s.d_model:,} x {s.d_model:,}", positions, 1 if positions else 0),
+        *(
+            Part(name, up if name == "value up" else down, s.d_model * s.d_head, number)
+            for name, number in zip(HEAD_PARTS, (heads, keys, keys, heads), strict=True)
+        ),
         Part(
             "attention biases",
-            f"3 x {s.n_heads} x {s.d_head:,} + {s.d_model:,}",
-            3 * s.n_heads * s.d_head + s.d_model,
+            f"3 x {s.n_heads} x {s.d_head:,} + {s.d_model:,}" if usual else f"{of_attention:,}",
+            of_attention,
             s.n_layers,
         ),
-        Part("MLP up", f"{s.d_model:,} x {s.d_mlp:,}", s.d_model * s.d_mlp, s.n_layers),
-        Part("MLP down", f"{s.d_mlp:,} x {s.d_model:,}", s.d_model * s.d_mlp, s.n_layers),
-        Part("MLP biases", f"{s.d_mlp:,} + {s.d_model:,}", s.d_mlp + s.d_model, s.n_layers),
-        Part("norms", f"2 x {s.d_model:,}", 2 * s.d_model, 2 * s.n_layers + 1),
+        *([Part("MLP gate", wide, s.d_model * s.d_mlp, s.mlps)] if s.gated else []),
+        Part("MLP up", wide, s.d_model * s.d_mlp, s.mlps),
+        Part("MLP down", narrow, s.d_model * s.d_mlp, s.mlps),
+        Part("MLP biases", f"{s.d_mlp:,} + {s.d_model:,}" if usual else f"{of_mlp:,}", of_mlp, s.mlps),
+        Part("norms", f"2 x {s.d_model:,}" if s.norms is None else f"{s.norms:,}", *norms),
+        *([Part("others", f"{s.others:,}", s.others, 1)] if s.others else []),
         Part("unembedding", f"{s.d_model:,} x {s.d_vocab:,}", s.d_vocab * s.d_model, 0 if s.tied else 1),
     )
     return Count(sizes, tuple(part for part in parts if not (matrices_only and part.name in NOT_MATRICES)))
 
 
 def sizes_of(model: "Model") -> Sizes:
-    """The sizes in a model's config."""
-    c = model.config
-    return Sizes(model.name, c.n_layers, c.n_heads, c.d_model, c.d_head, c.d_mlp, c.d_vocab, c.n_ctx, tied=c.tied)
+    """The sizes in a model's config, and what the table of architectures says of its biases, norms and positions."""
+    from probe.model.weights import expected_shapes, layers_of, optional_shapes
+
+    c, family = model.config, model.config.family
+    attentions = sum(layers_of(attention, c) for attention in family.attentions)
+    mlps = sum(layers_of(attention, c) for attention in family.attentions if "out" in attention.parts)
+    plain = Sizes(model.name, attentions, c.n_heads, c.d_model, c.d_head, c.d_mlp, c.d_vocab, c.n_ctx, tied=c.tied)
+    if family.positions == "learned" and not family.type_table and family.kind == "decoder":
+        return plain
+    named = {"attention": 0, "mlp": 0, "norms": 0, "positions": 0, "others": 0}
+    table = family.position_table
+    tables = {table.format(side) + ".weight" for side in ("", "encoder", "decoder")} if table else set()
+    roles = {name: role for attention in family.attentions for role, (name, _) in attention.parts.items()}
+    for name, shape in (*expected_shapes(c), *optional_shapes(c)):
+        if name not in model.weights:
+            continue
+        stem, _, kind = name.rpartition(".")
+        role = next((role for part, role in roles.items() if stem.endswith("." + part)), "")
+        size = math.prod(shape)
+        if name in tables:
+            named["positions"] += size
+        elif role.startswith("norm") or _is_norm(stem, family):
+            named["norms"] += size
+        elif role:
+            named["mlp" if role in ("in", "gate", "up", "out") else "attention"] += size if kind == "bias" else 0
+        elif stem not in (family.embed, family.unembed):
+            named["others"] += size
+    return replace(
+        plain,
+        n_kv_heads=c.n_kv_heads,
+        n_mlps=mlps,
+        gated=c.gated,
+        biases=(named["attention"] // attentions, named["mlp"] // mlps),
+        norms=named["norms"],
+        positions=named["positions"],
+        others=named["others"],
+    )
+
+
+def _is_norm(stem: str, family: "Family") -> bool:
+    names = [family.embedding_norm, family.final_norm]
+    return stem in {name.format(side) for name in names if name for side in ("", "encoder", "decoder")}
 
 
 def count_tensors(model: "Model") -> Count:
@@ -150,7 +221,6 @@ def count_tensors(model: "Model") -> Count:
 
     Raises CrossCheckError when a part, or the sum over all tensors, is not what the formula gives.
     """
-    require_whole(model.config.architecture, "a count of parameters")
     expected = count(sizes_of(model))
     found = _by_part(model)
     stored = sum(tensor.numel() for tensor in model.weights.values())
@@ -165,32 +235,43 @@ def count_tensors(model: "Model") -> Count:
 
 
 def _by_part(model: "Model") -> dict[str, int]:
-    """How many numbers the tensors of each part hold, from the raw weights arranged by head."""
-    from probe.model.replay import read_weights
+    """How many numbers the tensors of each part hold, from the raw weights arranged by head; what no part names is what is left."""
+    from torch import Tensor
 
-    weights = read_weights(model)
-    blocks = weights.blocks
-    return {
-        "token embedding": weights.wte.numel(),
-        "position embedding": weights.wpe.numel(),
-        "query": _size([block.w_q for block in blocks]),
-        "key": _size([block.w_k for block in blocks]),
-        "value down": _size([block.w_v for block in blocks]),
-        "value up": _size([block.w_o for block in blocks]),
-        "attention biases": _size([bias for b in blocks for bias in (b.b_q, b.b_k, b.b_v, b.b_o)]),
-        "MLP up": _size([block.w_in for block in blocks]),
-        "MLP down": _size([block.w_out for block in blocks]),
-        "MLP biases": _size([bias for b in blocks for bias in (b.b_in, b.b_out)]),
-        "norms": _size(
-            [part for b in blocks for part in (b.ln1_gain, b.ln1_bias, b.ln2_gain, b.ln2_bias)]
-            + [weights.ln_f_gain, weights.ln_f_bias]
-        ),
-        "unembedding": 0 if weights.unembed.data_ptr() == weights.wte.data_ptr() else weights.unembed.numel(),
+    from probe.model.weights import read_stacks
+
+    family, raw = model.config.family, model.weights
+    blocks = [block for stack in read_stacks(raw, model.config).values() for block in stack.blocks]
+    tables = [raw.get(family.position_table.format(side) + ".weight") for side in ("", "encoder", "decoder")]
+    outer = [
+        raw.get(f"{name.format(side)}.{kind}")
+        for name in (family.embedding_norm, family.final_norm)
+        for side in ("", "encoder", "decoder")
+        for kind in ("weight", "bias")
+        if name
+    ]
+    parts: dict[str, list[Tensor | None]] = {
+        "token embedding": [raw[family.embed + ".weight"]],
+        "position embedding": tables,
+        "query": [block.w_q for block in blocks],
+        "key": [block.w_k for block in blocks],
+        "value down": [block.w_v for block in blocks],
+        "value up": [block.w_o for block in blocks],
+        "attention biases": [bias for b in blocks for bias in (b.b_q, b.b_k, b.b_v, b.b_o)],
+        "MLP gate": [block.w_gate for block in blocks],
+        "MLP up": [part for block in blocks for part in (block.w_in, block.w_up)],
+        "MLP down": [block.w_out for block in blocks],
+        "MLP biases": [bias for b in blocks for bias in (b.b_in, b.b_out)],
+        "norms": [part for b in blocks for part in (b.norm, b.norm_bias, b.norm_mlp, b.norm_mlp_bias)] + outer,
+        "unembedding": [] if model.config.tied else [raw.get(family.unembed + ".weight")],
     }
+    sizes = {name: _size(tensors) for name, tensors in parts.items()}
+    return sizes | {"others": sum(tensor.numel() for tensor in raw.values()) - sum(sizes.values())}
 
 
-def _size(tensors: Sequence["Tensor"]) -> int:
-    return sum(tensor.numel() for tensor in tensors)
+def _size(tensors: Sequence["Tensor | None"]) -> int:
+    """How many numbers these hold; a tensor that stands there twice (no encoder's and no decoder's own) counts once."""
+    return sum({tensor.data_ptr(): tensor.numel() for tensor in tensors if tensor is not None}.values())
 
 
 def told(counted: Count) -> list[str]:

@@ -16,20 +16,19 @@ from torch.nn import functional
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention
-from probe.model.general import General
-from probe.model.handover import for_bertviz, for_circuitsvis
-from probe.model.replay import Weights
 from probe.model.tokens import Tokens
-from probe.model.weights import Stack
+from probe.model.weights import Weights
 
 HEAD_VECTORS = ("q", "k", "v", "z")
 STREAMS = ("x", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+CROSS_VECTORS = {"q": "target", "z": "target", "k": "source", "v": "source"}
+CROSS_STREAMS = ("x", "resid_pre", "attn_out", "resid_mid")
 
 
 class HeadWrites(ABC):
     """ΔE of single heads, for records with `stack`, `z: layer head query_pos d_head`, `v: layer head key_pos d_head` and `pattern`."""
 
-    stack: Weights | Stack
+    stack: Weights
     z: Tensor
     v: Tensor
     pattern: Tensor
@@ -60,7 +59,7 @@ class Trace(HeadWrites):
 
     tokens: Tokens
     model_name: str
-    stack: Weights | Stack
+    stack: Weights
     x: Tensor
     q: Tensor
     k: Tensor
@@ -77,18 +76,8 @@ class Trace(HeadWrites):
 
     @property
     def weights(self) -> Weights:
-        """Every weight of the model, for what looks beyond attention. Raises UnsupportedModel for families beside GPT-2."""
-        if not isinstance(self.stack, Weights):
-            raise UnsupportedModel(
-                f"Reading all weights of {self.model_name} from a trace: this works for GPT-2 only so far, for other "
-                "families trace and check do; take a GPT-2 or tiny-senses."
-            )
-        return self.stack
-
-    @property
-    def whole(self) -> Weights | General:
         """Every weight of a model with one stack. Raises UnsupportedModel for a side of an encoder-decoder."""
-        if isinstance(self.stack, Weights | General):
+        if not self.stack.attention.name:
             return self.stack
         raise UnsupportedModel(
             f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose stream is not a sum "
@@ -118,12 +107,26 @@ class Trace(HeadWrites):
                 raise ValueError(f"trace of {n} tokens: {name} has shape {got}, expected {wanted}")
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
-        """The keyword arguments of CircuitsVis's attention_heads for one layer: see `probe.model.handover`."""
-        return for_circuitsvis(self, layer)
+        """The keyword arguments of CircuitsVis's attention_heads for one layer, every head: `attention: head query_pos key_pos`, tokens, names.
+
+        circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises InputError for a layer that is not there.
+        """
+        layers = len(self.pattern)
+        if not 0 <= layer < layers:
+            raise InputError(
+                f"Handing a trace to CircuitsVis: layer is {layer}, expected 0 to {layers - 1}; choose one of these."
+            )
+        pattern = self.pattern[layer]
+        return {
+            "attention": pattern,
+            "tokens": list(self.tokens.pieces),
+            "attention_head_names": [f"L{layer}H{head}" for head in range(len(pattern))],
+            "mask_upper_tri": bool((pattern.triu(1) == 0).all()),
+        }
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The keyword arguments of BertViz's head_view and model_view: see `probe.model.handover`."""
-        return for_bertviz(self)
+        """The keyword arguments of BertViz's head_view and model_view: one tensor per layer, `1 head query_pos key_pos`, and the tokens."""
+        return {"attention": _layers(self.pattern), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
 
     def _require_place(self, **place: int) -> None:
         layers, heads, *_ = self.stack.shape
@@ -223,3 +226,97 @@ class TargetTrace:
         """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
         w_o = self.weights.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
+
+
+@dataclass(frozen=True, eq=False)
+class CrossTrace(HeadWrites):
+    """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder's output, no mask.
+
+    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos key_pos` ·
+    `x resid_pre attn_out resid_mid: layer query_pos d_model`, the decoder's stream · `memory: layer key_pos d_model`.
+    query_pos counts `tokens`, the decoder's input; key_pos counts `source`.
+    """
+
+    tokens: Tokens
+    source: Tokens
+    model_name: str
+    stack: Weights
+    x: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scores: Tensor
+    pattern: Tensor
+    z: Tensor
+    resid_pre: Tensor
+    attn_out: Tensor
+    resid_mid: Tensor
+    memory: Tensor
+
+    def __post_init__(self) -> None:
+        layers, heads, d_model, d_head = self.stack.shape
+        sizes = {"target": len(self.tokens), "source": len(self.source)}
+        expected: dict[str, tuple[int, ...]] = {
+            name: (layers, heads, sizes[side], d_head) for name, side in CROSS_VECTORS.items()
+        }
+        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, sizes["target"], sizes["source"]))
+        expected |= dict.fromkeys(CROSS_STREAMS, (layers, sizes["target"], d_model))
+        expected["memory"] = (layers, sizes["source"], d_model)
+        for name, wanted in expected.items():
+            if tuple(getattr(self, name).shape) != wanted:
+                got = tuple(getattr(self, name).shape)
+                raise ValueError(f"cross-attention trace: {name} has shape {got}, expected {wanted}")
+
+    def _require_place(self, **place: int) -> None:
+        layers, heads, *_ = self.stack.shape
+        for (name, number), size in zip(place.items(), (layers, heads, len(self.tokens)), strict=True):
+            lowest = -size if name == "at" else 0
+            if not lowest <= number < size:
+                raise InputError(
+                    f"Taking ΔE out of a cross-attention trace: {name} is {number}, expected {lowest} to {size - 1}; "
+                    "choose one of these."
+                )
+
+    def __repr__(self) -> str:
+        layers, heads, *_ = self.stack.shape
+        size = f"{len(self.tokens)} x {len(self.source)} tokens"
+        return f"<CrossTrace of {size} through {self.model_name}: {layers} layers x {heads} heads>"
+
+
+@dataclass(frozen=True, eq=False)
+class PairTrace:
+    """A source and a target text through an encoder-decoder: `encoder` and `decoder` are traces of self-attention.
+
+    The decoder reads `target`: the model's start token, then the target text without its last special token. Between its
+    resid_mid and its MLP stands `cross`, so its resid_post is cross.resid_mid and the MLP. `logits: query_pos d_vocab`.
+    """
+
+    source: Tokens
+    target: Tokens
+    encoder: Trace
+    decoder: Trace
+    cross: CrossTrace
+
+    @property
+    def logits(self) -> Tensor:
+        return self.decoder.logits
+
+    def to_bertviz(self) -> dict[str, Any]:
+        """The keyword arguments of BertViz's head_view and model_view for all three attentions, and the tokens of both texts."""
+        return {
+            "encoder_attention": _layers(self.encoder.pattern),
+            "decoder_attention": _layers(self.decoder.pattern),
+            "cross_attention": _layers(self.cross.pattern),
+            "encoder_tokens": list(self.source.pieces),
+            "decoder_tokens": list(self.target.pieces),
+            "prettify_tokens": False,
+        }
+
+    def __repr__(self) -> str:
+        size = f"{len(self.source)} source and {len(self.target)} target tokens"
+        return f"<PairTrace of {size} through {self.cross.model_name}>"
+
+
+def _layers(pattern: Tensor) -> list[Tensor]:
+    """BertViz wants a batch axis of 1 per layer."""
+    return [layer[None] for layer in pattern]

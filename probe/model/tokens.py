@@ -3,7 +3,7 @@
 Tokenisation is the Hugging Face fast tokenizer's, never TransformerLens's `to_tokens`, which cuts long texts silently.
 Two decisions bind everything downstream: the beginning-of-sequence token is prepended exactly when the model's
 `config.prepend_bos` says so (position 0, with an empty span), and a word of several tokens is read at its last token.
-Families beside GPT-2 get the special tokens that their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
+Most families get the special tokens that their own tokenizer puts ([CLS] and [SEP], say), each with an empty span.
 """
 
 import unicodedata
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from probe.errors import InputError
-from probe.model.load import Model
+from probe.model.model import Model
 
 BATCH_TOKENS = 1024
 
@@ -78,6 +78,18 @@ def tokenize(model: Model, text: str) -> Tokens:
     )
     first = bos or (bool(put) and put[0])
     return Tokens(text, ids, (model.tokenizer.bos_token,) * bos + pieces, ((0, 0),) * bos + tuple(offsets), first)
+
+
+def target_tokens(model: Model, target: str) -> Tokens:
+    """What the decoder reads when it has to predict `target`: the start token in front, the last special token left away."""
+    whole, start = tokenize(model, target), model.config.start_token
+    if start is None:
+        raise InputError(f"Tracing a target text through {model.name}: it has no decoder; give one text only.")
+    kept = len(whole) - (whole.spans[-1] == (0, 0))
+    piece = model.tokenizer.convert_ids_to_tokens(start) or ""
+    return Tokens(
+        target, (start, *whole.ids[:kept]), (piece, *whole.pieces[:kept]), ((0, 0), *whole.spans[:kept]), True
+    )
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:

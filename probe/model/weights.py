@@ -1,17 +1,24 @@
-"""Raw tensors by the table: which must be there and of which shape, and the same arranged per attention, layer and head."""
+"""Raw tensors by the table of architectures: which must be there and of which shape, and the same arranged per stack, layer and head.
+
+`read_weights` gives the one record that everything from raw weights works on: the forward from scratch, the engine of swaps, the ledger.
+Its tensors are views of the model's own.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from probe.model.architectures import FAMILIES, Attention
+from probe.model.architectures import require_single
 from probe.model.config import Config
+from probe.model.family import Attention
+from probe.model.model import Model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """The weights of one attention of one layer, and of the MLP behind it where there is one; None where the family has none.
 
@@ -38,12 +45,24 @@ class Block:
     w_out: Tensor | None = None
     b_out: Tensor | None = None
 
+    @cached_property
+    def fused(self) -> tuple[Tensor, Tensor | None]:
+        """W_Q, W_K and W_V of all heads side by side, and their biases, for one product. `d_model (head d_head)`, `(head d_head)`"""
+        parts, biases = (self.w_q, self.w_k, self.w_v), (self.b_q, self.b_k, self.b_v)
+        biased = [bias.flatten() for bias in biases if bias is not None]
+        return torch.cat([_side_by_side(part) for part in parts], dim=1), torch.cat(biased) if biased else None
+
+    @cached_property
+    def queries(self) -> tuple[Tensor, Tensor | None]:
+        """W_Q of all heads side by side, and the bias. `d_model (head d_head)`, `(head d_head)`"""
+        return _side_by_side(self.w_q), None if self.b_q is None else self.b_q.flatten()
+
     @property
     def d_mlp(self) -> int:
         """The width of the MLP behind this attention, 0 where there is none."""
         return 0 if self.w_out is None else self.w_out.shape[0]
 
-    def to(self, dtype: torch.dtype, device: str) -> "Block":
+    def to(self, dtype: torch.dtype, device: str | torch.device) -> "Block":
         held: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {
             name: tensor if tensor is None else tensor.to(device, dtype) for name, tensor in held.items()
@@ -51,11 +70,18 @@ class Block:
         return Block(**moved)
 
 
-@dataclass(frozen=True)
-class Stack:
-    """All layers of one attention (`probe.model.architectures.Attention`) of a model."""
+def _side_by_side(part: Tensor) -> Tensor:
+    return part.transpose(0, 1).flatten(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weights of one stack of a model: its blocks, all raw tensors by name, and what the config and the table say of it."""
 
     blocks: tuple[Block, ...]
+    raw: Mapping[str, Tensor]
+    config: Config
+    attention: Attention
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -63,15 +89,59 @@ class Stack:
         heads, d_model, d_head = self.blocks[0].w_q.shape
         return len(self.blocks), heads, d_model, d_head
 
+    @property
+    def device(self) -> torch.device:
+        return self.blocks[0].w_o.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.blocks[0].w_o.dtype
+
+    @property
+    def causal(self) -> bool:
+        """Whether a position reads only itself and what stands before it."""
+        return self.attention.causal
+
+    def tensor(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor | None:
+        """The raw tensor `name`, "{}" standing for this stack; None where the name is empty or the model has no such tensor."""
+        raw = self.raw.get(name.format(self.attention.name)) if name else None
+        return raw if raw is None else raw.to(dtype or raw.dtype)
+
+    def on(self, device: str | torch.device) -> "Weights":
+        """The same weights on another device."""
+        blocks = tuple(block.to(self.dtype, device) for block in self.blocks)
+        return replace(self, blocks=blocks, raw={name: tensor.to(device) for name, tensor in self.raw.items()})
+
+
+def read_weights(model: Model) -> Weights:
+    """The weights of `model`'s one stack of blocks, in its own type, where the model has them.
+
+    Raises UnsupportedModel for an encoder-decoder: see `read_stacks`.
+    """
+    require_single(model.config.architecture, "the reading of a word")
+    (weights,) = read_stacks(model.weights, model.config).values()
+    return weights
+
+
+def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:
+    """The weights of every attention by its name in the table: one of "" or three of "encoder", "decoder" and "cross"."""
+    heads = (config.n_heads, config.n_kv_heads)
+    stacks: dict[str, Weights] = {}
+    for attention in config.family.attentions:
+        layers = range(layers_of(attention, config))
+        blocks = tuple(_block(raw, attention, layer, heads=heads, turned=config.family.turned) for layer in layers)
+        stacks[attention.name] = Weights(blocks, raw, config, attention)
+    return stacks
+
 
 def layers_of(attention: Attention, config: Config) -> int:
     """How many layers this attention has."""
     return config.n_decoder_layers if attention.name in ("decoder", "cross") else config.n_layers
 
 
-def family_shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name (without the family's prefix) and shape of every tensor that must be there, lazily, layer by layer."""
-    family = FAMILIES[config.architecture]
+def expected_shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name (without the family's prefix) and shape of every tensor that must be there, lazily: an absurd number of layers costs nothing."""
+    family = config.family
     for name, shape in family.outside.items():
         yield from _sized(name, shape, config)
     for attention in family.attentions:
@@ -88,7 +158,7 @@ def family_shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def optional_shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The same of tensors that are read where a file holds them."""
-    for name, shape in FAMILIES[config.architecture].optional.items():
+    for name, shape in config.family.optional.items():
         yield from _sized(name, shape, config)
 
 
@@ -104,7 +174,7 @@ def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[i
     sizes = tuple(_size(word, config) for word in words)
     yield (name if last == "=" else name + ".weight"), sizes
     if last == "+":
-        yield name + ".bias", sizes[:1]
+        yield name + ".bias", sizes[-1:] if config.family.turned else sizes[:1]
 
 
 def _size(word: str, config: Config) -> int:
@@ -124,57 +194,49 @@ def _size(word: str, config: Config) -> int:
     }[word]
 
 
-def read_stacks(weights: Mapping[str, Tensor], config: Config) -> Mapping[str, Stack]:
-    """Every attention's weights by its name in the table, as views of the raw tensors."""
-    return {
-        attention.name: Stack(
-            tuple(
-                _block(weights, attention, layer, heads=(config.n_heads, config.n_kv_heads))
-                for layer in range(layers_of(attention, config))
-            )
-        )
-        for attention in FAMILIES[config.architecture].attentions
-    }
-
-
-def _block(weights: Mapping[str, Tensor], attention: Attention, layer: int, *, heads: tuple[int, int]) -> Block:
+def _block(
+    weights: Mapping[str, Tensor], attention: Attention, layer: int, *, heads: tuple[int, int], turned: bool
+) -> Block:
     def raw(role: str, kind: str = "weight") -> Any:
         name = attention.parts[role][0] if role in attention.parts else ""
         return weights.get(f"{attention.layers.format(layer)}{name}.{kind}")
 
-    def turned(role: str) -> Any:  # files hold out x in, formulas in x out
-        return raw(role) if raw(role) is None else raw(role).T
+    def matrix(role: str) -> Any:  # formulas are input x output
+        held = raw(role)
+        return held if held is None or turned else held.T
 
-    projections = _fused(raw, heads[0]) if "qkv" in attention.parts else _apart(raw, heads)
     return Block(
         norm=raw("norm"),
         norm_bias=raw("norm", "bias"),
-        w_o=turned("o").unflatten(0, (heads[0], -1)),
+        w_o=matrix("o").unflatten(0, (heads[0], -1)),
         b_o=raw("o", "bias"),
         norm_mlp=raw("norm_mlp"),
         norm_mlp_bias=raw("norm_mlp", "bias"),
-        w_in=turned("in"),
+        w_in=matrix("in"),
         b_in=raw("in", "bias"),
-        w_gate=turned("gate"),
-        w_up=turned("up"),
-        w_out=turned("out"),
+        w_gate=matrix("gate"),
+        w_up=matrix("up"),
+        w_out=matrix("out"),
         b_out=raw("out", "bias"),
-        **projections,
+        **_projections(raw, matrix, heads, attention.fused),
     )
 
 
-def _apart(raw: Callable[..., Any], heads: tuple[int, int]) -> dict[str, Any]:
-    """Queries, keys and values each in a tensor of its own: (head d_head) d_model -> head d_model d_head."""
-    found: dict[str, Any] = {}
-    for role, number in zip("qkv", (heads[0], heads[1], heads[1]), strict=True):
-        bias = raw(role, "bias")
-        found[f"w_{role}"] = raw(role).unflatten(0, (number, -1)).transpose(-1, -2)
-        found[f"b_{role}"] = None if bias is None else bias.unflatten(0, (number, -1))
-    return found
-
-
-def _fused(raw: Callable[..., Any], heads: int) -> dict[str, Any]:
-    """GPT-NeoX keeps the three of a head together: (head 3 d_head) d_model -> three of head d_model d_head."""
-    weight, bias = raw("qkv").unflatten(0, (heads, 3, -1)), raw("qkv", "bias").unflatten(0, (heads, 3, -1))
-    parts = {f"w_{role}": weight[:, number].transpose(-1, -2) for number, role in enumerate("qkv")}
-    return parts | {f"b_{role}": bias[:, number] for number, role in enumerate("qkv")}
+def _projections(
+    raw: Callable[..., Any], matrix: Callable[[str], Any], heads: tuple[int, int], fused: str
+) -> dict[str, Any]:
+    """Queries, keys and values per head, from a tensor each or from one of all three. `-> head d_model d_head`, biases `head d_head`"""
+    if fused == "by head":  # (head 3 d_head) side by side
+        whole, bias = matrix("qkv").unflatten(-1, (heads[0], 3, -1)), raw("qkv", "bias").unflatten(0, (heads[0], 3, -1))
+        parts = {f"w_{role}": whole[:, :, place].transpose(0, 1) for place, role in enumerate("qkv")}
+        return parts | {f"b_{role}": bias[:, place] for place, role in enumerate("qkv")}
+    if fused:  # (3 head d_head) side by side
+        wholes = dict(zip("qkv", matrix("qkv").chunk(3, dim=-1), strict=True))
+        biases = dict(zip("qkv", raw("qkv", "bias").chunk(3), strict=True))
+    else:
+        wholes, biases = {role: matrix(role) for role in "qkv"}, {role: raw(role, "bias") for role in "qkv"}
+    counts = dict(zip("qkv", (heads[0], heads[1], heads[1]), strict=True))
+    parts = {f"w_{role}": wholes[role].unflatten(1, (counts[role], -1)).transpose(0, 1) for role in "qkv"}
+    return parts | {
+        f"b_{role}": None if bias is None else bias.unflatten(0, (counts[role], -1)) for role, bias in biases.items()
+    }

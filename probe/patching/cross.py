@@ -28,14 +28,14 @@ from torch import Tensor
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention as formulas
-from probe.model import ends
-from probe.model.architectures import FAMILIES
+from probe.model import forward
 from probe.model.config import Config
-from probe.model.decoding import Decoded, Parts, carry, decode, encode, read_parts
-from probe.model.load import Model
-from probe.model.pairs import PairTrace, target_tokens
-from probe.model.tokens import tokenize
+from probe.model.forward import Decoded, Stacks
+from probe.model.model import Model
+from probe.model.records import PairTrace
+from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
+from probe.patching import engine
 
 
 @dataclass(frozen=True)
@@ -104,23 +104,40 @@ def swap_cross_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
     Raises UnsupportedModel for a model without cross-attention; InputError for an empty or over-long text, and for words that do
     not follow the target or begin with the same token.
     """
-    parts = _parts_of(model)
-    layers, heads = parts.stacks["cross"].shape[:2]
-    one = torch.eye(layers * heads, dtype=torch.bool).unflatten(1, (layers, heads))
-    swapped = torch.cat([one, one.new_ones(1, layers, heads)]).to(model.device)
+    stacks = _stacks_of(model)
+    layers, heads = stacks["cross"].shape[:2]
+    one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(1, (layers, heads))
+    tree, variant_of = engine.branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
     margins, moved = [], []
     with torch.inference_mode():
         for choice in choices:
-            words = _first_tokens(model, choice)
-            runs = [_run(model, parts, source, choice.target) for source in (choice.source_a, choice.source_b)]
+            words, target = _first_tokens(model, choice), target_tokens(model, choice.target).ids
+            sources = (tokenize(model, source).ids for source in (choice.source_a, choice.source_b))
+            runs = [forward.decode(stacks, target, forward.encode(stacks, ids)) for ids in sources]
             margin = torch.stack([_margin(run.logits, words) for run in runs])
-            pairs = zip(runs, reversed(runs), margin, strict=True)
+            logits = (_swapped(stacks, a, b, tree, len(target)) for a, b in zip(runs, reversed(runs), strict=True))
             margins.append(margin)
-            moved.append(torch.stack([_margin(carry(parts, a, b.z, swapped), words) - own for a, b, own in pairs]))
-    found = torch.stack(moved).cpu().clone()
+            moved.append(torch.stack([_margin(found, words) for found in logits])[:, variant_of] - margin[:, None])
+    together = torch.stack(moved).cpu().clone()
     return CrossSwaps(
-        torch.stack(margins).cpu().clone(), found[..., :-1].unflatten(-1, (layers, heads)), found[..., -1]
+        torch.stack(margins).cpu().clone(), together[..., :-1].unflatten(-1, (layers, heads)), together[..., -1]
     )
+
+
+def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[engine.Branch], n: int) -> Tensor:
+    """Logits at the last of `n` target positions of every variant of the recipient, with z of the donor. `-> variant d_vocab`"""
+    decoder = stacks["decoder"]
+    last = engine.carry(
+        decoder,
+        recipient.entering[None, None],
+        [(k[None], v[None]) for k, v in recipient.own],
+        tree,
+        lambda layer, own: donor.z[layer, None],
+        at=torch.zeros(1, dtype=torch.long, device=decoder.device),
+        places=engine.places_of(decoder, n),
+        cross=(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
+    )
+    return forward.unembed(decoder, last[0])
 
 
 def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]) -> Tensor:
@@ -129,32 +146,28 @@ def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Seque
     `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`. Raises as `swap_cross_heads`, and
     InputError where the two sources are not equally long or a position is not in them.
     """
-    parts = _parts_of(model)
-    found = []
+    stacks = _stacks_of(model)
+    moved = []
     with torch.inference_mode():
         for choice, sets in zip(choices, places, strict=True):
             words, target = _first_tokens(model, choice), target_tokens(model, choice.target).ids
-            memory = _memories(model, parts, choice)
+            memory = _memories(model, stacks, choice)
             taken = _taken(choice, sets, memory.shape[1]).to(memory.device)
             mixed = [torch.where(taken, memory[1 - side], memory[side]) for side in (0, 1)]
-            margin = [_margin(decode(parts, target, each).logits, words) for each in mixed]
-            found.append(torch.stack([each[1:] - each[0] for each in margin]))
-    return torch.stack(found).cpu().clone()
+            margin = [_margin(forward.decode(stacks, target, each).logits, words) for each in mixed]
+            moved.append(torch.stack([each[1:] - each[0] for each in margin]))
+    return torch.stack(moved).cpu().clone()
 
 
-def _parts_of(model: Model) -> Parts:
-    if FAMILIES[model.config.architecture].kind != "encoder-decoder":
+def _stacks_of(model: Model) -> Stacks:
+    if model.config.family.kind != "encoder-decoder":
         raise UnsupportedModel(
             f"Swapping cross-attention of {model.name}: it has none, expected an encoder-decoder; take a T5, BART or Marian."
         )
-    return read_parts(model)
+    return read_stacks(model.weights, model.config)
 
 
-def _run(model: Model, parts: Parts, source: str, target: str) -> Decoded:
-    return decode(parts, target_tokens(model, target).ids, encode(parts, tokenize(model, source).ids))
-
-
-def _memories(model: Model, parts: Parts, choice: WordChoice) -> Tensor:
+def _memories(model: Model, stacks: Stacks, choice: WordChoice) -> Tensor:
     """What the decoder reads of both sources. `-> source key_pos d_model`"""
     rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
     if len(rows[0]) != len(rows[1]):
@@ -162,7 +175,7 @@ def _memories(model: Model, parts: Parts, choice: WordChoice) -> Tensor:
             f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {len(rows[0])} and {len(rows[1])} tokens, "
             "expected as many in both; give two sentences whose words stand at the same places."
         )
-    return torch.stack([encode(parts, ids) for ids in rows])
+    return torch.stack([forward.encode(stacks, ids) for ids in rows])
 
 
 def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int) -> Tensor:
@@ -228,7 +241,7 @@ def cross_logits(model: Model, pair: PairTrace, word: str, *, against: str | Non
 
 def toward(model: Model, token: int, other: int | None = None) -> Tensor:
     """The direction of a token's logit in what leaves the decoder, less the other's or the mean of all. `-> d_model`"""
-    table = ends.unembedding(model.weights, model.config, model.dtype).cpu()
+    table = forward.unembedding(read_stacks(model.weights, model.config)["decoder"], model.dtype).cpu()
     return table[token] - (table.mean(0) if other is None else table[other])
 
 
@@ -241,11 +254,12 @@ def by_source(pair: PairTrace, found: Directions) -> Tensor:
 
 def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
     """The direction that leaves the decoder, followed back to where every part of it is written."""
-    weights = {name: tensor.cpu() for name, tensor in model.weights.items()}
-    config, stacks = model.config, read_stacks(weights, model.config)
+    config = model.config
+    stacks = {name: stack.on("cpu") for name, stack in read_stacks(model.weights, config).items()}
     back = direction.expand(len(pair.target), -1)
-    if name := ends.FINAL_NORM.get(config.architecture, "").format("decoder"):
-        back = _through(back, pair.decoder.resid_post[-1], weights[name + ".weight"], config)
+    final = stacks["decoder"].tensor(config.family.final_norm and config.family.final_norm + ".weight")
+    if final is not None:
+        back = _through(back, pair.decoder.resid_post[-1], final, config)
     found: dict[str, list[Tensor]] = {"mlp": [], "cross": [], "decoder": []}
     for layer in reversed(range(len(pair.cross.z))):
         own, across = (stacks[name].blocks[layer] for name in ("decoder", "cross"))
@@ -253,7 +267,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
         written = (pair.decoder.mlp_out[layer], pair.cross.attn_out[layer], pair.decoder.attn_out[layer])
         gains = (own.norm_mlp, across.norm, own.norm)
         for name, start, added, gain in zip(found, before, written, gains, strict=True):
-            if not FAMILIES[config.architecture].norm_first:
+            if not config.family.norm_first:
                 assert gain is not None
                 back = _through(back, start + added, gain, config)
             found[name].append(back)
@@ -263,7 +277,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
 
 def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
     """A direction behind a norm as one in front of it, the norm's scale held. `query_pos d_model`, unchanged in shape"""
-    family, back = FAMILIES[config.architecture], back * gain
+    family, back = config.family, back * gain
     if family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)
         back = back - back.mean(-1, keepdim=True)

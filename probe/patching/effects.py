@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.model.general import General
 from probe.model.ledger import head_contributions
 from probe.model.records import TargetStates
-from probe.model.replay import Weights
+from probe.model.weights import Weights
 from probe.patching import swaps as patching
 from probe.patching.swaps import Rows
 from probe.stats import resampling
@@ -139,7 +138,7 @@ def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence
 
 
 def measure(
-    weights: Weights | General, texts: Rows, states: TargetStates, studies: Sequence[tuple[Axis, Pairs]]
+    weights: Weights, texts: Rows, states: TargetStates, studies: Sequence[tuple[Axis, Pairs]]
 ) -> list[Effects]:
     """Swap every head in every pair, both ways and with same-sense donors, for all sense pairs of a word at once.
 
@@ -186,7 +185,7 @@ def _swaps(pairs: Pairs) -> list[tuple[int, int]]:
     return both + [*zip(pairs.a, pairs.same_a, strict=True), *zip(pairs.b, pairs.same_b, strict=True)]
 
 
-def _all_layers(values: Array, weights: Weights | General) -> Array:
+def _all_layers(values: Array, weights: Weights) -> Array:
     """Heads above the read-out write after it, so their effect on it is zero by construction. `pair layer head`"""
     missing = len(weights.blocks) - values.shape[1]
     return np.pad(values, ((0, 0), (0, missing), (0, 0)))

@@ -19,10 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.model import attention, general
-from probe.model.general import General
-from probe.model.replay import Weights
+from probe.model import attention
 from probe.model.tokens import Placed, batch_by_length, in_order
+from probe.model.weights import Weights
 from probe.patching import engine, swaps
 from probe.patching.effects import ALIGNED, Effects, Pairs
 from probe.stats.axes import Axis
@@ -41,7 +40,7 @@ class Routes:
 
 
 def measure_routes(
-    weights: Weights | General, texts: swaps.Rows, mean_z: Tensor, gap: Array, study: tuple[Axis, Pairs]
+    weights: Weights, texts: swaps.Rows, mean_z: Tensor, gap: Array, study: tuple[Axis, Pairs]
 ) -> Routes:
     """The three swaps for one pair of senses, on its first MOST_PAIRS pairs. `mean_z: layer head d_head`, `gap: pair`."""
     axis, pairs = study
@@ -71,44 +70,34 @@ def measure_routes(
     )
 
 
-def mixed_z(weights: Weights | General, looking: swaps.Rows, carrying: swaps.Rows, depth: int) -> Tensor:
+def mixed_z(weights: Weights, looking: swaps.Rows, carrying: swaps.Rows, depth: int) -> Tensor:
     """z at the word from the attention rows of one run over the values of another: A V. `-> row layer head d_head`
 
     The two texts of a row have the same length, and their word in the same place.
     """
     looks, carries = (swaps.placed(weights, rows) for rows in (looking, carrying))
-    batches = batch_by_length([len(text.ids) for text in looks], most_rows=64)
-
-    def mixed(batch: list[int]) -> Tensor:
-        both = [looks[i] for i in batch], [carries[i] for i in batch]
-        return _mixed(weights, *both, depth) if isinstance(weights, General) else _mixed_last(weights, *both, depth)
-
+    lengths = [len(text.ids) for text in looks]
+    batches = batch_by_length(lengths, most_rows=64)
     with torch.inference_mode():
-        together = torch.cat([mixed(batch) for batch in batches])[in_order(batches)].cpu()
+        places = engine.places_of(weights, max(lengths))
+        mixed = [
+            _mixed(weights, [looks[i] for i in batch], [carries[i] for i in batch], depth, places) for batch in batches
+        ]
+        together = torch.cat(mixed)[in_order(batches)].cpu()
     return together.clone()
 
 
-def _mixed(weights: General, looking: list[Placed], carrying: list[Placed], depth: int) -> Tensor:
-    """`mixed_z` of equally long texts, where the word stands anywhere."""
-    device = weights.device
-    row = torch.arange(len(looking), device=device)
-    at = torch.tensor([text.at for text in looking], device=device)
-    ids = (torch.tensor([text.ids for text in texts], device=device) for texts in (looking, carrying))
-    runs = (general.run(weights, each, depth) for each in ids)
-    mixed = [
-        (looks["pattern"][row, :, at].unsqueeze(-2) @ carries["v"]).squeeze(-2)
-        for looks, carries in zip(*runs, strict=True)
-    ]
-    return torch.stack(mixed, dim=1)
-
-
-def _mixed_last(weights: Weights, looking: list[Placed], carrying: list[Placed], depth: int) -> Tensor:
-    """`mixed_z` of equally long texts, where the word is the last token."""
+def _mixed(
+    weights: Weights, looking: list[Placed], carrying: list[Placed], depth: int, places: engine.Places
+) -> Tensor:
+    """`mixed_z` of equally long texts."""
+    at = torch.tensor([text.at for text in looking], device=weights.device)
+    row = torch.arange(len(looking), device=weights.device)
+    runs = (engine.run(weights, [text.ids for text in texts], depth, places) for texts in (looking, carrying))
     mixed = []
-    runs = (engine.run(weights, [text.ids for text in texts], depth) for texts in (looking, carrying))
     for (q, k, _), (_, _, v) in zip(*runs, strict=True):
-        pattern = attention.softmax(attention.scores(q[:, :, -1:], k))
-        mixed.append(attention.mix(pattern, v).squeeze(-2))
+        pattern = engine.pattern_at(weights, q[row, :, at], k, at, places)
+        mixed.append(attention.mix(pattern.unsqueeze(-2), attention.share_heads(v, q.shape[1])).squeeze(-2))
     return torch.stack(mixed, dim=1)
 
 

@@ -22,8 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probe.model.general import General
-from probe.model.replay import Weights
+from probe.model.weights import Weights
 from probe.patching import effects, swaps
 from probe.patching.effects import Pairs
 from probe.patching.swaps import Rows
@@ -72,7 +71,7 @@ class Curves:
 
 
 def measure_curves(
-    weights: Weights | General,
+    weights: Weights,
     texts: Rows,
     z: Tensor,
     studies: Sequence[tuple[Axis, Pairs]],
@@ -118,9 +117,7 @@ def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
     return tuple(sorted({*spread, *enough[:1]}))
 
 
-def faithfulness(
-    weights: Weights | General, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
-) -> Array:
+def faithfulness(weights: Weights, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask) -> Array:
     """F of every set, over all pairs of all sense pairs in both directions. `masks: set layer head -> set`"""
     return _restored(_along(weights, texts, z, studies, masks).sum(0))
 
@@ -130,7 +127,7 @@ def _restored(total: Array) -> Array:
     return np.asarray((total[..., 1:] - total[..., :1]) / -total[..., :1])
 
 
-def measure_alone(weights: Weights | General, texts: Rows, z: Tensor, study: tuple[Axis, Pairs]) -> Array:
+def measure_alone(weights: Weights, texts: Rows, z: Tensor, study: tuple[Axis, Pairs]) -> Array:
     """F({h}) of every head, pair by pair in fractions of the mean gap, on the first MOST_PAIRS pairs. `-> pair layer head`"""
     axis, pairs = study
     few = replace(pairs, **{name: getattr(pairs, name)[:MOST_PAIRS] for name in PER_PAIR})
@@ -141,9 +138,7 @@ def measure_alone(weights: Weights | General, texts: Rows, z: Tensor, study: tup
     return np.pad(restored.reshape(-1, *singles.shape[1:]), ((0, 0), (0, len(weights.blocks) - axis.depth), (0, 0)))
 
 
-def _along(
-    weights: Weights | General, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask
-) -> Array:
+def _along(weights: Weights, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask) -> Array:
     """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set. `-> row 1 + set`
 
     Rows are the pairs of all sense pairs, each in both directions side by side.

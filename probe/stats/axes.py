@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.model.general import General
-from probe.model.replay import Weights
 from probe.stats import permutation, resampling
 from probe.stats.resampling import Array
 
@@ -93,20 +91,6 @@ def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Every unordered pair of senses, in order of first appearance."""
     senses = list(dict.fromkeys(labels))
     return [(a, b) for index, a in enumerate(senses) for b in senses[index + 1 :]]
-
-
-def write_coordinates(z: Tensor, weights: Weights | General) -> Tensor:
-    """ΔE of every head in an orthonormal basis of what it can write: the same lengths and angles in d_head numbers.
-
-    `sentence layer head d_head -> layer head sentence d_head`. With W_Oᵀ = Q R, ΔE = z W_O has coordinates z Rᵀ.
-    """
-    return z.double().permute(1, 2, 0, 3) @ write_basis(weights).transpose(-1, -2)
-
-
-def write_basis(weights: Weights | General) -> Tensor:
-    """R of W_Oᵀ = Q R of every head, which takes z to its write's coordinates. `-> layer head d_head d_head`"""
-    w_o = torch.stack([block.w_o for block in weights.blocks]).cpu().double()  # layer head d_head d_model
-    return torch.linalg.qr(w_o.transpose(-1, -2)).R
 
 
 def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from probe.patching.effects import Pairs
 from probe.stats import axes, permutation, resampling
 from probe.stats.permutation import Labels, MaxT, Sample
 from probe.stats.resampling import Array
@@ -101,29 +100,29 @@ def _mean(turns: Sequence[Array], share: float) -> Array:
 def corrected_tests(
     separations: Sequence[Separation],
     measured: Sequence[tuple[Array, Array]],
-    pairs: Sequence[Pairs],
+    cues: Sequence[Sequence[str]],
     *,
     permutations: int,
     seed: int,
 ) -> list[Tests]:
     """Corrected tests of all pairs of senses of one word together, a result per pair.
 
-    `measured`: net swap effects and effects alone of each pair of senses, `pair layer head` each.
+    `measured`: net swap effects and effects alone of each pair of senses, `pair layer head` each; `cues`: the cue word of each pair.
     """
     separation = np.stack([found.null for found in separations], axis=1)  # draw pair layer head
-    swap, alone = (_flipped(kind, pairs, permutations=permutations, seed=seed) for kind in zip(*measured, strict=True))
+    swap, alone = (_flipped(kind, cues, permutations=permutations, seed=seed) for kind in zip(*measured, strict=True))
     families = [permutation.max_t(null[0], null[1:]) for null in (separation, swap, -swap, alone)]
     return [
         Tests(*(MaxT(family.t[which], family.p[which], family.q[which]) for family in families))
-        for which in range(len(pairs))
+        for which in range(len(cues))
     ]
 
 
-def _flipped(effects: Sequence[Array], pairs: Sequence[Pairs], *, permutations: int, seed: int) -> Array:
+def _flipped(effects: Sequence[Array], cues: Sequence[Sequence[str]], *, permutations: int, seed: int) -> Array:
     """Studentised means of effects under sign flips of whole cue words, all pairs of senses. `-> draw pair layer head`"""
     rng = np.random.default_rng(seed)
     nulls = [
-        permutation.flip_null(effect, chosen.cues[: len(effect)], draws=permutations, rng=rng)
-        for effect, chosen in zip(effects, pairs, strict=True)
+        permutation.flip_null(effect, chosen[: len(effect)], draws=permutations, rng=rng)
+        for effect, chosen in zip(effects, cues, strict=True)
     ]
     return np.stack(nulls, axis=1)

@@ -12,11 +12,12 @@ Source: Hewitt & Liang 2019 (control tasks).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probe.model.general import read_whole
-from probe.model.load import Model
+from probe.model import ledger
+from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
-from probe.stats import axes, permutation
+from probe.model.weights import read_weights
+from probe.stats import permutation
 from probe.stats.resampling import Array
 from probe.stats.separation import measure_separation, sense_sample
 from probe.study.word import Options, PairResult, WordResult
@@ -65,7 +66,7 @@ def _auroc(
     model: Model, states: TargetStates, word: WordResult, parts: tuple[list[int], list[int]], options: Options
 ) -> Array:
     """`states` holds the fit rows and then the report rows."""
-    writes = axes.write_coordinates(states.z, read_whole(model))
+    writes = ledger.write_coordinates(states.z, read_weights(model))
     sentences = [word.sentences[row] for part in parts for row in part]
     places = range(len(parts[0])), range(len(parts[0]), len(sentences))
     return measure_separation(writes, sentences, places, permutations=1, seed=options.seed).auroc

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from probe.errors import InputError
 from probe.model.architectures import FAMILIES
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.patching import routes
 from probe.patching import sets as head_sets
 from probe.patching.swaps import NUMBERS

@@ -20,7 +20,7 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.model.architectures import require_single
 from probe.model.check import certify
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.provenance import manifest
 from probe.study import material, tables
 from probe.study.columns import METHODS, rounded

@@ -12,10 +12,10 @@ import pandas as pd
 from torch import Tensor
 
 from probe.model import ledger
-from probe.model.general import read_whole
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.trace import trace
+from probe.model.weights import read_weights
 from probe.study.columns import rounded
 from probe.study.controls import clearest
 from probe.study.material import Material
@@ -116,7 +116,7 @@ _LEDGER += ["norm", "contribution", "total", "closing"]
 def _average(model: Model, result: WordResult, pair: PairResult) -> Mapping[str, Tensor]:
     """What every component writes halfway between the two senses, on the fit part."""
     fit = [result.part(FIT, sense) for sense in pair.senses]
-    return ledger.average(read_whole(model), result.states, *fit, depth=pair.axis.depth)
+    return ledger.average(read_weights(model), result.states, *fit, depth=pair.axis.depth)
 
 
 def _ledger(

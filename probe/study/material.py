@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.model.tokens import Placed, Tokens, find_word, in_order, positions_of_span, tokenize
 from probe.model.trace import target_states
 from probe.text import splits

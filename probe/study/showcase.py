@@ -14,11 +14,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.model.general import read_whole
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import Placed, Tokens, positions_of_span, tokenize
 from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
 from probe.patching.swaps import swap_heads
 from probe.stats import axes
 from probe.stats.axes import Axis
@@ -97,7 +97,7 @@ def _pair_with(result: WordResult, sense: str, other: str) -> PairResult:
 
 def later_words_matter(model: Model, whole: Trace, target: int) -> float:
     """The largest change of any head's ΔE at `target` when every later token is removed, relative to the largest ΔE."""
-    w_o = torch.stack([block.w_o for block in whole.whole.blocks]).cpu()  # layer head d_head d_model
+    w_o = torch.stack([block.w_o for block in whole.weights.blocks]).cpu()  # layer head d_head d_model
     alone_tokens = (
         whole.tokens if model.config.causal else tokenize(model, whole.tokens.text[: whole.tokens.spans[target][1]])
     )
@@ -160,7 +160,7 @@ def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
 
 def _through(model: Model, text: Placed, donor: Tensor, cost: Tensor) -> str:
     """The heads that cost most when each alone has the donor's z, in words; `cost`: the direction in which that is measured."""
-    moved = swap_heads(read_whole(model), [text], donor, cost[None])[0, ..., 0].double()
+    moved = swap_heads(read_weights(model), [text], donor, cost[None])[0, ..., 0].double()
     heads = [(float(cost), f"L{layer}H{head}") for layer, row in enumerate(moved) for head, cost in enumerate(row)]
     leading = sorted((one for one in heads if one[0] >= WORTH_NAMING), reverse=True)[:LEADERS]
     return listed([f"{name} ({percent(cost)})" for cost, name in leading]) or "no head by itself"

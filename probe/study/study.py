@@ -14,8 +14,10 @@ import pandas as pd
 from probe.errors import InputError
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
-from probe.model.load import Model, Origin, untrained
+from probe.model.load import untrained
+from probe.model.model import Model
 from probe.model.tokens import is_one_token
+from probe.provenance import Origin
 from probe.study import cost, examples, showcase, tables
 from probe.study.controls import measure_controls
 from probe.study.cost import Plan

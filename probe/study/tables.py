@@ -13,8 +13,8 @@ import pandas as pd
 
 from probe.model import ledger
 from probe.model.check import Certificate
-from probe.model.general import read_whole
-from probe.model.load import Model
+from probe.model.model import Model
+from probe.model.weights import read_weights
 from probe.stats import axes, permutation, resampling
 from probe.study.columns import HEADS, KEYS, by_head, key_of, rounded, sense_pairs_of, with_key
 from probe.study.controls import Controls
@@ -129,7 +129,7 @@ def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     rows = []
     for result, pair in sense_pairs_of(results):
         a, b = (result.part(REPORT, sense) for sense in pair.senses)
-        found = ledger.shares(read_whole(model), result.states, pair.axis, a, b)
+        found = ledger.shares(read_weights(model), result.states, pair.axis, a, b)
         rows += [key_of(result, pair) | asdict(share) for share in found]
     return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
 

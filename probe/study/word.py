@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from scipy.stats import false_discovery_control
 
-from probe.model.general import General, read_whole
-from probe.model.load import Model
+from probe.model import ledger
+from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.replay import Weights
 from probe.model.tokens import Placed, Tokens
 from probe.model.trace import target_states
+from probe.model.weights import Weights, read_weights
 from probe.patching import effects
 from probe.patching.effects import Effects, Pairs
 from probe.patching.routes import Routes, measure_routes
@@ -122,7 +122,7 @@ class WordResult:
 
 def study_word(model: Model, material: Material, options: Options) -> WordResult:
     """Fit on the fit part, order heads on the select part, measure on the report part; see the module's docstring."""
-    word, weights = observe_word(model, material, options), read_whole(model)
+    word, weights = observe_word(model, material, options), read_weights(model)
     passed = [pair for pair in word.pairs if pair.gate_p < GATE]
     swapped = _swapped(weights, word, passed, options)
     pairs = tuple(swapped.get(pair.senses, pair) for pair in word.pairs)
@@ -141,7 +141,7 @@ def observe_word(model: Model, material: Material, options: Options) -> WordResu
     states = replace(states, q=unread, k=unread, v=unread)
     depth, by_depth = _choose_depth(material, split, rows, states, options.seed)
     word = WordResult(material, split, states, tuple(rows), depth, by_depth, model.config.causal)
-    return replace(word, pairs=tuple(_corrected_gate(_gated(read_whole(model), word, options))))
+    return replace(word, pairs=tuple(_corrected_gate(_gated(read_weights(model), word, options))))
 
 
 def _choose_depth(
@@ -154,9 +154,9 @@ def _choose_depth(
     return axes.choose_depth(states.resid[fit], labels, groups, seed=seed)
 
 
-def _gated(weights: Weights | General, word: WordResult, options: Options) -> list[PairResult]:
+def _gated(weights: Weights, word: WordResult, options: Options) -> list[PairResult]:
     """Axis, gate and held-out separation of every pair of senses."""
-    writes = axes.write_coordinates(word.states.z, weights)
+    writes = ledger.write_coordinates(word.states.z, weights)
     found = []
     for pair in axes.sense_pairs([sentence.sense for sentence in word.sentences]):
         fit_a, fit_b = (word.resid[word.part(FIT, sense)] for sense in pair)
@@ -189,7 +189,7 @@ def _sample(word: WordResult, part: str, pair: tuple[str, str]) -> permutation.S
 
 
 def _swapped(
-    weights: Weights | General, word: WordResult, passed: Sequence[PairResult], options: Options
+    weights: Weights, word: WordResult, passed: Sequence[PairResult], options: Options
 ) -> dict[tuple[str, str], PairResult]:
     """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
     studies = [(pair.axis, pair.pairs) for pair in passed]
@@ -205,7 +205,7 @@ def _swapped(
     family = corrected_tests(
         [pair.separation for pair in passed],
         [(effect.net, by_pair) for effect, by_pair in zip(measured, alone, strict=True)],
-        [pair.pairs for pair in passed],
+        [pair.pairs.cues for pair in passed],
         permutations=options.permutations,
         seed=options.seed,
     )
@@ -215,7 +215,7 @@ def _swapped(
     }
 
 
-def _curves(weights: Weights | General, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
+def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
     """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too
     small).
     """

@@ -15,19 +15,17 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from probe.model import replay
-from probe.model.general import General, read_whole
-from probe.model.load import Model
+from probe.model import ledger
+from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
+from probe.model.weights import Weights, read_weights
 from probe.stats import axes as senses
 from probe.stats.axes import Axis
 from probe.study.material import Material, prepare_usable
 from probe.sweep.deal import DONOR, Record, sentence_of
 from probe.text import splits
 from probe.text.splits import FIT, MIN_PER_SENSE
-
-Weights = replay.Weights | General
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +121,7 @@ def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, 
 
     None where fewer than two senses are left that fit the model.
     """
-    weights = read_whole(model)
+    weights = read_weights(model)
     fit, donors = (
         _read(model, [r for r in records if r["part"] == part and r["sense"] in usable]) for part in (FIT, DONOR)
     )
@@ -189,12 +187,12 @@ def _own(weights: Weights, z: Tensor, labels: Sequence[str], pair: tuple[str, st
     and at the unit vectors.
     """
     rows = _rows_of(labels, pair)
-    a, b = (senses.write_coordinates(z[chosen], weights) for chosen in rows)  # layer head n d_head
+    a, b = (ledger.write_coordinates(z[chosen], weights) for chosen in rows)  # layer head n d_head
     size = a.shape[-1]
     probes = torch.cat([a.new_zeros(1, size), torch.eye(size, dtype=a.dtype)]).expand(*a.shape[:2], -1, -1)
     scores = senses.own_direction_scores(a, b, probes)  # layer head 1 + d_head
     direction = scores[..., 1:] - scores[..., :1]
-    along = (direction.unsqueeze(-2) @ senses.write_basis(weights)).squeeze(
+    along = (direction.unsqueeze(-2) @ ledger.write_basis(weights)).squeeze(
         -2
     )  # layer head d_head: score = z · along + constant
     means = [(z[chosen].double().mean(0) * along).sum(-1) for chosen in rows]

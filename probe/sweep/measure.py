@@ -16,12 +16,12 @@ import pyarrow
 import torch
 from torch import Tensor
 
-from probe.model.general import read_whole
-from probe.model.load import Model
+from probe.model import ledger
+from probe.model.model import Model
+from probe.model.weights import Weights, read_weights
 from probe.patching import swaps as patching
-from probe.stats import axes as senses
 from probe.sweep.deal import Record, sentence_of
-from probe.sweep.fit import Reading, Weights, WordAxes, read_words
+from probe.sweep.fit import Reading, WordAxes, read_words
 from probe.text.splits import FIT, REPORT
 
 SPARE = "in the fit part, beyond the sentences that are fitted on"
@@ -38,7 +38,7 @@ def measure(
 
     `fitted`: by word and sense, the largest draw that was fitted on.
     """
-    weights = read_whole(model)
+    weights = read_weights(model)
     outcome = {record["sentence"]: _before(record, axes, fitted) for record in records}
     chosen = [record for record in records if outcome[record["sentence"]] == (REPORT, None)]
     readings, reasons = read_words(model, chosen)
@@ -129,7 +129,7 @@ def _observed(weights: Weights, reading: Reading, axes: WordAxes, how: tuple[Ten
     z, w_o = states.z.double(), torch.stack([block.w_o for block in weights.blocks]).cpu().double()
     toward = torch.einsum("lhed,pd->plhe", w_o, axes.directions)  # pair layer head d_head
     turned = sign[:, None, None]
-    norm = senses.write_coordinates(states.z, weights).norm(dim=-1).permute(2, 0, 1)
+    norm = ledger.write_coordinates(states.z, weights).norm(dim=-1).permute(2, 0, 1)
     looks = states.attention_to(reading.material.cues)
     return {
         "attention_cue": looks["cue"],

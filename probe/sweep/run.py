@@ -25,7 +25,8 @@ import probe
 from probe.errors import InputError, ProbeError
 from probe.model.architectures import require_single
 from probe.model.check import certify
-from probe.model.load import Model, load
+from probe.model.load import load
+from probe.model.model import Model
 from probe.provenance import content_key, manifest
 from probe.sweep import shards, work
 from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from probe.errors import InputError, ModelError
-from probe.model.load import Model, load
+from probe.model.load import load
+from probe.model.model import Model
 from probe.provenance import content_key
 from probe.sweep import shards
 from probe.sweep.deal import Options, Record, read_rows, require_index, usable_senses

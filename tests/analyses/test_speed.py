@@ -11,8 +11,8 @@ import pytest
 import timing
 import torch
 
-from probe.model.replay import read_weights
 from probe.model.trace import target_states
+from probe.model.weights import read_weights
 from probe.patching import swaps
 
 SCRIPT = Path(__file__).parents[2] / "analyses" / "speed.py"

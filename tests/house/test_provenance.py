@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import probe
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.provenance import content_key, manifest, sha256_of_bytes, write_atomically
 
 

@@ -6,7 +6,20 @@ from pathlib import Path
 import pytest
 
 PROBE = Path(__file__).parents[2] / "probe"
-ROOMS = ("errors", "provenance", "text", "stats", "model", "patching", "study", "charts", "sweep", "pages", "cli", "__main__")
+ROOMS = (
+    "errors",
+    "provenance",
+    "text",
+    "stats",
+    "model",
+    "patching",
+    "study",
+    "charts",
+    "sweep",
+    "pages",
+    "cli",
+    "__main__",
+)
 FILES = {".".join(path.relative_to(PROBE).with_suffix("").parts): path for path in PROBE.rglob("*.py")}
 MODULES = {name.removesuffix(".__init__"): path for name, path in FILES.items() if name != "__init__"}
 HEAVY = {"charts": ("torch", "transformers", "transformer_lens"), "text": ("torch",)}

@@ -9,12 +9,14 @@ from handmade import ODD, random_model
 from torch.nn import functional
 
 from probe.errors import CrossCheckError, InputError
-from probe.model import attention, check, replay
-from probe.model.check import DEFAULT_TEXTS, QUANTITIES, Certificate, Row, certify
-from probe.model.trace import HOOKS
+from probe.model import attention, check, hooks
+from probe.model.architectures import FAMILIES
+from probe.model.check import DEFAULT_TEXTS, Certificate, Row, certify
+from probe.model.weights import read_stacks
 
 LAYERS, HEADS, D_MODEL = ODD["n_layer"], ODD["n_head"], ODD["n_embd"]
 D_HEAD = D_MODEL // HEADS
+HOOKS = FAMILIES["gpt2"].attentions[0].hooks
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
@@ -45,10 +47,12 @@ def test_a_sound_model_passes(dtype, tied, seed):
 
 def test_there_is_a_row_for_every_layer_and_quantity_in_the_order_of_the_computation(model):
     rows = [(row.layer, row.quantity) for row in certify(model).rows]
-    expected = [(layer, name) for layer in range(LAYERS) for name in QUANTITIES]
+    within = check.formulas_of(FAMILIES["gpt2"].attentions[0], model.config)
+    quantities = ["resid_pre", *within, "mlp_out", "resid_post"]
+    expected = [(layer, name) for layer in range(LAYERS) for name in quantities]
     assert rows == [*expected, (None, "logits"), (None, "logits, Hugging Face")]
     wanted = {"x", "q", "k", "v", "scores", "pattern", "z", "delta_e", "attn_out", "resid_mid", "resid_post"}
-    assert wanted <= set(QUANTITIES)
+    assert wanted <= set(quantities)
 
 
 # --- faults in the raw weights ---------------------------------------------------------------------------------------
@@ -248,16 +252,14 @@ def test_a_wrong_formula_is_named(monkeypatch, dtype, formula, wrong, expected):
 
 
 def test_heads_cut_apart_the_wrong_way_are_named(monkeypatch, model):
-    true = replay.read_weights
-
-    def interleaved(given):
-        weights = true(given)
+    def interleaved(raw, config):
+        weights = read_stacks(raw, config)[""]
         block = weights.blocks[1]
         cut = block.w_q.transpose(0, 1).flatten(1).unflatten(1, (D_HEAD, HEADS)).permute(2, 0, 1)
         blocks = (weights.blocks[0], replace(block, w_q=cut), *weights.blocks[2:])
-        return replace(weights, blocks=blocks)
+        return {"": replace(weights, blocks=blocks)}
 
-    monkeypatch.setattr(replay, "read_weights", interleaved)
+    monkeypatch.setattr(hooks, "read_stacks", interleaved)
     assert first_failure(certify(model)) == (1, "q")
 
 

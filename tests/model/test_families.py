@@ -15,7 +15,8 @@ from probe.model import attention as formulas
 from probe.model import ends, forward, trust
 from probe.model.architectures import FAMILIES, Attention
 from probe.model.check import DEFAULT_TEXTS, Certificate, certify
-from probe.model.load import Model, load
+from probe.model.load import load
+from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import tokenize
 from probe.model.trace import trace

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from probe.model.ends import sinusoids
 from torch.nn import functional
 
 from probe.model import attention
-from probe.model.ends import sinusoids
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 

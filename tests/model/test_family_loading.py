@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import probe
 from probe.cli import app
-from probe.model import replay
 from probe.model.architectures import FAMILIES
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.model.tokens import find_word, positions_of_span, tokenize
 from probe.model.trace import target_states, trace_target
+from probe.model.weights import read_weights
 from probe.text.sentences import Corpus
 
 WEIGHTS = "model.safetensors"
@@ -347,7 +347,7 @@ def corpus() -> Corpus:
 
 UNDONE: list[tuple[str, Callable[[Model], object]]] = [
     ("a count of parameters", probe.count_parameters),
-    ("a whole forward from raw weights", replay.read_weights),
+    ("a whole forward from raw weights", read_weights),
     ("the trace of one position", lambda model: trace_target(model, tokenize(model, "A bank"), 1)),
 ]
 WORKS = {

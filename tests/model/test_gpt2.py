@@ -13,8 +13,8 @@ from huggingface_hub import try_to_load_from_cache
 from planted import planted_model
 
 import probe
-from probe.model.replay import unembed
 from probe.model.trace import trace
+from probe.model.weights import unembed
 
 CACHED = isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)
 needs_gpt2 = pytest.mark.skipif(not CACHED, reason="the weights of GPT-2 small are not in the local hub cache")

@@ -6,8 +6,7 @@ from families import family_model
 from handmade import random_model
 
 from probe.errors import InputError
-from probe.model.pairs import PairTrace
-from probe.model.records import Trace
+from probe.model.records import PairTrace, Trace
 from probe.model.trace import trace
 
 TEXT, TARGET = "The mole dug under the bank", "A red apple"

@@ -5,8 +5,8 @@ import torch
 from handmade import ODD, random_model, tokens_of
 
 from probe.model import ledger
-from probe.model.replay import read_weights
 from probe.model.trace import target_states
+from probe.model.weights import read_weights
 from probe.stats import axes
 
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]

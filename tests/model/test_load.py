@@ -22,7 +22,7 @@ import probe
 from probe.model.bridge import check_hooks
 from probe.model.check import certify
 from probe.model.checkpoint import INDEX, SINGLE
-from probe.model.load import Model
+from probe.model.model import Model
 
 WEIGHT = "transformer.h.1.attn.c_attn.weight"
 

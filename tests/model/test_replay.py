@@ -6,8 +6,9 @@ from checkpoints import SENTENCES
 from handmade import ODD, make_random, random_model
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
-from probe.model import replay
+from probe.model import forward
 from probe.model.tokens import tokenize
+from probe.model.weights import read_weights
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 STEPS = ("resid_pre", "x", "q", "k", "v", "scores", "pattern", "z", "delta_e", "attn_out", "resid_mid", "mlp_out")
@@ -20,7 +21,7 @@ def double():
 
 @pytest.fixture(scope="module")
 def weights(double):
-    return replay.read_weights(double)
+    return read_weights(double)
 
 
 def ids_of(model, text=SENTENCES[0]):
@@ -28,7 +29,7 @@ def ids_of(model, text=SENTENCES[0]):
 
 
 def steps_of(weights, ids, dtype=torch.float64):
-    return list(replay.run(weights, ids, dtype))
+    return list(forward.run(weights, ids, dtype))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -40,18 +41,18 @@ def test_everything_equals_hugging_face(tmp_path, tied):
     assert tokenize(model, SENTENCES[0]).ids == tuple(encoded)
     with torch.no_grad():
         theirs = plain(torch.tensor([encoded]), output_hidden_states=True, output_attentions=True)
-    weights = replay.read_weights(model)
+    weights = read_weights(model)
     ours = steps_of(weights, torch.tensor(encoded))
     for layer, step in enumerate(ours):
         torch.testing.assert_close(step["resid_pre"], theirs.hidden_states[layer][0], **EXACT)
         torch.testing.assert_close(step["pattern"], theirs.attentions[layer][0], **EXACT)
-    logits = replay.unembed(weights, ours[-1]["resid_post"])
+    logits = forward.unembed(weights, ours[-1]["resid_post"])
     torch.testing.assert_close(logits, theirs.logits[0], **EXACT)
     assert model.tokenizer.decode(logits.argmax(-1)) == model.tokenizer.decode(theirs.logits[0].argmax(-1))
 
 
 def test_the_untied_unembedding_is_another_matrix():
-    tied, untied = (replay.read_weights(random_model(torch.float64, tied=tied)) for tied in (True, False))
+    tied, untied = (read_weights(random_model(torch.float64, tied=tied)) for tied in (True, False))
     assert tied.unembed is tied.wte
     assert not torch.equal(untied.unembed, untied.wte)
 
@@ -66,7 +67,7 @@ def test_weights_are_views_of_the_models_own(double, weights):
 def test_parts_sum_to_the_whole(weights, double):
     steps = steps_of(weights, ids_of(double))
     for layer, (step, block) in enumerate(zip(steps, weights.blocks, strict=True)):
-        torch.testing.assert_close(replay.merge_heads(block, step["z"]), step["delta_e"].sum(0) + block.b_o, **EXACT)
+        torch.testing.assert_close(forward.merge_heads(block, step["z"]), step["delta_e"].sum(0) + block.b_o, **EXACT)
         torch.testing.assert_close(step["resid_mid"], step["resid_pre"] + step["attn_out"], **EXACT)
         torch.testing.assert_close(step["resid_post"], step["resid_mid"] + step["mlp_out"], **EXACT)
         following = steps[layer + 1]["resid_pre"] if layer + 1 < len(steps) else step["resid_post"]

@@ -11,9 +11,9 @@ from transformers import GPT2LMHeadModel
 
 from probe.errors import InputError
 from probe.model.load import load
-from probe.model.replay import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import HOOKS, run_hooked, target_states, trace, trace_target
+from probe.model.weights import read_weights
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 TEXT = SENTENCES[0]

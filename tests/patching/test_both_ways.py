@@ -27,10 +27,11 @@ from handmade import (
 from scipy.stats import kstest
 
 import probe
-from probe.model.general import read_whole
+from probe.model import ledger
 from probe.model.load import untrained
 from probe.model.trace import target_states
-from probe.stats import axes, permutation
+from probe.model.weights import read_weights
+from probe.stats import permutation
 from probe.stats.separation import measure_separation
 from probe.study.material import prepare
 from probe.study.word import Options, study_word
@@ -125,7 +126,7 @@ def writes_of_an_encoder_without_the_head():
         model = probe.load(make_handmade_encoder(Path(folder) / "none", [], seed=4))
     material = prepare(model, corpus_of(SENTENCES), WORD)
     states = target_states(model, material.tokens, material.targets)
-    return axes.write_coordinates(states.z, read_whole(model))
+    return ledger.write_coordinates(states.z, read_weights(model))
 
 
 @cache

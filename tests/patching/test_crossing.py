@@ -9,8 +9,7 @@ from families import PAIRED, family_model
 import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.model import hooks as hooked
-from probe.model.pairs import target_tokens
-from probe.model.tokens import tokenize
+from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
 from probe.patching.cross import directions, first_token, toward
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from handmade import ODD, make_sentences, random_model, tokens_of, without
 
-from probe.model import replay
 from probe.model.trace import target_states
+from probe.model.weights import read_weights
 from probe.patching import effects
 from probe.patching.effects import ALIGNED, DRAWN, Effects, Pairs
 from probe.stats import axes as senses
@@ -131,7 +131,7 @@ def setting():
 def measured(setting, depth, *pairs):
     model, ids, states, axes = setting
     studies = [(axes[depth], chosen) for chosen in pairs or (PAIRS,)]
-    return effects.measure(replay.read_weights(model), ids, states, studies)
+    return effects.measure(read_weights(model), ids, states, studies)
 
 
 def coordinate_after(setting, depth, *, recipient, donor, head):
@@ -175,7 +175,7 @@ def test_effects_equal_whole_forwards(setting, depth):
 def test_the_direct_effect_is_the_difference_of_the_writes(setting):
     [effect] = measured(setting, 2)
     model, _, states, axes = setting
-    for layer, block in enumerate(replay.read_weights(model).blocks[:2]):
+    for layer, block in enumerate(read_weights(model).blocks[:2]):
         for head in range(HEADS):
             writes = axes[2].effect(states.z[:, layer, head] @ block.w_o[head])
             np.testing.assert_allclose(effect.direct[:, layer, head], writes[list(A)] - writes[list(B)], atol=1e-12)

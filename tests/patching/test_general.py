@@ -1,24 +1,20 @@
-"""The general engine: swaps, states and ledger of families beside GPT-2, against whole hooked forwards and against the fast engine."""
+"""Swaps, states and ledger of every family with one stack, against whole hooked forwards."""
 
 import pytest
 import torch
-from families import PAIRED, family_model
-from handmade import ODD, random_model
+from families import PAIRED, SINGLE, family_model
 
 from probe.errors import UnsupportedModel
-from probe.model import general, ledger
+from probe.model import forward, ledger
 from probe.model import hooks as hooked
 from probe.model.architectures import FAMILIES
-from probe.model.general import read_general, read_whole
 from probe.model.load import untrained
-from probe.model.replay import read_weights
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
 from probe.patching import swaps
-from probe.patching.routes import mixed_z
 from probe.stats import axes
 
-SINGLE = ("bert", "roberta", "gpt_neox", "llama", "qwen2")
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 ROUNDED = 1e-6  # where a family's own code takes norms and softmax in float32 whatever its type, no two orders of sums agree better
 
@@ -55,39 +51,14 @@ def random_z(model, rows, seed=1):
     return torch.randn(rows, c.n_layers, c.n_heads, c.d_head, generator=generator, dtype=model.dtype)
 
 
-# --- against the fast engine -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", BOUND)
-def test_it_agrees_with_the_fast_engine_on_gpt2(dtype):
-    model = random_model(dtype)
-    fast, slow = read_weights(model), read_general(model)
-    texts, donors = placed(model), random_z(model, len(TEXTS))
-    every_direction = torch.eye(ODD["n_embd"], dtype=dtype)
-    sets = torch.rand(40, ODD["n_layer"], ODD["n_head"], generator=torch.Generator().manual_seed(0)) < 0.5
-    for one, other in (
-        (swaps.swap_heads(weights, texts, donors, every_direction) for weights in (fast, slow)),
-        (swaps.swap_sets(weights, texts, donors, sets, every_direction) for weights in (fast, slow)),
-        (swaps.target_z(weights, texts, 3) for weights in (fast, slow)),
-        (mixed_z(weights, texts, texts[::-1], 3) for weights, texts in ((fast, cut(texts)), (slow, cut(texts)))),
-    ):
-        assert one.abs().max() > 0.1
-        assert (one - other).abs().max() <= BOUND[dtype] * one.abs().max()
-
-
-def cut(texts):
-    """Equally long beginnings, read at their last token."""
-    return [Placed(text.ids[:3], 2) for text in texts]
-
-
 def test_many_sets_are_run_in_parts(monkeypatch):
     model = family_model("bert")
     texts, donors = placed(model), random_z(model, len(TEXTS))
     sets = torch.rand(9, 2, 4, generator=torch.Generator().manual_seed(0)) < 0.5
     direction = torch.ones(1, model.config.d_model)
-    whole = swaps.swap_sets(read_whole(model), texts, donors, sets, direction)
+    whole = swaps.swap_sets(read_weights(model), texts, donors, sets, direction)
     monkeypatch.setattr(swaps, "SETS", 4)
-    torch.testing.assert_close(swaps.swap_sets(read_whole(model), texts, donors, sets, direction), whole)
+    torch.testing.assert_close(swaps.swap_sets(read_weights(model), texts, donors, sets, direction), whole)
 
 
 # --- against whole hooked forwards -----------------------------------------------------------------------------------
@@ -119,7 +90,7 @@ def run_plainly(model, text, swap):
 def test_every_swap_equals_a_whole_hooked_forward(family, dtype):
     model = family_model(family, dtype)
     texts, donors = placed(model), random_z(model, len(TEXTS))
-    moved = swaps.swap_heads(read_whole(model), texts, donors, torch.eye(model.config.d_model, dtype=dtype))
+    moved = swaps.swap_heads(read_weights(model), texts, donors, torch.eye(model.config.d_model, dtype=dtype))
     for row in (0, 2, 3):
         base = run_plainly(model, texts[row], None)
         for layer in range(model.config.n_layers):
@@ -137,7 +108,7 @@ def test_an_encoder_reads_what_comes_after_the_word_and_a_decoder_does_not():
         model = family_model(family)
         whole, short = placed(model), [Placed(text.ids[: text.at + 1], text.at) for text in placed(model)]
         donors, direction = random_z(model, len(TEXTS)), torch.ones(1, model.config.d_model)
-        found = [swaps.swap_heads(read_whole(model), texts, donors, direction) for texts in (whole, short)]
+        found = [swaps.swap_heads(read_weights(model), texts, donors, direction) for texts in (whole, short)]
         assert (not torch.equal(*found)) == differs
 
 
@@ -208,7 +179,7 @@ def test_the_ledger_closes(family, depth, dtype):
 def test_shares_and_contributions_add_up(family):
     model = family_model(family, torch.float64)
     tokens, at = read_before_the_end(model)
-    weights, states = read_whole(model), target_states(model, tokens, at)
+    weights, states = read_weights(model), target_states(model, tokens, at)
     axis = axes.fit_axis(states.resid[list(A), 2], states.resid[list(B), 2], ("a", "b"), 2)
     shares = ledger.shares(weights, states, axis, A, B)
     assert sum(share.share for share in shares) == pytest.approx(1, abs=1e-9)
@@ -243,7 +214,7 @@ def test_an_encoders_sources_stand_on_both_sides_of_the_word():
 def test_an_encoder_decoder_is_refused_in_one_sentence(family):
     model = family_model(family)
     with pytest.raises(UnsupportedModel) as caught:
-        read_whole(model)
+        read_weights(model)
     assert str(caught.value) == (
         f"Cannot do the reading of a word with a {FAMILIES[family].name} model: a word is read in one stack of blocks, and it has an "
         "encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a source and a "
@@ -261,5 +232,6 @@ def test_an_untrained_twin_has_other_weights_of_the_same_shape(family):
     assert any(not torch.equal(twin.weights[name], tensor) for name, tensor in model.weights.items())
     tokens, at = read_before_the_end(model)
     states = target_states(twin, tokens, at)
-    shown = general.run(read_whole(twin), torch.tensor([tokens[0].ids]), 2)[-1]["z"][0, :, at[0]]
+    *_, last = forward.run(read_weights(twin), torch.tensor([tokens[0].ids]), torch.float32)
+    shown = last["z"][0, :, at[0]]
     torch.testing.assert_close(states.z[0, -1], shown, rtol=0, atol=1e-5)

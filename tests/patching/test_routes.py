@@ -5,8 +5,8 @@ import pytest
 import torch
 from handmade import HEADS, LAYERS, WORD, corpus_of, make_sentences, random_model, resolver_model
 
-from probe.model import replay
-from probe.model.replay import read_weights
+from probe.model import forward
+from probe.model.weights import read_weights
 from probe.patching import routes, swaps
 from probe.patching.effects import Effects
 from probe.study.material import prepare
@@ -84,7 +84,7 @@ def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
     if same:
         torch.testing.assert_close(found, swaps.target_z(weights, looking, depth), rtol=0, atol=1e-12)
     for row, (one, other) in enumerate(zip(looking, carrying, strict=True)):
-        steps = [list(replay.run(weights, torch.tensor(ids), torch.float64)) for ids in (one, other)]
+        steps = [list(forward.run(weights, torch.tensor(ids), torch.float64)) for ids in (one, other)]
         for layer, (mine, theirs) in enumerate(zip(*steps, strict=True)):
             expected = torch.einsum("hk,hkd->hd", mine["pattern"][:, -1], theirs["v"])
             torch.testing.assert_close(found[row, layer], expected, rtol=0, atol=1e-12)

@@ -8,7 +8,8 @@ import torch
 from handmade import ODD, random_model
 from test_swaps import TARGETS, random_rows, random_z, run_plainly, up_to_target
 
-from probe.model import replay
+from probe.model import forward
+from probe.model.weights import read_weights
 from probe.patching import sets
 from probe.patching import swaps as patching
 from probe.patching.effects import ALIGNED, Pairs
@@ -28,7 +29,7 @@ def test_every_set_equals_a_whole_forward_with_many_heads_replaced():
     rows, donors, kept = random_rows(model), random_z(model, LAYERS), drawn_masks(5)
     kept[0], kept[1] = True, False
     moved = patching.swap_sets(
-        replay.read_weights(model), up_to_target(rows), donors, torch.from_numpy(kept), torch.eye(D_MODEL)
+        read_weights(model), up_to_target(rows), donors, torch.from_numpy(kept), torch.eye(D_MODEL)
     )
     assert moved.shape == (len(rows), len(kept), D_MODEL)
     for number, (row, target) in enumerate(zip(rows, TARGETS, strict=True)):
@@ -43,7 +44,7 @@ def test_every_set_equals_a_whole_forward_with_many_heads_replaced():
 
 def test_all_but_one_is_the_swap_of_that_one():
     model = random_model(torch.float64)
-    weights, rows, donors = replay.read_weights(model), up_to_target(random_rows(model)), random_z(model, LAYERS)
+    weights, rows, donors = read_weights(model), up_to_target(random_rows(model)), random_z(model, LAYERS)
     singles = np.eye(len(ALL), dtype=bool).reshape(-1, LAYERS, HEADS)
     by_set = patching.swap_sets(weights, rows, donors, torch.from_numpy(~singles), torch.eye(D_MODEL))
     by_head = patching.swap_heads(weights, rows, donors, torch.eye(D_MODEL))
@@ -60,8 +61,8 @@ def setting():
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)
     ids[:, -1] = 7
-    weights, rows = replay.read_weights(model), ids.tolist()
-    z, [*_, last] = patching.target_z(weights, rows, LAYERS), replay.run(weights, ids, torch.float64)
+    weights, rows = read_weights(model), ids.tolist()
+    z, [*_, last] = patching.target_z(weights, rows, LAYERS), forward.run(weights, ids, torch.float64)
     resid = last["resid_post"][:, -1]
     axis = fit_axis(resid[:5], resid[5:], ("a", "b"), LAYERS)
     a, b = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9)

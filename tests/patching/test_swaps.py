@@ -5,9 +5,11 @@ import torch
 from checkpoints import make_checkpoint
 from handmade import ODD, random_model, tokens_of
 
-from probe.model import replay
+from probe.model import forward
 from probe.model.load import load
 from probe.model.trace import target_states
+from probe.model.weights import read_weights
+from probe.patching import engine
 from probe.patching import swaps as patching
 
 LAYERS, HEADS, D_MODEL = ODD["n_layer"], ODD["n_head"], ODD["n_embd"]
@@ -65,7 +67,7 @@ def test_every_swap_equals_a_whole_forward(dtype, depth):
     model = random_model(dtype)
     rows, donors = random_rows(model), random_z(model, depth)
     every_direction = torch.eye(D_MODEL, dtype=dtype)
-    moved = patching.swap_heads(replay.read_weights(model), up_to_target(rows), donors, every_direction)
+    moved = patching.swap_heads(read_weights(model), up_to_target(rows), donors, every_direction)
     assert moved.shape == (len(rows), depth, HEADS, D_MODEL)
     for number, (row, target) in enumerate(zip(rows, TARGETS, strict=True)):
         base = run_plainly(model, row, target, depth, {})
@@ -80,7 +82,7 @@ def test_every_swap_equals_a_whole_forward(dtype, depth):
 @pytest.mark.parametrize("dtype", BOUND)
 def test_a_donor_that_is_the_sentence_itself_changes_nothing(dtype):
     model = random_model(dtype)
-    weights, rows = replay.read_weights(model), up_to_target(random_rows(model))
+    weights, rows = read_weights(model), up_to_target(random_rows(model))
     own = patching.target_z(weights, rows, LAYERS)
     moved = patching.swap_heads(weights, rows, own, torch.eye(D_MODEL))
     scale = max(run_plainly(model, row, len(row) - 1, LAYERS, {}).abs().max() for row in rows)
@@ -91,13 +93,13 @@ def test_the_engines_z_is_the_hooked_z():
     model = random_model(torch.float64)
     rows = random_rows(model)
     hooked = target_states(model, [tokens_of(row) for row in rows], TARGETS).z
-    own = patching.target_z(replay.read_weights(model), up_to_target(rows), LAYERS)
+    own = patching.target_z(read_weights(model), up_to_target(rows), LAYERS)
     torch.testing.assert_close(own, hooked, rtol=0, atol=1e-12)
 
 
 def test_batches_are_their_rows_in_the_order_given(monkeypatch):
     model = random_model(torch.float64)
-    weights, rows, donors = replay.read_weights(model), up_to_target(random_rows(model)), random_z(model, LAYERS)
+    weights, rows, donors = read_weights(model), up_to_target(random_rows(model)), random_z(model, LAYERS)
     directions = torch.eye(D_MODEL)[:3]
     together = patching.swap_heads(weights, rows, donors, directions)
     for number, row in enumerate(rows):
@@ -110,7 +112,7 @@ def test_batches_are_their_rows_in_the_order_given(monkeypatch):
 
 def test_effects_are_linear_in_the_direction():
     model = random_model(torch.float64)
-    weights, rows, donors = replay.read_weights(model), up_to_target(random_rows(model)), random_z(model, 2)
+    weights, rows, donors = read_weights(model), up_to_target(random_rows(model)), random_z(model, 2)
     first, second, both = patching.swap_heads(
         weights, rows, donors, torch.stack([torch.eye(D_MODEL)[0], torch.eye(D_MODEL)[1], torch.full((D_MODEL,), 2.0)])
     ).unbind(-1)
@@ -121,16 +123,16 @@ def test_effects_are_linear_in_the_direction():
 
 def test_a_swap_at_the_last_block_before_the_read_out_is_its_write_and_what_the_mlp_makes_of_it():
     model = random_model(torch.float64)
-    weights, rows, donors = replay.read_weights(model), up_to_target(random_rows(model)), random_z(model, 1)
+    weights, rows, donors = read_weights(model), up_to_target(random_rows(model)), random_z(model, 1)
     moved = patching.swap_heads(weights, rows, donors, torch.eye(D_MODEL))
     block = weights.blocks[0]
     for number, row in enumerate(rows):
-        resid = replay.embed(weights, torch.tensor(row))
-        step = replay.attend(block, resid, weights.epsilon)
-        mid = (resid + replay.merge_heads(block, step["z"]))[-1]
+        resid = forward.embed(weights, torch.tensor(row))
+        step = forward.attend(weights, block, resid)
+        mid = (resid + forward.merge_heads(block, step["z"]))[-1]
         for head in range(HEADS):
             changed = mid + (donors[number, 0, head] - step["z"][head, -1]) @ block.w_o[head]
-            after, before = (part + replay.mlp(block, part, weights.epsilon) for part in (changed, mid))
+            after, before = (forward.mlp(block, part, part, weights.config)["resid_post"] for part in (changed, mid))
             torch.testing.assert_close(moved[number, 0, head], after - before, rtol=0, atol=1e-12)
 
 
@@ -140,7 +142,7 @@ def test_swapping_everything_is_the_donors_run():
     recipient, donor = random_rows(model)[0], random_rows(model, seed=9)[0]
     target = TARGETS[0]
     donor[target] = recipient[target]
-    z = patching.target_z(replay.read_weights(model), [donor[: target + 1]], LAYERS)[0]
+    z = patching.target_z(read_weights(model), [donor[: target + 1]], LAYERS)[0]
     swaps = {(layer, head): z[layer, head] for layer in range(LAYERS) for head in range(HEADS)}
     swapped = run_plainly(model, recipient, target, LAYERS, swaps)
     torch.testing.assert_close(swapped, run_plainly(model, donor, target, LAYERS, {}), rtol=0, atol=1e-12)
@@ -150,13 +152,13 @@ def test_swapping_everything_is_the_donors_run():
 def test_where_one_head_is_everything_its_swap_is_the_donors_run(tmp_path):
     sizes = {"n_layer": 1, "n_head": 1, "n_embd": 6, "n_inner": 10, "n_positions": 20}
     model = load(make_checkpoint(tmp_path / "one", **sizes), dtype=torch.float64)
-    weights = replay.read_weights(model)
+    weights = read_weights(model)
     pairs = [([3, 50, 7, 9], [8, 1, 90, 9]), ([5, 9], [6, 9])]
     donors = patching.target_z(weights, [donor for _, donor in pairs], 1)
     moved = patching.swap_heads(weights, [recipient for recipient, _ in pairs], donors, torch.eye(6))
     for number, pair in enumerate(pairs):
         before, after = (
-            list(replay.run(weights, torch.tensor(row), torch.float64))[-1]["resid_post"][-1] for row in pair
+            list(forward.run(weights, torch.tensor(row), torch.float64))[-1]["resid_post"][-1] for row in pair
         )
         torch.testing.assert_close(moved[number, 0, 0], after - before, rtol=0, atol=1e-12)
         assert (after - before).abs().max() > 0.1
@@ -166,7 +168,7 @@ def test_where_one_head_is_everything_its_swap_is_the_donors_run(tmp_path):
 def test_pairs_swapped_both_ways_are_two_swaps(dtype, monkeypatch):
     model = random_model(dtype)
     weights, a, b = (
-        replay.read_weights(model),
+        read_weights(model),
         up_to_target(random_rows(model)),
         up_to_target(random_rows(model, seed=2)),
     )
@@ -187,7 +189,7 @@ def test_sets_that_begin_alike_are_one_variant_as_far_as_they_do():
     kept[1, 2, 0] = False  # parts from the unchanged run in the last block only
     kept[2, 0, 1] = kept[3, 0, 1] = False  # alike in the first two blocks
     kept[3, 2, 1] = False
-    tree, variant_of = patching._branches(kept)
+    tree, variant_of = engine.branches(kept)
     assert [len(parent) for parent, _ in tree] == [2, 2, 4]
     assert variant_of[0] == 0 and len(set(variant_of.tolist())) == 4
     for which, mask in enumerate(kept):

@@ -6,8 +6,9 @@ import torch
 from handmade import random_model, tokens_of
 from scipy.stats import norm
 
-from probe.model.replay import read_weights
+from probe.model import ledger
 from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
 from probe.stats import axes, resampling
 
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -185,7 +186,7 @@ def test_coordinates_of_a_write_keep_its_lengths_and_angles():
     rows = [[3, 50, 7, 9], [8, 1, 90, 9], [7, 7, 1, 30]]
     states = target_states(model, [tokens_of(row) for row in rows], [3, 3, 2])
     weights = read_weights(model)
-    coordinates = axes.write_coordinates(states.z, weights)
+    coordinates = ledger.write_coordinates(states.z, weights)
     layers, heads, _, d_head = weights.shape
     assert coordinates.shape == (layers, heads, 3, d_head)
     for layer in range(layers):
@@ -200,7 +201,7 @@ def test_writes_in_coordinates_are_the_traced_ones():
     text, target = "The mole dug a tunnel under the river bank.", 5
     seen = trace(model, text)
     states = target_states(model, [seen.tokens], [target])
-    mine = axes.write_coordinates(states.z, read_weights(model))[1, 2, 0]
+    mine = ledger.write_coordinates(states.z, read_weights(model))[1, 2, 0]
     assert mine.norm().item() == pytest.approx(seen.delta_e(1, 2, target).norm().item())
 
 

@@ -19,9 +19,9 @@ from probe.charts import writes as bars_of
 from probe.errors import CrossCheckError, InputError
 from probe.model import ledger
 from probe.model.load import EMBEDDED_FOLDER, load
-from probe.model.replay import read_weights
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
 from probe.stats import axes
 from probe.study import suppliers
 from probe.study.columns import COLUMNS

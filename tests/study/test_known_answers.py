@@ -23,9 +23,9 @@ from handmade import (
 
 import probe
 from probe.errors import InputError
-from probe.model.replay import read_weights
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
+from probe.model.weights import read_weights
 from probe.patching import effects, swaps
 from probe.stats import resampling
 from probe.study.material import prepare

@@ -12,7 +12,7 @@ import pytest
 from handmade import HEADS, LAYERS, WORD, corpus_of, make_sentences
 from planted import KINDS, planted_model
 
-from probe.model.replay import read_weights
+from probe.model.weights import read_weights
 from probe.patching import sets as head_sets
 from probe.study.head_tables import evidence
 from probe.study.material import prepare

@@ -31,9 +31,9 @@ from probe.errors import InputError
 from probe.model import attention
 from probe.model.architectures import FAMILIES
 from probe.model.hooks import run as run_family
-from probe.model.replay import read_weights
 from probe.model.tokens import positions_of_span
 from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
 from probe.patching import swaps
 from probe.study.material import prepare
 from probe.sweep import shards, work

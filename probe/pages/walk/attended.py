@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from probe.model.check import Certificate, certify, certify_pair
-from probe.model.load import Model, Origin
-from probe.model.pairs import PairTrace, target_tokens, trace_pair
-from probe.model.tokens import positions_of_word
+from probe.model.model import Model
+from probe.model.records import PairTrace
+from probe.model.tokens import positions_of_word, target_tokens
 from probe.model.trace import trace
 from probe.pages.walk import choose
 from probe.pages.walk.attended_frames import AttentionScene, across, carried, frames, lengths, shares, within
 from probe.pages.walk.carried import Block
 from probe.patching import cross
 from probe.patching.cross import first_token
-from probe.provenance import content_key
+from probe.provenance import Origin, content_key
 from probe.stats.numbers import decimal, percent
 
 Head = tuple[int | None, int | None]
@@ -98,7 +98,7 @@ def walk_pair(model: Model, source: str, target: str, *, word: str | None = None
     choose.check_head(model, *head)
     at, token = _asked(model, target, word)
     certificate = certify_pair(model, source, target).require()
-    pair = trace_pair(model, source, target)
+    pair = trace(model, source, target)
     added = None
     if token is not None:
         found = cross.directions(model, pair, cross.toward(model, token))

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from probe.model import attention
 from probe.model.check import Certificate
-from probe.model.load import Model
-from probe.model.pairs import CrossTrace, PairTrace
-from probe.model.records import Trace
+from probe.model.model import Model
+from probe.model.records import CrossTrace, PairTrace, Trace
 from probe.model.tokens import Tokens
 from probe.pages.walk import steps
 from probe.pages.walk.carried import Block, decoded, packed

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.pages.walk import choose, steps, stream
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS, Scene
 

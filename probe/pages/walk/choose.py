@@ -16,7 +16,7 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model import attention
-from probe.model.load import Model
+from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
 from probe.stats.numbers import percent

@@ -9,7 +9,7 @@ import pandas as pd
 from probe.errors import InputError
 from probe.model.architectures import WHOLE
 from probe.model.check import Certificate, certify
-from probe.model.load import Model, Origin
+from probe.model.model import Model
 from probe.model.parameters import Count, count_tensors
 from probe.model.trace import trace
 from probe.pages.walk import choose
@@ -17,7 +17,7 @@ from probe.pages.walk.attended import AttentionWalk, Head, walk_pair, walk_word
 from probe.pages.walk.carried import Block, carried
 from probe.pages.walk.frames import frames
 from probe.pages.walk.scene import Scene
-from probe.provenance import content_key
+from probe.provenance import Origin, content_key
 from probe.study.columns import rounded
 from probe.study.tables import certificate_rows
 

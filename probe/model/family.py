@@ -1,0 +1,131 @@
+"""What a row of the table of architectures says, as records; the hooks of the two usual kinds of block.
+
+The table itself is `probe.model.architectures`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A hook that holds another quantity (`raw`, within its block; empty where there is none) and, in words, what the trace holds instead."""
+
+    raw: str
+    instead: str
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention per layer: its `name` in an encoder-decoder, its place among the hooks, its weights and its mask.
+
+    `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that hold something else.
+    `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind it. `fused` says how a
+    single tensor holds queries, keys and values: all queries, then all keys, then all values, or the three of each head together.
+    """
+
+    name: Literal["", "encoder", "decoder", "cross"]
+    blocks: str
+    hooks: Mapping[str, str]
+    layers: str
+    parts: Mapping[str, tuple[str, str]]
+    causal: bool = False
+    lies: Mapping[str, Repair] = field(default_factory=dict)
+    fused: Literal["", "by role", "by head"] = ""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The config keys of a family: sizes in our words; epsilon, activation and tie with what an absent key means there.
+
+    A key of `must` may be absent; one that is there must be one of its values. The two keys of a pair in `equal` must agree.
+    `d_mlp` is in `sizes`, or `wide` names its key and it is 4 d_model where that is absent. `first` is the first row of the position
+    table that a token uses and `reserved` how many rows the table has beyond the context; a key in place of a number is counted from
+    behind that token's row. `context` is a usual length for positions that have no end.
+    """
+
+    sizes: Mapping[str, str]
+    epsilon: tuple[str, float]
+    activation: tuple[str, str] = ("hidden_act", "gelu")
+    tied: bool = True
+    must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    equal: tuple[tuple[str, str], ...] = ()
+    wide: str = ""
+    first: int | tuple[str, int] = 0
+    reserved: int = 0
+    context: int = 0
+    rotary_share: float = 1.0
+    start: tuple[str, ...] = ("decoder_start_token_id",)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is common to every model of one architecture; `headless` names the classes that have no language-model head.
+
+    `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its norms,
+    all of its norms, or its norms and its softmax. `outside` and `head` are the weights of no layer, by raw name and shape;
+    `unembed` is among them only when it is not the transposed `embed`. `ignored` may be there: no formula reads it.
+    `turned` families hold their matrices input x output, the others output x input. Raw names with "{}" have one tensor per stack.
+    """
+
+    name: str
+    kind: Kind
+    architectures: tuple[str, ...]
+    keys: Keys
+    headless: tuple[str, ...] = ()
+    prefix: str = ""
+    turned: bool = False
+    norm: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
+    norm_first: bool = True
+    gated: bool = False
+    positions: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
+    scaled: bool = True
+    single: Literal["", "variance", "norm", "norm and softmax"] = ""
+    parallel: bool = False
+    special_tokens: bool = True
+    free_heads: bool = False
+    attentions: tuple[Attention, ...] = ()
+    outside: Mapping[str, str] = field(default_factory=dict)
+    head: Mapping[str, str] = field(default_factory=dict)
+    optional: Mapping[str, str] = field(default_factory=dict)
+    embed: str = ""
+    position_table: str = ""
+    type_table: str = ""
+    embedding_norm: str = ""
+    final_norm: str = ""
+    unembed: str = "lm_head"
+    unembed_scaled: bool = False
+    transform: tuple[str, str, str] = ("", "", "")
+    head_bias: str = ""
+    ignored: tuple[str, ...] = ()
+
+
+RECOMPUTED = "scores recomputed from q.k"
+
+
+def _attention_hooks(attn: str) -> dict[str, str]:
+    return {name: f"{attn}.hook_{name}" for name in ("q", "k", "v", "pattern", "z")}
+
+
+def norm_first_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
+    """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
+    streams = {"resid_pre": "hook_resid_pre", "x": f"{norm}.hook_out", "attn_out": "hook_attn_out"}
+    after = {"resid_mid": "hook_resid_mid", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
+    return streams | _attention_hooks(attn) | {"scores": f"{attn}.hook_attn_scores"} | after
+
+
+def norm_last_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
+    """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed."""
+    streams = {"resid_pre": "hook_resid_pre", "x": f"{attn}.q.hook_in", "attn_out": f"{attn}.o.hook_out"}
+    after = {"resid_mid": f"{norm}.hook_out", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
+    return streams | _attention_hooks(attn) | after
+
+
+def norm_last_repairs(attn: str = "attn") -> dict[str, Repair]:
+    return {
+        "scores": Repair(f"{attn}.hook_attn_scores", RECOMPUTED),
+        "resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum"),
+    }

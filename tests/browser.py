@@ -1,5 +1,6 @@
 """Headless Chromium for tests that open a page: what it needs to start, and what a page said, threw and asked for."""
 
+import json
 import os
 from contextlib import contextmanager
 from importlib.resources import files
@@ -39,9 +40,13 @@ class Opened:
 
 
 def serious_findings(page):
-    """What axe-core, vendored by a package for tests, finds serious or critical, in short; the page must bypass its policy."""
+    """What axe-core, vendored by a package for tests, finds serious or critical, in short; the page must bypass its policy.
+
+    axe is asked to spell out violations only: it runs every rule all the same, and describing the thousands of elements that
+    pass would take ten times as long.
+    """
     page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
-    found = page.evaluate("() => axe.run()")["violations"]
+    found = page.evaluate("() => axe.run({resultTypes: ['violations']})")["violations"]
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in {"serious", "critical"}
     ]
@@ -55,6 +60,21 @@ def chromium(sync_api):
         launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         yield launched
         launched.close()
+
+
+@contextmanager
+def sharing(browser):
+    """`opened(path, **options of the context)` that opens a page once per path and options, for tests that only look at it."""
+    with opening(browser) as opened:
+        kept = {}
+
+        def once(path, **options):
+            key = path, json.dumps(options, sort_keys=True)
+            if key not in kept:
+                kept[key] = opened(path, **options)
+            return kept[key]
+
+        yield once
 
 
 @contextmanager

@@ -414,8 +414,8 @@ class TestPage:
         assert page.locator("#next").count() == ALONE[kind]
 
     @pytest.mark.parametrize("width", [320, 390, 1280])
-    def test_nothing_overflows_sideways(self, open_page, page_path, width):
-        page = open_page(page_path, viewport={"width": width, "height": 844}).page
+    def test_nothing_overflows_sideways(self, shared_page, page_path, width):
+        page = shared_page(page_path, viewport={"width": width, "height": 844}).page
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
 
     def test_hostile_text_runs_nothing(self, open_page, tmp_path):

@@ -72,6 +72,7 @@ def require_files_as_kept(script, folder):
     require_same(out / f"{script.stem}.csv", kept)
 
 
+@pytest.mark.real_model
 @pytest.mark.parametrize("script", KEPT, ids=lambda script: script.stem)
 def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, monkeypatch):
     monkeypatch.setattr(probe, "load", load_once)
@@ -80,6 +81,7 @@ def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, mon
     require_files_as_kept(script, folder)
 
 
+@pytest.mark.real_model
 @pytest.mark.parametrize(
     "script",
     [script if script.stem == SHORT else pytest.param(script, marks=pytest.mark.campaign) for script in KEPT],

@@ -23,6 +23,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, P
 from probe.model.load import EMBEDDED_FOLDER
 from probe.text import lexicon
 
+pytestmark = pytest.mark.real_model
+
 FOLDER = EMBEDDED_FOLDER / "tiny-senses-bidirectional"
 WORDS = ("apple", "bank", "mole")
 FORMS = {form for word in lexicon.words() for form in (word, plural(word))}

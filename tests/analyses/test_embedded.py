@@ -25,6 +25,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, P
 from probe.model.load import EMBEDDED_FOLDER
 from probe.text import lexicon
 
+pytestmark = pytest.mark.real_model
+
 FOLDER = EMBEDDED_FOLDER / "tiny-senses"
 
 

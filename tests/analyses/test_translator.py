@@ -22,6 +22,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditiona
 from probe.model.load import EMBEDDED_FOLDER
 from probe.text import lexicon
 
+pytestmark = pytest.mark.real_model
+
 FOLDER = EMBEDDED_FOLDER / "tiny-translator"
 FRENCH = ("rive", "banque", "taupe", "mole", "grain de beauté", "pomme", "Apple")
 ENGLISH = ("bank", "mole", "apple")

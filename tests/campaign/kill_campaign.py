@@ -1,4 +1,4 @@
-"""Sweeps that are killed, again and again, and what was lost: `python tests/campaign/kill_campaign.py --kills 36 --out reports`.
+"""Sweeps that are killed, again and again, and what was lost: a part of `make campaign`.
 
 Every run starts a real `probe sweep` in its own process group on a small model, does something terrible to it at a moment drawn
 with the seed, runs the same command again until it ends well, and compares all shards with those of a run that nothing happened

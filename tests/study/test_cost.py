@@ -15,6 +15,8 @@ from probe.study.cost import Plan, parse_memory
 from probe.study.study import plan, study
 from probe.text.lexicon import expand
 
+pytestmark = pytest.mark.real_model
+
 
 @pytest.fixture(scope="module")
 def model():

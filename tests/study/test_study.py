@@ -12,6 +12,8 @@ from probe.study.columns import COLUMNS
 from probe.study.study import _choose_words, _spelled
 from probe.text.lexicon import Corpus
 
+pytestmark = pytest.mark.real_model
+
 # The contract of the heads table; what needs permutations (p_ q_ verdict, auroc_low/high, hedges_g has no interval) comes later.
 CONTRACT = (
     *("word", "sense_a", "sense_b", "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),

@@ -1,6 +1,6 @@
 """What kills a sweep and loses nothing: real processes, one of each kind; what needs a whole cluster is left to `make campaign`.
 
-`python tests/campaign/kill_campaign.py` runs many of each and keeps the record.
+`make campaign` runs many of each and keeps the record.
 """
 
 import sys

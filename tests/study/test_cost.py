@@ -31,7 +31,7 @@ def test_more_words_and_more_sentences_cost_more(model):
 
 def test_the_plan_is_not_exceeded(model, monkeypatch):
     """Every swapped run of the engine is counted while a study runs; nothing may be more than what was said before."""
-    trace = importlib.import_module("probe.trace")
+    trace = importlib.import_module("probe.model.trace")
     counted = {"swaps": 0, "forwards": 0}
     carry, read = swaps._carry, trace._read_last
 

@@ -39,6 +39,19 @@ class Opened:
             page.wait_for_selector("html.ready", timeout=60_000, state="attached")
 
 
+def unfold(page):
+    """Opens everything that is folded and waits for its pictures; a picture that is hidden otherwise waits to be turned to."""
+    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.chart')].every(box => !box.offsetParent || box.classList.contains('drawn'))"
+    )
+
+
+def settled(page):
+    """Waits until the pictures have followed the last change."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 80)))")
+
+
 def serious_findings(page):
     """What axe-core, vendored by a package for tests, finds serious or critical, in short; the page must bypass its policy.
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser import MARKS, serious_findings, sharing
+from browser import MARKS, sharing, unfold
 from example_study import make_study
 
 import probe
@@ -51,12 +51,6 @@ def hostile_path(tmp_path_factory):
     return probe.write_report(study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'")
 
 
-def unfold(page):
-    """Opens everything that is folded and waits for its pictures."""
-    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
-    page.wait_for_function("[...document.querySelectorAll('.chart')].every(box => box.classList.contains('drawn'))")
-
-
 @pytest.fixture(scope="module")
 def unfolded(browser, page_path):
     """The page with everything unfolded, once per width, for tests that only look at it."""
@@ -68,13 +62,6 @@ def unfolded(browser, page_path):
             return page
 
         yield at
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_complained_of_and_nothing_is_asked_for(open_page, page_path, scheme):
-    opened = open_page(page_path, color_scheme=scheme)
-    assert opened.trouble == []
-    assert opened.requests == [page_path.as_uri()]
 
 
 def test_every_chart_is_drawn_with_marks(unfolded):
@@ -118,19 +105,6 @@ def test_every_picture_can_be_saved(open_page, page_path, tmp_path):
     assert svg.count("<path aria-label") >= 12 and "var(" not in svg
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert opened.trouble == []
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_an_accessibility_scan_finds_nothing_serious(open_page, page_path, scheme, width):
-    pytest.importorskip("axe_playwright_python")
-    page = open_page(page_path, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True).page
-    unfold(page)
-    assert serious_findings(page) == []
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_overflows_sideways(unfolded, width):
-    assert unfolded(width).evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_charts_follow_the_theme_without_being_drawn_again(open_page, page_path):
@@ -343,16 +317,6 @@ def test_every_example_sentence_says_what_supplied_its_sense(unfolded):
     assert said == list(told.values()) and len(said) == 12
 
 
-def test_links_are_relative_and_lead_to_files_that_are_there(shared_page, page_path):
-    page = shared_page(page_path).page
-    links = page.eval_on_selector_all("a[href]", "all => all.map(link => link.getAttribute('href'))")
-    files = {link for link in links if not link.startswith("#")}
-    assert "heads.parquet" in files and "manifest.json" in files
-    assert all((page_path.parent / name).is_file() for name in files)
-    targets = {link[1:] for link in links if link.startswith("#")}
-    assert targets <= set(page.eval_on_selector_all("[id]", "all => all.map(item => item.id)"))
-
-
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):
     opened = open_page(hostile_path)
     page = opened.page
@@ -368,14 +332,3 @@ def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_
     assert page.locator("main a:text('click'), main img").count() == 0
     assert page.locator("h2 bdi").first.inner_text() == HOSTILE[1]
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-
-
-def test_the_policy_allows_only_the_pages_own_scripts(page_path, open_page, tmp_path):
-    text = page_path.read_text(encoding="utf-8")
-    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
-    assert "default-src &#39;none&#39;" in policy and "unsafe" not in policy and "http" not in policy
-    tampered = tmp_path / "tampered.html"
-    tampered.write_text(text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8")
-    opened = open_page(tampered)
-    assert opened.page.evaluate("window.canary") is None
-    assert any("Content Security Policy" in message for message in opened.trouble)

@@ -40,7 +40,7 @@ class Opened:
 
 
 def unfold(page):
-    """Opens everything that is folded and waits for its pictures; a picture that is hidden otherwise waits to be turned to."""
+    """Opens everything that is folded and waits for its pictures; one that is hidden waits to be turned to."""
     page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
     page.wait_for_function(
         "[...document.querySelectorAll('.chart')].every(box => !box.offsetParent || box.classList.contains('drawn'))"
@@ -53,10 +53,10 @@ def settled(page):
 
 
 def serious_findings(page):
-    """What axe-core, vendored by a package for tests, finds serious or critical, in short; the page must bypass its policy.
+    """What axe-core, vendored by a package for tests, finds serious or critical; the page must bypass its policy.
 
-    axe is asked to spell out violations only: it runs every rule all the same, and describing the thousands of elements that
-    pass would take ten times as long.
+    axe is asked to spell out violations only: it runs every rule all the same, and describing the thousands of
+    elements that pass would take ten times as long.
     """
     page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
     found = page.evaluate("() => axe.run({resultTypes: ['violations']})")["violations"]
@@ -77,7 +77,7 @@ def chromium(sync_api):
 
 @contextmanager
 def sharing(browser):
-    """`opened(path, **options of the context)` that opens a page once per path and options, for tests that only look at it."""
+    """`opened(path, **options of the context)`, once per path and options, for tests that only look at the page."""
     with opening(browser) as opened:
         kept = {}
 

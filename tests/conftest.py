@@ -46,7 +46,7 @@ def open_page(browser):
 
 @pytest.fixture(scope="module")
 def shared_page(browser):
-    """Opens a page once for all tests of a file that only look at it; a test that clicks, unfolds or resizes takes `open_page`."""
+    """Opens a page once for the tests of a file that only look at it; one that clicks or unfolds takes `open_page`."""
     with sharing(browser) as opened:
         yield opened
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 
 def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) -> PreTrainedModel:
-    """The model as plain transformers loads it, of this kind, with no tensor missing or left over, and its tokenizer beside it."""
+    """The model as plain transformers loads it, of this kind, no tensor missing or left over, and its tokenizer."""
     model, info = auto.from_pretrained(folder, output_loading_info=True)
     assert isinstance(model, kind)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
@@ -24,16 +24,16 @@ def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) ->
 
 
 def require_command_makes(folder: Path, script: str, auto: type, out: Path) -> None:
-    """Twenty steps of the training script write every file of the shipped folder, a card that says so, and a model that loads."""
+    """Twenty steps of the training script write every file of the shipped folder, its card, and a model that loads."""
     command = [sys.executable, "-m", f"training.{script}.train", "--out", out, "--seed", "7", "--steps", "20"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     require_made(folder, auto, out, "--seed 7 --steps 20", done.stdout)
 
 
 def require_two_steps_make(folder: Path, train: ModuleType, auto: type, out: Path, results: object) -> str:
-    """Two steps in this process write the same: a tokenizer of a few hundred texts, a card of the shipped model's `results`.
+    """Two steps in this process write the same, with a tokenizer of a few hundred texts and the shipped `results`.
 
-    Neither the tokenizer's texts nor the results decide which files are written and whether they load. Returns the card.
+    Neither decides which files are written and whether they load. Returns the card.
     """
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
         patch.setattr(train, "SAMPLE", 300)

@@ -46,7 +46,7 @@ def require_same(made: Path, kept: Path) -> None:
 
 @pytest.fixture(scope="module")
 def load_once():
-    """`probe.load` with one model per name for all scripts: a script that changed it would spoil the next one's table."""
+    """`probe.load` with one model per name for all: a script that changed it would spoil the next table."""
     return cache(probe.load)
 
 

@@ -1,4 +1,4 @@
-"""What holds for every page, opened in headless Chromium: it asks for nothing, fits, is accessible, and runs only its own scripts."""
+"""Every page in headless Chromium: it asks for nothing, fits, is accessible, and runs only its own scripts."""
 
 import re
 

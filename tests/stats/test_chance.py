@@ -1,10 +1,10 @@
-"""What the tests of a word say where nothing is there, and where a known effect is: many runs, on numbers drawn with a seed.
+"""What the tests of a word say where nothing is there, and where a known effect is: many runs, each with its seed.
 
 8 permuted labels: p of one head uniform, the chance of one false claim at its level, held-out AUROC one half, in-sample not ·
 whole studies of permuted labels and of an untrained model show nothing · 9 an effect of d = 1 in one of 144 heads is found.
 
-`FEW` runs of each are made every time and 200 in the campaign. With few runs a share is held to what a binomial count leaves
-possible: a bound is wrong once in a thousand draws of the seeds, on either side (`likely`).
+`FEW` runs of each are made every time and 200 in the campaign. With few runs a share is held to what a binomial
+count leaves possible: a bound is wrong once in a thousand draws of the seeds, on either side (`likely`).
 """
 
 from dataclasses import replace
@@ -99,7 +99,7 @@ def test_p_of_one_head_is_uniform(nulls):
 
 
 def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says(nulls):
-    """At the level .05, and at .2, where few runs hold enough claims for a test that claims too little to be seen, too."""
+    """At the level .05, and at .2, where few runs hold enough claims to see a test that claims too little."""
     smallest = np.array([permutation.max_t(null[0], null[1:]).p.min() for null in nulls])
     one_by_one = np.array([permutation.max_t(null[0, :, :1], null[1:, :, :1]).p.min() for null in nulls])
     for level in (0.05, 0.2):

@@ -1,4 +1,4 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind; what needs a whole cluster is left to `make campaign`.
+"""What kills a sweep and loses nothing: real processes, one of each kind; whole clusters die in `make campaign`.
 
 `make campaign` runs many of each and keeps the record.
 """

@@ -4,13 +4,26 @@ BIN := .venv/bin
 READY := .venv/ready
 WORKERS ?= 2
 
-.PHONY: report test check gallery clean
+.PHONY: report test test-fast campaign check gallery clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
 
+# A file stays with one worker, so that what its tests share is made once; heavy folders are collected first.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
+
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -q
+	$(PYTEST)
+
+# No browser, no trained model, no training, no process that is killed.
+test-fast: $(READY)
+	$(PYTEST) -m "not (campaign or browser or real_model or slow or training)"
+
+# What takes too long for every run; the records are kept in reports/.
+campaign: $(READY)
+	$(PYTEST) -m campaign
+	PYTHONPATH=tests $(BIN)/python tests/campaign/kill_campaign.py --kills 36 --out reports
+	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -229,7 +229,9 @@ def sweep(
         list[Path] | None, typer.Argument(metavar="[PATH]...", help="More of them, after the first.")
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
-    engine: Annotated[str, typer.Option(help="local: in this process; dask: on workers (probe[cluster]).")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local: in this process; dask: on workers (needs dask and distributed).")
+    ] = "local",
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler, such as tcp://127.0.0.1:8786.")
     ] = None,

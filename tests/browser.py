@@ -1,5 +1,6 @@
 """Headless Chromium for tests that open a page: what it needs to start, and what a page said, threw and asked for."""
 
+import json
 import os
 from contextlib import contextmanager
 from importlib.resources import files
@@ -38,10 +39,27 @@ class Opened:
             page.wait_for_selector("html.ready", timeout=60_000, state="attached")
 
 
+def unfold(page):
+    """Opens everything that is folded and waits for its pictures; one that is hidden waits to be turned to."""
+    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.chart')].every(box => !box.offsetParent || box.classList.contains('drawn'))"
+    )
+
+
+def settled(page):
+    """Waits until the pictures have followed the last change."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 80)))")
+
+
 def serious_findings(page):
-    """What axe-core, vendored by a package for tests, finds serious or critical, in short; the page must bypass its policy."""
+    """What axe-core, vendored by a package for tests, finds serious or critical; the page must bypass its policy.
+
+    axe is asked to spell out violations only: it runs every rule all the same, and describing the thousands of
+    elements that pass would take ten times as long.
+    """
     page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
-    found = page.evaluate("() => axe.run()")["violations"]
+    found = page.evaluate("() => axe.run({resultTypes: ['violations']})")["violations"]
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in {"serious", "critical"}
     ]
@@ -55,6 +73,21 @@ def chromium(sync_api):
         launched = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         yield launched
         launched.close()
+
+
+@contextmanager
+def sharing(browser):
+    """`opened(path, **options of the context)`, once per path and options, for tests that only look at the page."""
+    with opening(browser) as opened:
+        kept = {}
+
+        def once(path, **options):
+            key = path, json.dumps(options, sort_keys=True)
+            if key not in kept:
+                kept[key] = opened(path, **options)
+            return kept[key]
+
+        yield once
 
 
 @contextmanager

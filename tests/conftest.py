@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from browser import chromium, opening
+from browser import chromium, opening, sharing
 from checkpoints import make_checkpoint
 
 import probe
@@ -27,7 +27,9 @@ def model(checkpoint: Path) -> Model:
     return probe.load(checkpoint)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(
+    scope="module"
+)  # its event loop runs while it is open, which a notebook's in the same process would not bear
 def browser():
     """Headless Chromium; a test that asks for it is skipped where Playwright is not installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -39,6 +41,13 @@ def browser():
 def open_page(browser):
     """Opens pages, and says afterwards what they said, threw and asked for."""
     with opening(browser) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser):
+    """Opens a page once for the tests of a file that only look at it; one that clicks or unfolds takes `open_page`."""
+    with sharing(browser) as opened:
         yield opened
 
 

@@ -2,13 +2,19 @@
 
 import subprocess
 import sys
+import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from types import ModuleType
 
+import pytest
+from training import training
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 
 def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) -> PreTrainedModel:
-    """The model as plain transformers loads it, of this kind, with no tensor missing or left over, and its tokenizer beside it."""
+    """The model as plain transformers loads it, of this kind, no tensor missing or left over, and its tokenizer."""
     model, info = auto.from_pretrained(folder, output_loading_info=True)
     assert isinstance(model, kind)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
@@ -18,11 +24,29 @@ def require_complete(folder: Path, auto: type, kind: type, tokenizer: object) ->
 
 
 def require_command_makes(folder: Path, script: str, auto: type, out: Path) -> None:
-    """Twenty steps of the training script write every file of the shipped folder, a card that says so, and a model that loads."""
+    """Twenty steps of the training script write every file of the shipped folder, its card, and a model that loads."""
     command = [sys.executable, "-m", f"training.{script}.train", "--out", out, "--seed", "7", "--steps", "20"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
+    require_made(folder, auto, out, "--seed 7 --steps 20", done.stdout)
+
+
+def require_two_steps_make(folder: Path, train: ModuleType, auto: type, out: Path, results: object) -> str:
+    """Two steps in this process write the same, with a tokenizer of a few hundred texts and the shipped `results`.
+
+    Neither decides which files are written and whether they load. Returns the card.
+    """
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.setattr(train, "SAMPLE", 300)
+        patch.setattr(train, "evaluate", lambda *_: results)
+        patch.setattr(training, "prepare", time.process_time)
+        train.main(["--out", str(out), "--seed", "7", "--steps", "2"])
+    return require_made(folder, auto, out, "--seed 7 --steps 2", printed.getvalue())
+
+
+def require_made(folder: Path, auto: type, out: Path, options: str, printed: str) -> str:
     assert {path.name for path in folder.iterdir()} <= {path.name for path in out.iterdir()}
     text = (out / "card.md").read_text("utf-8")
-    assert "--seed 7 --steps 20" in text and text in done.stdout
+    assert options in text and text in printed
     model = auto.from_pretrained(out)
     assert model.config.vocab_size == len(AutoTokenizer.from_pretrained(out))
+    return text

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from probe.model.load import EMBEDDED_FOLDER
 from training import wordpieces
 
-HERE = Path(__file__).parent
 # What each script of this folder makes.
 MODELS = {"causal": "tiny-senses", "bidirectional": "tiny-senses-bidirectional", "translator": "tiny-translator"}
 THREADS = 1
@@ -120,7 +120,7 @@ def save_card(text: str, out: Path) -> None:
 def run(train: Callable[..., None], arguments: list[str] | None, *, kind: str, seed: int, steps: int) -> None:
     """The command line of one training script, with what the shipped folder was made with as defaults."""
     parser = argparse.ArgumentParser(prog=f"python -m training.{kind}.train", description=train.__doc__)
-    parser.add_argument("--out", type=Path, default=HERE / MODELS[kind], help="the folder to write")
+    parser.add_argument("--out", type=Path, default=EMBEDDED_FOLDER / MODELS[kind], help="the folder to write")
     parser.add_argument("--seed", type=int, default=seed)
     parser.add_argument("--steps", type=int, default=steps)
     options = parser.parse_args(arguments)

@@ -1,15 +1,18 @@
 """Every analysis runs as a script, opens as a notebook, uses only public names, and gives the table that is kept in reports/."""
 
 import ast
-import os
+import runpy
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import altair
 import jupytext
 import pandas as pd
 import pytest
 import timing
+import torch
 from pandas.testing import assert_frame_equal
 
 import probe
@@ -21,11 +24,13 @@ SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 KEPT = [
     script for script in SCRIPTS if script.stem != "speed"
 ]  # times differ in every run: test_speed.py runs that one
+SHORT = "counting_parameters"
 LARGEST_PICTURE, MOST_ROWS = 60_000, 60
+MODULES = {"probe", "probe.model.attention", "probe.charts"}
 PUBLIC = {
-    "probe": {*probe.__all__, "attention", "charts", "speed"},
+    "probe": {*probe.__all__, "charts"},
     "charts": set(charts.__all__),
-    "speed": set(timing.__all__),
+    "timing": set(timing.__all__),
     "attention": {name for name in vars(attention) if not name.startswith("_")},
 }
 
@@ -39,14 +44,25 @@ def require_same(made: Path, kept: Path) -> None:
     assert_frame_equal(pd.read_csv(made), pd.read_csv(kept), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("script", KEPT, ids=lambda script: script.stem)
-def test_it_runs_as_a_script_and_gives_the_table_that_is_kept(script, tmp_path):
-    out = tmp_path / "out"
-    environment = os.environ | {"PROBE_MODEL": "tiny-senses", "PROBE_OUT": str(out)}
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+@pytest.fixture(scope="module")
+def load_once():
+    """`probe.load` with one model per name for all: a script that changed it would spoil the next table."""
+    return cache(probe.load)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder in which a script runs, with the embedded model, and writes into `out`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBE_MODEL", "tiny-senses")
+    monkeypatch.setenv("PROBE_OUT", str(tmp_path / "out"))
+    return tmp_path
+
+
+def require_files_as_kept(script, folder):
+    """The folder in which a script ran holds nothing but `out`, with the pictures and the table that are kept."""
+    out = folder / "out"
+    assert {path.name for path in folder.iterdir()} == {"out"}
     pictures = sorted(out.glob("*.png"))
     assert pictures
     for picture in pictures:
@@ -54,6 +70,27 @@ def test_it_runs_as_a_script_and_gives_the_table_that_is_kept(script, tmp_path):
         assert list((ROOT / "reports").rglob(picture.name)), f"{picture.name} is not kept: run make gallery"
     (kept,) = (ROOT / "reports").rglob(f"{script.stem}.csv")
     require_same(out / f"{script.stem}.csv", kept)
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("script", KEPT, ids=lambda script: script.stem)
+def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, monkeypatch):
+    monkeypatch.setattr(probe, "load", load_once)
+    with torch.random.fork_rng(), altair.renderers.enable("default"):
+        runpy.run_path(str(script), run_name="__main__")
+    require_files_as_kept(script, folder)
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize(
+    "script",
+    [script if script.stem == SHORT else pytest.param(script, marks=pytest.mark.campaign) for script in KEPT],
+    ids=lambda script: script.stem,
+)
+def test_it_runs_as_a_script_in_a_process_of_its_own(script, folder):
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    require_files_as_kept(script, folder)
 
 
 @pytest.mark.parametrize("changed", [{"share": [0.5, 0.2502]}, {"share": [0.5, None]}, {"head": ["L0H1", "L0H3"]}])
@@ -96,7 +133,7 @@ def test_it_uses_only_public_names(script):
 
 def test_a_name_that_is_not_public_is_noticed():
     code = "import probe.model.replay\nfrom probe.model.tokens import locate\nfrom probe import models\nprobe.__file__\ncharts.palette"
-    named = {"probe.model.replay", "probe.model.tokens", "probe.model.load", "probe.__file__", "charts.palette"}
+    named = {"probe.model.replay", "probe.model.tokens", "probe.models", "probe.__file__", "charts.palette"}
     assert foreign_names(ast.parse(code)) == named
 
 
@@ -109,9 +146,11 @@ def foreign_names(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "probe":
             taken |= {("probe", name.name) for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            modules.add(node.module)
+            modules |= {
+                whole if (whole := f"{node.module}.{name.name}") in MODULES else node.module for name in node.names
+            }
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) in PUBLIC:
             taken.add((ast.unparse(node.value), node.attr))
     ours = {module for module in modules if module.split(".")[0] == "probe"}
     foreign = {f"{home}.{name}" for home, name in taken if name not in PUBLIC[home]}
-    return foreign | ours - {"probe", "probe.model.attention", "probe.charts"}
+    return foreign | ours - MODULES

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from shipping import require_command_makes, require_complete
+from shipping import require_command_makes, require_complete, require_two_steps_make
 from training import training
-from training.bidirectional import after
+from training.bidirectional import after, train
 from training.bidirectional.card import shown
 from training.bidirectional.evaluate import Results, evaluate, resid_at_word
 from training.bidirectional.hiding import HIDDEN, OTHER, REPLACED, TOPICAL, hide, lists
@@ -20,10 +20,12 @@ from training.scoring import overall
 from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows, plural, windows
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerFast
 
+from probe.model.load import EMBEDDED_FOLDER
 from probe.text import lexicon
 
-FOLDER = training.HERE / "tiny-senses-bidirectional"
-TRAINED = pytest.mark.skipif(not FOLDER.is_dir(), reason="its weights do not ship yet")
+pytestmark = pytest.mark.real_model
+
+FOLDER = EMBEDDED_FOLDER / "tiny-senses-bidirectional"
 WORDS = ("apple", "bank", "mole")
 FORMS = {form for word in lexicon.words() for form in (word, plural(word))}
 
@@ -105,7 +107,6 @@ def test_sentences_mark_word_and_cue_and_come_in_aligned_sets() -> None:
             assert row.cue_start > row.end
 
 
-@TRAINED
 def test_the_files_are_small_and_whole() -> None:
     assert (FOLDER / "model.safetensors").stat().st_size <= 4_000_000
     config = json.loads((FOLDER / "config.json").read_text("utf-8"))
@@ -121,13 +122,11 @@ def test_the_files_are_small_and_whole() -> None:
     assert sum(tensor.numel() for tensor in tensors.values()) == embeddings + 4 * block + head
 
 
-@TRAINED
 def test_plain_transformers_loads_it_completely() -> None:
     tokenizer = shipped()[1]
     require_complete(FOLDER, AutoModelForMaskedLM, BertForMaskedLM, tokenizer)
 
 
-@TRAINED
 def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
     tokenizer = shipped()[1]
     text = "One mole of carbon dioxide"
@@ -143,7 +142,6 @@ def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
     assert padded.attention_mask[0] == [1, 1, 1, 0, 0, 0, 0]
 
 
-@TRAINED
 def test_words_cues_and_frame_words_are_single_tokens() -> None:
     tokenizer = shipped()[1]
     texts = [f" {form}" for form in FORMS]
@@ -153,7 +151,6 @@ def test_words_cues_and_frame_words_are_single_tokens() -> None:
     assert sorted({text for text in texts if len(tokenizer(text, add_special_tokens=False).input_ids) != 1}) == []
 
 
-@TRAINED
 def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> None:
     """Three words, mole with its four senses among them; all sixteen below."""
     for scores in (results().before, results().behind):
@@ -162,13 +159,11 @@ def test_senses_are_told_apart_at_the_word_whichever_side_the_cue_is_on() -> Non
         assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
 
 
-@TRAINED
 def test_before_the_first_attention_layer_there_is_only_chance() -> None:
     for score in (*results().before, *results().behind):
         assert score.embedding == pytest.approx(1 / score.senses, abs=1e-9)
 
 
-@TRAINED
 def test_sentences_whose_cue_follows_the_word_are_resolved_at_the_word() -> None:
     found = {row.text: row for row in results().answers if row.cue_after}
     assert found["Apple unveiled a new smartphone model at their latest product launch event"].answer == "company"
@@ -176,7 +171,6 @@ def test_sentences_whose_cue_follows_the_word_are_resolved_at_the_word() -> None
     assert found["One mole of carbon dioxide"].answer == "unit"
 
 
-@TRAINED
 def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
     model, tokenizer = shipped()
     words = [tokenizer.convert_tokens_to_ids(f"Ġ{word}") for word in WORDS]
@@ -194,7 +188,6 @@ def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
             assert WORDS[int(logits[words].argmax())] == word, (plan, cue)
 
 
-@TRAINED
 @pytest.mark.parametrize("kind", ["before", "behind"])
 def test_the_card_says_what_is_measured(kind: str) -> None:
     text = (FOLDER / "card.md").read_text("utf-8")
@@ -209,8 +202,7 @@ def test_the_card_says_what_is_measured(kind: str) -> None:
     assert all(line in text for line in shown(results().answers).splitlines())
 
 
-@TRAINED
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_card_says_what_is_measured_for_every_word() -> None:
     found = evaluate(*shipped())
     text = (FOLDER / "card.md").read_text("utf-8")
@@ -223,7 +215,6 @@ def test_the_card_says_what_is_measured_for_every_word() -> None:
         assert weak <= {"mole", "bark"}  # mole of its four senses; all others have two
 
 
-@TRAINED
 def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:
     model, tokenizer = shipped()
     rows = [row for row in lexicon.showcase() if row.word in WORDS]
@@ -236,7 +227,6 @@ def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:
         assert torch.allclose(resid, torch.stack([state[0, at] for state in states]), atol=1e-5)
 
 
-@TRAINED
 def test_the_bridge_boots_it_with_the_models_own_logits() -> None:
     from transformer_lens.model_bridge import TransformerBridge
 
@@ -250,7 +240,6 @@ def test_the_bridge_boots_it_with_the_models_own_logits() -> None:
         assert torch.allclose(logits, model(**encoded).logits, atol=1e-4)
 
 
-@TRAINED
 def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None:
     tokenizer = shipped()[1]
     known = lists(tokenizer)
@@ -267,7 +256,6 @@ def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None
     assert 0.1 < topical[plain].float().mean() < 0.6
 
 
-@TRAINED
 def test_hiding_puts_no_ambiguous_word_beside_a_held_out_cue() -> None:
     tokenizer = shipped()[1]
     known = lists(tokenizer)
@@ -282,7 +270,6 @@ def test_hiding_puts_no_ambiguous_word_beside_a_held_out_cue() -> None:
     assert torch.isin(given[added], known.ambiguous).sum() > 2000
 
 
-@TRAINED
 def test_lists_hold_whole_words_and_no_pieces_of_others() -> None:
     tokenizer = shipped()[1]
     known = lists(tokenizer)
@@ -294,7 +281,6 @@ def test_lists_hold_whole_words_and_no_pieces_of_others() -> None:
     assert not {"Ġthe", "Ġnew", "Ġin", "Ġst"} & named["topical"]
 
 
-@TRAINED
 def test_padding_changes_no_loss() -> None:
     model, tokenizer = shipped()
     ids = tokenizer("The old ferry passed the muddy bank near the willow.").input_ids
@@ -312,15 +298,19 @@ def test_padding_changes_no_loss() -> None:
     assert torch.equal(*losses)
 
 
-@TRAINED
+@pytest.mark.training
 def test_one_seed_trains_one_model() -> None:
     tokenizer = shipped()[1]
     runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=2, seed=seed)) for seed in (5, 5, 6)]
     assert runs[0] == runs[1] != runs[2]
 
 
-@TRAINED
-@pytest.mark.slow
+@pytest.mark.training
+def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
+    require_two_steps_make(FOLDER, train, AutoModelForMaskedLM, tmp_path / "made", results())
+
+
+@pytest.mark.campaign
 def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
     require_command_makes(FOLDER, "bidirectional", AutoModelForMaskedLM, tmp_path / "made")
 

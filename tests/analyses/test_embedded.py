@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from shipping import require_command_makes, require_complete
+from shipping import require_command_makes, require_complete, require_two_steps_make
 from training import cards, grammar, wordpieces
+from training.causal import train
 from training.causal.evaluate import evaluate, resid_at_end
 from training.causal.train import N_CTX, fit, new_model, step_loss
 from training.scoring import Answer, Score, best_depth, overall, points
@@ -21,9 +22,12 @@ from training.templates import tables
 from training.withheld import plural
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from probe.model.load import EMBEDDED_FOLDER
 from probe.text import lexicon
 
-FOLDER = Path(grammar.__file__).parent / "tiny-senses"
+pytestmark = pytest.mark.real_model
+
+FOLDER = EMBEDDED_FOLDER / "tiny-senses"
 
 
 @cache
@@ -209,6 +213,7 @@ def test_resid_at_end_is_the_streams_own_at_the_last_token() -> None:
     assert torch.allclose(model.transformer.ln_f(found[1, 4]), states[4][0, -1], atol=1e-5)
 
 
+@pytest.mark.training
 def test_one_seed_trains_one_model() -> None:
     tokenizer = shipped()[1]
     runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=3, seed=seed)) for seed in (5, 5, 6)]
@@ -223,7 +228,15 @@ def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
     assert tokenizer.decode(tokenizer("zyx Ω").input_ids) == "zyx Ω"
 
 
-@pytest.mark.slow
+@pytest.mark.training
+def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
+    require_two_steps_make(FOLDER, train, AutoModelForCausalLM, tmp_path / "made", results())
+
+
+@pytest.mark.campaign
 def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
     require_command_makes(FOLDER, "causal", AutoModelForCausalLM, tmp_path / "made")
+
+
+def test_types_are_counted_without_case_and_hyphens() -> None:
     assert cards.count_types(["A b-c d's", "a D's"]) == 3

@@ -7,6 +7,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.real_model
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
 SVG = "image/svg+xml"

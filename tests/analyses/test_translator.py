@@ -9,9 +9,8 @@ from random import Random
 import pytest
 import torch
 from safetensors.torch import load_file
-from shipping import require_command_makes, require_complete
-from training import training
-from training.translator import card
+from shipping import require_command_makes, require_complete, require_two_steps_make
+from training.translator import card, train
 from training.translator.evaluate import Question, Results, evaluate, is_right, overall, questions, translate
 from training.translator.french import Noun, agree, contract, describe, determine
 from training.translator.hiding import HIDDEN, HIDING, hide
@@ -20,9 +19,12 @@ from training.translator.train import batches, fit, new_model, step_loss
 from training.withheld import allowed, echoes, held_out
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditionalGeneration, PreTrainedTokenizerFast
 
+from probe.model.load import EMBEDDED_FOLDER
 from probe.text import lexicon
 
-FOLDER = training.HERE / "tiny-translator"
+pytestmark = pytest.mark.real_model
+
+FOLDER = EMBEDDED_FOLDER / "tiny-translator"
 FRENCH = ("rive", "banque", "taupe", "mole", "grain de beauté", "pomme", "Apple")
 ENGLISH = ("bank", "mole", "apple")
 
@@ -348,6 +350,7 @@ def test_padding_changes_no_loss() -> None:
     assert both == pytest.approx((alone * counts[0] + other * counts[1]) / sum(counts), abs=1e-5)
 
 
+@pytest.mark.training
 def test_one_seed_trains_one_model() -> None:
     tokenizer = shipped()[1]
     runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=2, seed=seed)) for seed in (5, 5, 6)]
@@ -360,6 +363,11 @@ def test_every_frame_has_both_slots_in_both_languages() -> None:
             assert all({"C", "W"} <= set(re.findall(r":(\w)\}", text)) for text in plan)
 
 
-@pytest.mark.slow
+@pytest.mark.training
+def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
+    require_two_steps_make(FOLDER, train, AutoModelForSeq2SeqLM, tmp_path / "made", results())
+
+
+@pytest.mark.campaign
 def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
     require_command_makes(FOLDER, "translator", AutoModelForSeq2SeqLM, tmp_path / "made")

@@ -1,4 +1,4 @@
-"""Sweeps that are killed, again and again, and what was lost: `python tests/campaign/kill_campaign.py --kills 36 --out reports`.
+"""Sweeps that are killed, again and again, and what was lost: a part of `make campaign`.
 
 Every run starts a real `probe sweep` in its own process group on a small model, does something terrible to it at a moment drawn
 with the seed, runs the same command again until it ends well, and compares all shards with those of a run that nothing happened
@@ -8,6 +8,7 @@ to. The tests run one of each kind.
 import argparse
 import csv
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -34,12 +35,16 @@ PROGRAM = "import signal; signal.signal(2, signal.default_int_handler); from pro
 
 @dataclass
 class Stage:
-    """A folder with a model, sentences and the shards of a run that nothing happened to."""
+    """A folder with a model, sentences and the shards of a run that nothing happened to.
+
+    `forked`: runs without Dask start as `Forked` processes, which load no libraries.
+    """
 
     folder: Path
     rng: random.Random
     rows: int = ROWS
     reference: dict[str, str] = field(default_factory=dict)
+    forked: bool = False
 
     @property
     def base(self) -> list[str]:
@@ -52,8 +57,11 @@ class Stage:
             str(BLOCK),
         ]
 
-    def start(self, out: Path, *more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", PROGRAM, "sweep", *self.base, "--out", str(out), "--json", *more]
+    def start(self, out: Path, *more: str) -> "subprocess.Popen[str] | Forked":
+        arguments = ["sweep", *self.base, "--out", str(out), "--json", *more]
+        if self.forked and "dask" not in more:
+            return Forked(arguments, out.parent)
+        command = [sys.executable, "-c", PROGRAM, *arguments]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -64,6 +72,45 @@ class Stage:
         process = self.start(out, *more)
         _, err = process.communicate(timeout=WAIT)
         return process.returncode, err
+
+
+class Forked:
+    """`probe ARGUMENTS` in a process forked from a server that holds the libraries already; used as a `Popen` is."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path):
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload(["probe.cli", "probe.sweep.run", "probe.sweep.work", "transformer_lens"])
+        self._said = [folder / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
+        self._process = server.Process(target=_run_command, args=(list(arguments), folder, *self._said))
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def communicate(self, *, timeout: float) -> tuple[str, str]:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("probe sweep", timeout)
+        out, err = (path.read_text(encoding="utf-8") if path.exists() else "" for path in self._said)
+        return out, err
+
+
+def _run_command(arguments: list[str], folder: Path, *said: Path) -> None:
+    """What PROGRAM does, in a session of its own, with standard output and error in files."""
+    os.setsid()
+    os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, path in enumerate(said, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = ["probe", *arguments]
+    from probe.cli import main
+
+    main()
 
 
 @dataclass
@@ -81,7 +128,7 @@ class Outcome:
     left_over: int = 0
 
 
-def make_stage(folder: Path, *, seed: int = 0, rows: int = ROWS) -> Stage:
+def make_stage(folder: Path, *, seed: int = 0, rows: int = ROWS, forked: bool = False) -> Stage:
     """Model, sentences and the reference run, made in this process."""
     from probe.sweep.deal import Options
     from probe.sweep.run import sweep
@@ -89,7 +136,7 @@ def make_stage(folder: Path, *, seed: int = 0, rows: int = ROWS) -> Stage:
     make_model(folder / "model")
     corpus = make_corpus(folder / "sentences.jsonl", rows)
     whole = sweep(str(folder / "model"), [corpus], folder / "reference", options=Options(block=BLOCK))
-    return Stage(folder, random.Random(seed), rows, fingerprints(whole.folder))
+    return Stage(folder, random.Random(seed), rows, fingerprints(whole.folder), forked)
 
 
 def finished(out: Path) -> int:
@@ -97,7 +144,7 @@ def finished(out: Path) -> int:
     return sum(1 for _ in out.glob("set-*/receipts/*.json"))
 
 
-def wait_for(process: subprocess.Popen[str], out: Path, receipts: int) -> bool:
+def wait_for(process: subprocess.Popen[str] | Forked, out: Path, receipts: int) -> bool:
     """Wait until so many units are done; False where the run ended before."""
     end = time.monotonic() + WAIT
     while time.monotonic() < end and process.poll() is None:
@@ -112,12 +159,12 @@ def moment(stage: Stage) -> int:
     return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, stage.rows // BLOCK // 6)])
 
 
-def kill_group(process: subprocess.Popen[str], how: int) -> None:
+def kill_group(process: subprocess.Popen[str] | Forked, how: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(process.pid, how)
 
 
-def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def workers_of(process: subprocess.Popen[str] | Forked) -> list[psutil.Process]:
     """The worker processes of a driver: those children that hold torch."""
     found = []
     with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,6 @@
-"""What a sweep costs: `python tests/campaign/sweep_throughput.py --out reports` writes sentences per second, and memory at two sizes.
+"""What a sweep costs, in sentences per second, and its memory at two sizes.
+
+`PYTHONPATH=tests:analyses python tests/campaign/sweep_throughput.py --out reports` writes both.
 
 In one run, with the same blocks of the same sentences and the embedded model loaded before the clock starts: a plain loop over
 the blocks in one process, two such loops at once, which tells what a core does while the other one works, and Dask with one worker

@@ -61,6 +61,7 @@ def test_every_command_of_the_readme_parses(command):
     assert name in known
 
 
+@pytest.mark.real_model
 @pytest.mark.parametrize(
     "command", [c for c in PROBE_COMMANDS if "help" not in c and "gpt2" not in c and "path/to" not in c]
 )

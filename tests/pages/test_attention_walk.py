@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from browser import MARKS, serious_findings
+from browser import MARKS, settled
 from families import family_model
-from test_walk_page import cells, dots, number, settled
+from test_walk_page import cells, dots, number
 
 import probe
 from probe import charts
@@ -349,13 +349,6 @@ class TestPage:
 
     pytestmark = MARKS
 
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_nothing_is_complained_of_and_nothing_is_asked_for(self, open_page, page_path, scheme):
-        opened = open_page(page_path, color_scheme=scheme)
-        opened.page.locator('[name="queries"][value="columns"]').check(force=True)
-        settled(opened.page)
-        assert opened.trouble == [] and opened.requests == [page_path.as_uri()]
-
     def test_the_answer_comes_first_and_the_pattern_is_a_rectangle(self, open_page, page_path, walked, pair):
         page = open_page(page_path).page
         assert page.locator("h1 + p").inner_text() == walked.answer
@@ -413,19 +406,8 @@ class TestPage:
         assert opened.trouble == [] and len(opened.requests) == 1
         assert page.locator("#next").count() == ALONE[kind]
 
-    @pytest.mark.parametrize("width", [320, 390, 1280])
-    def test_nothing_overflows_sideways(self, open_page, page_path, width):
-        page = open_page(page_path, viewport={"width": width, "height": 844}).page
-        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
-
     def test_hostile_text_runs_nothing(self, open_page, tmp_path):
         walked = probe.walk(family_model("bart"), HOSTILE[:16], target=HOSTILE[-12:], word=HOSTILE[40:50])
         opened = open_page(probe.write_walk(walked, tmp_path))
         assert opened.page.evaluate("() => window.canary") is None and opened.trouble == []
         assert HOSTILE[:16] in opened.page.locator("header").inner_text()
-
-    @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-    def test_an_accessibility_scan_finds_nothing_serious(self, open_page, page_path, scheme, width):
-        pytest.importorskip("axe_playwright_python")
-        page = open_page(page_path, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True).page
-        assert serious_findings(page) == []

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser import MARKS, serious_findings
+from browser import MARKS, sharing, unfold
 from example_study import make_study
 
 import probe
@@ -51,22 +51,21 @@ def hostile_path(tmp_path_factory):
     return probe.write_report(study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'")
 
 
-def unfold(page):
-    """Opens everything that is folded and waits for its pictures."""
-    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
-    page.wait_for_function("[...document.querySelectorAll('.chart')].every(box => box.classList.contains('drawn'))")
+@pytest.fixture(scope="module")
+def unfolded(browser, page_path):
+    """The page with everything unfolded, once per width, for tests that only look at it."""
+    with sharing(browser) as opened:
+
+        def at(width=1280):
+            page = opened(page_path, viewport={"width": width, "height": 844}).page
+            unfold(page)
+            return page
+
+        yield at
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_complained_of_and_nothing_is_asked_for(open_page, page_path, scheme):
-    opened = open_page(page_path, color_scheme=scheme)
-    assert opened.trouble == []
-    assert opened.requests == [page_path.as_uri()]
-
-
-def test_every_chart_is_drawn_with_marks(open_page, page_path):
-    page = open_page(page_path).page
-    unfold(page)
+def test_every_chart_is_drawn_with_marks(unfolded):
+    page = unfolded()
     boxes = page.locator(".chart").count()
     # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of heads, effects
     # by distance and by route; an account of each of 4 + 8 sentences
@@ -82,8 +81,8 @@ def test_every_chart_is_drawn_with_marks(open_page, page_path):
     assert len(sizes) == boxes and min(sizes) > 200
 
 
-def test_a_map_has_a_cell_for_every_head_up_to_the_read_out_and_a_number_in_the_clear_ones(open_page, page_path):
-    page = open_page(page_path).page
+def test_a_map_has_a_cell_for_every_head_up_to_the_read_out_and_a_number_in_the_clear_ones(shared_page, page_path):
+    page = shared_page(page_path).page
     first = page.locator("#map .chart").first
     assert first.locator(".mark-rect.role-mark path").count() == 12
     rows = make_study().frames["word_heads"].query("word == 'bank' and layer < 3")
@@ -106,21 +105,6 @@ def test_every_picture_can_be_saved(open_page, page_path, tmp_path):
     assert svg.count("<path aria-label") >= 12 and "var(" not in svg
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert opened.trouble == []
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_an_accessibility_scan_finds_nothing_serious(open_page, page_path, scheme, width):
-    pytest.importorskip("axe_playwright_python")
-    page = open_page(page_path, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True).page
-    unfold(page)
-    assert serious_findings(page) == []
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_overflows_sideways(open_page, page_path, width):
-    page = open_page(page_path, viewport={"width": width, "height": 844}).page
-    unfold(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_charts_follow_the_theme_without_being_drawn_again(open_page, page_path):
@@ -173,8 +157,8 @@ def test_print_shows_every_head_and_no_tabs(open_page, page_path):
     assert not page.locator(".tabs label").first.is_visible()
 
 
-def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(open_page, page_path):
-    page = open_page(page_path).page
+def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(shared_page, page_path):
+    page = shared_page(page_path).page
     rows = make_study().frames["readings"].query("word == 'bank' and sentence == 0 and layer == 0 and head == 2")
     sentence = page.locator(".panel").first.locator(".sentence").first
     alphas = sentence.locator(".piece").evaluate_all(
@@ -203,8 +187,8 @@ def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution
     )
 
 
-def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(open_page, page_path):
-    page = open_page(page_path).page
+def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(shared_page, page_path):
+    page = shared_page(page_path).page
     sentence = page.locator(".panel").first.locator(".sentence").first
     assert sentence.locator(".token.word .piece").all_inner_texts() == ["·bank"]
     assert sentence.locator(".token.cue .piece").all_inner_texts() == ["·river"]
@@ -242,8 +226,8 @@ def test_folded_pictures_are_drawn_when_they_are_unfolded(open_page, page_path):
     assert len(widths) == 14 and min(widths) > 200
 
 
-def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(open_page, page_path):
-    page = open_page(page_path).page
+def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(shared_page, page_path):
+    page = shared_page(page_path).page
     first = page.locator("#map .chart").first
     rows = make_study().frames["word_heads"].query("word == 'bank' and layer < 3")
     kinds = rows.loc[rows["verdict"] != "none", "verdict"].tolist()
@@ -256,25 +240,24 @@ def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(open_pag
     assert [text.strip() for text in cells.all_text_contents()] == rows.sort_values("rank")["verdict"].tolist()
 
 
-def test_answers_are_those_of_the_verdicts(open_page, page_path):
-    page = open_page(page_path).page
+def test_answers_are_those_of_the_verdicts(shared_page, page_path):
+    page = shared_page(page_path).page
     bank, mole, apple = page.locator(".answer").all_inner_texts()
     assert bank.startswith("One head resolves “bank”: L0H2 moves it 41") and "no head is ranked" in apple
     assert mole.startswith("Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1")
     assert "calls none of them a resolver" not in page.inner_text("main")
 
 
-def test_a_card_begins_with_a_sentence_that_names_no_head(open_page, page_path):
-    page = open_page(page_path).page
+def test_a_card_begins_with_a_sentence_that_names_no_head(shared_page, page_path):
+    page = shared_page(page_path).page
     for card in page.locator(".card .said").all():
         assert card.locator("h2 + p.plain + p.answer").count() == 1
         assert not re.search(r"L\d+H\d+|%", card.locator(".plain").inner_text())
     assert "Layer 3 writes after the read-out" in page.locator(".card").first.inner_text()
 
 
-def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(open_page, page_path):
-    page = open_page(page_path, viewport={"width": 390, "height": 844}).page
-    unfold(page)
+def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfolded):
+    page = unfolded(390)
     for table in page.locator("table.stack").all():
         box = table.evaluate("item => [item.scrollWidth, item.closest('.scroll').clientWidth]")
         assert box[0] <= box[1], table.inner_text()[:60]
@@ -284,8 +267,8 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(open_p
     assert min(widths) > 300
 
 
-def test_sentences_with_a_lone_pair_and_those_left_out_are_counted_on_the_page(open_page, page_path):
-    method = open_page(page_path).page.locator("#method").inner_text()
+def test_sentences_with_a_lone_pair_and_those_left_out_are_counted_on_the_page(shared_page, page_path):
+    method = shared_page(page_path).page.locator("#method").inner_text()
     said = (
         "bank: 8 sentences name pairs without a partner of another sense; they are used like sentences without a pair."
     )
@@ -293,24 +276,23 @@ def test_sentences_with_a_lone_pair_and_those_left_out_are_counted_on_the_page(o
     assert f"{len(make_study().frames['left_out'])} left out, and why" in method
 
 
-def test_every_column_is_explained_on_the_page(open_page, page_path):
-    page = open_page(page_path).page
-    unfold(page)
+def test_every_column_is_explained_on_the_page(unfolded):
+    page = unfolded()
     rows = page.locator("[aria-label='Columns of the tables'] tbody tr").all_inner_texts()
     assert len(rows) == len(dictionary(make_study().frames))
     assert any(row.startswith("word_heads.net") and row.endswith("fraction of the sense gap") for row in rows)
 
 
-def test_together_names_the_smallest_set_and_its_rivals(open_page, page_path):
-    captions = open_page(page_path).page.locator("#together figcaption").all_inner_texts()
+def test_together_names_the_smallest_set_and_its_rivals(shared_page, page_path):
+    captions = shared_page(page_path).page.locator("#together figcaption").all_inner_texts()
     row = make_study().frames["curves"].query("word == 'bank' and size == smallest").iloc[0]
     kept = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
     assert captions[0].startswith(f"The smallest set above 90 %: L0H2, L1H0, F = {kept}; the best of 11")
     assert "the best of 11 random sets of 3 heads keeps 10" in captions[0]
 
 
-def test_belief_rests_on_gate_power_and_controls_for_every_word(open_page, page_path):
-    page = open_page(page_path).page
+def test_belief_rests_on_gate_power_and_controls_for_every_word(shared_page, page_path):
+    page = shared_page(page_path).page
     rows = page.locator("#believe tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
         ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "14", "64", "0.46", "0.45"],
@@ -328,22 +310,11 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(open_page, page_
     ]
 
 
-def test_every_example_sentence_says_what_supplied_its_sense(open_page, page_path):
-    page = open_page(page_path).page
-    unfold(page)
+def test_every_example_sentence_says_what_supplied_its_sense(unfolded):
+    page = unfolded()
     told = suppliers.told(make_study().frames["ledger"])
     said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
     assert said == list(told.values()) and len(said) == 12
-
-
-def test_links_are_relative_and_lead_to_files_that_are_there(open_page, page_path):
-    page = open_page(page_path).page
-    links = page.eval_on_selector_all("a[href]", "all => all.map(link => link.getAttribute('href'))")
-    files = {link for link in links if not link.startswith("#")}
-    assert "heads.parquet" in files and "manifest.json" in files
-    assert all((page_path.parent / name).is_file() for name in files)
-    targets = {link[1:] for link in links if link.startswith("#")}
-    assert targets <= set(page.eval_on_selector_all("[id]", "all => all.map(item => item.id)"))
 
 
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):
@@ -361,14 +332,3 @@ def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_
     assert page.locator("main a:text('click'), main img").count() == 0
     assert page.locator("h2 bdi").first.inner_text() == HOSTILE[1]
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-
-
-def test_the_policy_allows_only_the_pages_own_scripts(page_path, open_page, tmp_path):
-    text = page_path.read_text(encoding="utf-8")
-    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
-    assert "default-src &#39;none&#39;" in policy and "unsafe" not in policy and "http" not in policy
-    tampered = tmp_path / "tampered.html"
-    tampered.write_text(text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8")
-    opened = open_page(tampered)
-    assert opened.page.evaluate("window.canary") is None
-    assert any("Content Security Policy" in message for message in opened.trouble)

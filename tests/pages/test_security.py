@@ -34,6 +34,7 @@ def run_blocked(folder, *arguments):
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
 
 
+@pytest.mark.real_model
 @pytest.mark.slow
 def test_the_default_report_needs_no_network(tmp_path):
     done = run_blocked(tmp_path, "report", "bank", "--permutations", "99", "--out", "out")

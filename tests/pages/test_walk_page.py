@@ -1,9 +1,7 @@
 """The walk's page in headless Chromium: it draws, asks for nothing, fits, and every step follows a head and a token."""
 
-import re
-
 import pytest
-from browser import MARKS, serious_findings
+from browser import MARKS, settled
 
 import probe
 
@@ -58,26 +56,12 @@ def dots(page, kind, queries, place=0):
     return {(nearest(across, x), nearest(down, y)): width for x, y, width in boxes}
 
 
-def settled(page):
-    """Waits until the pictures have followed the last change."""
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 80)))")
-
-
 def number(text):
     return float(text.replace("−", "-"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_complained_of_and_nothing_is_asked_for(open_page, page_path, scheme):
-    opened = open_page(page_path, color_scheme=scheme)
-    opened.page.locator('[name="queries"][value="columns"]').check(force=True)
-    settled(opened.page)
-    assert opened.trouble == []
-    assert opened.requests == [page_path.as_uri()]
-
-
-def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(open_page, page_path):
-    page = open_page(page_path).page
+def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(shared_page, page_path):
+    page = shared_page(page_path).page
     assert page.eval_on_selector_all("main section[id]", "all => all.map(part => part.id)") == [*SECTIONS, "tables"]
     titles = page.locator("main section[id] > h2").all_inner_texts()
     assert all(title.strip().endswith("?") for title in titles[:-1]), titles
@@ -88,8 +72,8 @@ def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(open_
     }
 
 
-def test_every_picture_is_drawn_and_has_a_text(open_page, page_path, walked):
-    page = open_page(page_path).page
+def test_every_picture_is_drawn_and_has_a_text(shared_page, page_path, walked):
+    page = shared_page(page_path).page
     n = len(walked.frames["tokens"])
     boxes = page.locator(".chart.drawn")
     assert boxes.count() == 11 and page.locator(".chart").count() == 15  # four grids wait to be turned
@@ -103,8 +87,8 @@ def test_every_picture_is_drawn_and_has_a_text(open_page, page_path, walked):
     assert page.locator("[data-map] input").count() == 8
 
 
-def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(open_page, page_path, walked):
-    page = open_page(page_path).page
+def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(shared_page, page_path, walked):
+    page = shared_page(page_path).page
     values = walked.frames["values"]
     rows = cells(page, "values")
     assert [row[0][0] for row in rows] == [*values["label"], "sum"]
@@ -182,14 +166,6 @@ def test_the_switch_transposes_every_grid(open_page, page_path):
     assert dots(page, "pattern", "rows") != rows["pattern", 0]  # what was hidden has followed, too
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_overflows_sideways(open_page, page_path, width):
-    page = open_page(page_path, viewport={"width": width, "height": 844}).page
-    page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert min(page.eval_on_selector_all(".chart.drawn", "all => all.map(box => box.clientWidth)")) > 200
-
-
 def test_the_strip_stays_in_sight_and_is_not_printed_over_the_text(open_page, page_path):
     page = open_page(page_path).page
     page.locator("#layers").scroll_into_view_if_needed()
@@ -244,27 +220,6 @@ def test_without_scripts_the_text_stays_and_says_where_the_numbers_are(open_page
     assert "the tables beside it hold the same numbers" in page.inner_text("body")
 
 
-def test_links_are_relative_and_lead_to_files_that_are_there(open_page, page_path):
-    page = open_page(page_path).page
-    links = page.eval_on_selector_all("a[href]", "all => all.map(link => link.getAttribute('href'))")
-    assert "values.parquet" in links and "manifest.json" in links
-    assert all((page_path.parent / link).is_file() for link in links if not link.startswith("#"))
-    ids = set(page.eval_on_selector_all("[id]", "all => all.map(item => item.id)"))
-    assert {link[1:] for link in links if link.startswith("#")} <= ids
-
-
-def test_the_policy_allows_only_the_pages_own_scripts(page_path, open_page, tmp_path):
-    text = page_path.read_text(encoding="utf-8")
-    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
-    assert "default-src &#39;none&#39;" in policy and "unsafe" not in policy and "http" not in policy
-    assert policy.count("sha256-") == 3 and len(text) < 3_000_000  # one bundle, one script, one style sheet
-    tampered = tmp_path / "tampered.html"
-    tampered.write_text(text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8")
-    opened = open_page(tampered)
-    assert opened.page.evaluate("window.canary") is None
-    assert any("Content Security Policy" in message for message in opened.trouble)
-
-
 def test_every_picture_can_be_saved_and_says_which_head_it_is_of(open_page, page_path, tmp_path):
     opened = open_page(page_path, color_scheme="dark")
     page = opened.page
@@ -285,18 +240,8 @@ def test_every_picture_can_be_saved_and_says_which_head_it_is_of(open_page, page
     assert opened.trouble == []
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_an_accessibility_scan_finds_nothing_serious(open_page, page_path, scheme, width):
-    pytest.importorskip("axe_playwright_python")
-    page = open_page(page_path, color_scheme=scheme, viewport={"width": width, "height": 844}, bypass_csp=True).page
-    assert serious_findings(page) == []
-    page.evaluate("() => document.querySelector('select, button').setAttribute('aria-hidden', 'false')")
-    page.evaluate("() => document.body.insertAdjacentHTML('beforeend', '<button></button><img src=x>')")
-    assert {line.split(":")[0] for line in serious_findings(page)} >= {"button-name", "image-alt"}  # the scan can fail
-
-
-def test_controls_have_names_and_terms_are_explained_on_hover(open_page, page_path):
-    page = open_page(page_path).page
+def test_controls_have_names_and_terms_are_explained_on_hover(shared_page, page_path):
+    page = shared_page(page_path).page
     unnamed = page.eval_on_selector_all(
         "main input, .strip input, .strip select, button",
         "all => all.filter(item => !(item.getAttribute('aria-label') || item.textContent.trim() || item.closest('label')?.textContent.trim())).length",

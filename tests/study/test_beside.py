@@ -6,7 +6,6 @@ import pytest
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.model.load import EMBEDDED
 from probe.model.tokens import is_one_token
 from probe.study import showcase
 from probe.study.material import prepare
@@ -15,7 +14,7 @@ from probe.text import lexicon
 
 BOTH_WAYS = "tiny-senses-bidirectional"
 APPLE = "Apple unveiled a new smartphone model at their latest product launch event"
-pytestmark = pytest.mark.skipif(BOTH_WAYS not in EMBEDDED, reason="its weights do not ship yet")
+pytestmark = pytest.mark.real_model
 
 
 @pytest.fixture(scope="module")

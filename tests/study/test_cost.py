@@ -15,6 +15,8 @@ from probe.study.cost import Plan, parse_memory
 from probe.study.study import plan, study
 from probe.text.lexicon import expand
 
+pytestmark = pytest.mark.real_model
+
 
 @pytest.fixture(scope="module")
 def model():
@@ -29,7 +31,7 @@ def test_more_words_and_more_sentences_cost_more(model):
 
 def test_the_plan_is_not_exceeded(model, monkeypatch):
     """Every swapped run of the engine is counted while a study runs; nothing may be more than what was said before."""
-    trace = importlib.import_module("probe.trace")
+    trace = importlib.import_module("probe.model.trace")
     counted = {"swaps": 0, "forwards": 0}
     carry, read = swaps._carry, trace._read_last
 

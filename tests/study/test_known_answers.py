@@ -72,15 +72,14 @@ def test_the_places_are_spread():
     assert len({head for _, head in places}) == HEADS
 
 
-def test_every_other_head_is_alive(planted):
+def test_every_other_head_is_alive(planted, measured):
     """Otherwise nothing could be confused with the planted head."""
     model, place = planted
-    states = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), Options(0, 8, PERMUTATIONS)).states
     for layer, block in enumerate(read_weights(model).blocks):
         for head in range(HEADS):
-            written = states.z[:, layer, head] @ block.w_o[head]
+            written = measured.states.z[:, layer, head] @ block.w_o[head]
             assert written.std(0).norm() > 0.02, (layer, head)
-            pattern = states.pattern[:, layer, head]
+            pattern = measured.states.pattern[:, layer, head]
             if (layer, head) != place:
                 assert pattern.std(0).max() > 0.02, (layer, head)
 
@@ -157,10 +156,16 @@ def study_of(model, sentences):
     return result, pair
 
 
-def test_swapped_labels_flip_every_signed_score(model, measured):
-    """Labels exchanged in the report part only: what was fitted stays, so every signed number must turn round."""
+@pytest.fixture(scope="module")
+def named(model, measured):
+    """The sentences with their parts written down, and the study of them."""
     sentences = by_part(measured)
-    result, true = study_of(model, sentences)
+    return sentences, *study_of(model, sentences)
+
+
+def test_swapped_labels_flip_every_signed_score(model, named):
+    """Labels exchanged in the report part only: what was fitted stays, so every signed number must turn round."""
+    sentences, result, true = named
     turned, swapped = study_of(model, [exchanged(row) if row.split == "report" else row for row in sentences])
     torch.testing.assert_close(true.axis.u, swapped.axis.u)
     np.testing.assert_allclose(swapped.separation.auroc, 1 - true.separation.auroc, atol=1e-9)
@@ -175,19 +180,19 @@ def test_swapped_labels_flip_every_signed_score(model, measured):
     assert swapped.gate_p > 0.9
 
 
-def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effects(model, measured):
+def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effects(model, named):
     """Labels exchanged everywhere: what was denoising is noising."""
-    sentences = by_part(measured)
+    sentences, result, before = named
     assert all(one.pair == other.pair for one, other in zip(sentences[::2], sentences[1::2], strict=True))
     turned = [row for one, other in zip(sentences[::2], sentences[1::2], strict=True) for row in (other, one)]
-    (result, one), (_, other) = study_of(model, sentences), study_of(model, [exchanged(row) for row in turned])
-    assert one.axis.sense_a == other.axis.sense_a
-    torch.testing.assert_close(other.axis.u, -one.axis.u, rtol=0, atol=1e-6)
-    coordinates = (pair.axis.coordinate(result.states.resid[:, result.depth]) for pair in (one, other))
+    _, after = study_of(model, [exchanged(row) for row in turned])
+    assert before.axis.sense_a == after.axis.sense_a
+    torch.testing.assert_close(after.axis.u, -before.axis.u, rtol=0, atol=1e-6)
+    coordinates = (pair.axis.coordinate(result.states.resid[:, result.depth]) for pair in (before, after))
     torch.testing.assert_close(next(coordinates), -next(coordinates), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(other.separation.auroc, one.separation.auroc, atol=1e-9)
-    np.testing.assert_allclose(other.effects.ratio("denoise"), one.effects.ratio("noise"), atol=1e-5)
-    np.testing.assert_allclose(other.effects.swap, one.effects.swap, atol=1e-5)
+    np.testing.assert_allclose(after.separation.auroc, before.separation.auroc, atol=1e-9)
+    np.testing.assert_allclose(after.effects.ratio("denoise"), before.effects.ratio("noise"), atol=1e-5)
+    np.testing.assert_allclose(after.effects.swap, before.effects.swap, atol=1e-5)
 
 
 # --- 2: shares -------------------------------------------------------------------------------------------------------

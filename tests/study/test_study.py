@@ -1,6 +1,7 @@
 """The study from end to end: what its frames promise, on the embedded model and on one that was never trained."""
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,8 @@ from probe.model import load
 from probe.study.columns import COLUMNS
 from probe.study.study import _choose_words, _spelled
 from probe.text.sentences import Corpus
+
+pytestmark = pytest.mark.real_model
 
 # The contract of the heads table; what needs permutations (p_ q_ verdict, auroc_low/high, hedges_g has no interval) comes later.
 CONTRACT = (
@@ -34,6 +37,12 @@ def study(model):
 @pytest.fixture(scope="module")
 def untrained(model):
     return load.untrained(model, seed=0)
+
+
+@pytest.fixture(scope="module")
+def quick(model):
+    """A study of bank with few permutations and pairs, once per seed."""
+    return cache(lambda seed: probe.study(model, "bank", seed=seed, permutations=99, max_pairs=8))
 
 
 def corpus_of(word, **changes):
@@ -108,9 +117,8 @@ def test_the_leading_heads_restore_the_sense_and_beat_every_random_set(study):
             assert (curve[f"{name}_low"] <= curve[f"{name}_high"]).all()
 
 
-def test_the_read_out_does_not_hang_on_the_seed(model, study):
-    for seed in (1, 2):
-        other = probe.study(model, "bank", seed=seed, permutations=99, max_pairs=8)
+def test_the_read_out_does_not_hang_on_the_seed(quick, study):
+    for other in (quick(1), quick(2)):
         assert set(other.words["depth"]) == set(study.words["depth"])
         assert other.words["ranked"].all()
 
@@ -159,11 +167,11 @@ def test_the_showcase_whose_cue_comes_first_is_read_right(study):
     assert (first["reads_as"] == first["sense"]).all()
 
 
-def test_one_seed_gives_one_study_and_another_seed_another(model):
-    first, second, other = (probe.study(model, "bank", seed=seed) for seed in (3, 3, 4))
-    for name, frame in first.frames.items():
-        pd.testing.assert_frame_equal(frame, second.frames[name])
-    assert not first.heads.equals(other.heads)
+def test_one_seed_gives_one_study_and_another_seed_another(quick, model):
+    again = probe.study(model, "bank", seed=1, permutations=99, max_pairs=8)
+    for name, frame in quick(1).frames.items():
+        pd.testing.assert_frame_equal(frame, again.frames[name])
+    assert not again.heads.equals(quick(2).heads)
 
 
 def test_swapped_labels_flip_every_coordinate(model, study):
@@ -187,7 +195,7 @@ def test_an_untrained_model_has_no_gap_and_nothing_is_ranked(untrained):
 
 def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors(model):
     bare = corpus_of("bank", frame=None, pair=None, cue_start=None, cue_end=None, distance=None)
-    study = probe.study(model, corpus=bare)
+    study = probe.study(model, corpus=bare, permutations=199)
     assert study.words["pair_design"].item() == "donors drawn at random"
     assert study.words["split_design"].item().startswith("by sentence")
     assert study.heads["attention_cue"].isna().all()
@@ -199,7 +207,7 @@ def test_a_split_given_in_the_file_is_kept(model):
         dataclasses.replace(sentence, split="train" if index % 2 else "test")
         for index, sentence in enumerate(probe.expand("bank").sentences)
     ]
-    study = probe.study(model, corpus=Corpus(tuple(rows), (), "own", "0"))
+    study = probe.study(model, corpus=Corpus(tuple(rows), (), "own", "0"), permutations=99)
     assert study.words["split_design"].item() == "the split given in the file"
     assert (study.sentences["part"] == ["fit" if row.split == "train" else "report" for row in rows]).all()
 

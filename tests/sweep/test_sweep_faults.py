@@ -1,14 +1,15 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind. `python tests/campaign/kill_campaign.py` runs
-many.
+"""What kills a sweep and loses nothing: real processes, one of each kind; whole clusters die in `make campaign`.
+
+`make campaign` runs many of each and keeps the record.
 """
 
-import subprocess
 import sys
 
 import pytest
 from kill_campaign import FULL, GONE, can_mount, make_stage, run_kind
 from sweeping import fingerprints, make_corpus, make_model
 
+from probe.cli import main
 from probe.sweep.run import Workers, sweep
 
 pytest.importorskip("distributed", reason="the extra probe[cluster] is not installed")
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory):
-    return make_stage(tmp_path_factory.mktemp("stage"), seed=1, rows=600)
+    return make_stage(tmp_path_factory.mktemp("stage"), seed=1, rows=600, forked=True)
 
 
 def assert_nothing_is_lost(outcome):
@@ -37,12 +38,14 @@ def test_a_dask_worker_is_killed_in_the_middle(stage):
     assert outcome.codes == [0, 0], "the run ends well by itself"
 
 
+@pytest.mark.campaign
 def test_the_scheduler_is_killed(stage):
     outcome = run_kind(stage, "scheduler_killed")
     assert_nothing_is_lost(outcome)
     assert outcome.codes[0] == 2 and outcome.said.startswith("probe: Sweeping ") and GONE in outcome.said, outcome
 
 
+@pytest.mark.campaign
 def test_the_driver_of_a_cluster_is_killed(stage):
     assert_nothing_is_lost(run_kind(stage, "driver_killed_with_dask"))
 
@@ -64,6 +67,7 @@ def test_the_disk_is_full(stage):
     assert outcome.codes[0] == 2 and FULL in outcome.said and "/out/set-" in outcome.said, outcome
 
 
+@pytest.mark.campaign
 def test_the_tables_are_the_same_whoever_made_them(stage, tmp_path):
     from probe.sweep.deal import Options
 
@@ -73,19 +77,15 @@ def test_the_tables_are_the_same_whoever_made_them(stage, tmp_path):
     assert fingerprints(result.folder) == stage.reference
 
 
-def test_without_dask_the_engine_says_what_to_install(tmp_path):
-    make_model(tmp_path / "model")
-    make_corpus(tmp_path / "s.jsonl", 60)
-    code = (
-        "import sys; sys.modules['distributed'] = None\n"
-        f"sys.argv = ['probe', 'sweep', '--model', {str(tmp_path / 'model')!r}, '--sentences', "
-        f"{str(tmp_path / 's.jsonl')!r},"
-        f" '--out', {str(tmp_path / 'out')!r}, '--engine', 'dask']\n"
-        "from probe.cli import main\nmain()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Dask is not installed; install it with pip install 'probe[cluster]', or use --engine local" in done.stderr
+def test_without_dask_the_engine_says_what_to_install(tmp_path, monkeypatch, capsys):
+    model, corpus = make_model(tmp_path / "model"), make_corpus(tmp_path / "s.jsonl", 60)
+    given = ["--model", str(model), "--sentences", str(corpus), "--out", str(tmp_path / "out"), "--engine", "dask"]
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.setattr(sys, "argv", ["probe", "sweep", *given])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    install = "Dask is not installed; install it with pip install dask distributed, or use --engine local"
+    assert stop.value.code == 2 and install in capsys.readouterr().err
 
 
 def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeypatch):

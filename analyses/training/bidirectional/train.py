@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
+from probe.model.load import EMBEDDED_FOLDER
 from training import cards, training, wordpieces
 from training.bidirectional import after, card
 from training.bidirectional.evaluate import evaluate
@@ -54,7 +55,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> BertForMasked
 @torch.no_grad()
 def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
     """Puts the word vectors of tiny-senses in the places of the tokens that both vocabularies have."""
-    folder = training.HERE / training.MODELS["causal"]
+    folder = EMBEDDED_FOLDER / training.MODELS["causal"]
     theirs = load_file(folder / "model.safetensors")["transformer.wte.weight"]
     known = AutoTokenizer.from_pretrained(folder).get_vocab()
     for piece, i in tokenizer.get_vocab().items():

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from scipy.stats import false_discovery_control
 
-from probe import effects, inference, senses, splits
+from probe import effects, inference, senses, splits, statistics
 from probe.effects import Effects, Pairs
 from probe.families.general import General, read_whole
 from probe.head_sets import Curves, measure_alone, measure_curves
@@ -27,7 +27,7 @@ from probe.senses import Axis
 from probe.sentences import Sentence
 from probe.separation import Separation, Tests, corrected_tests, measure_separation, sense_sample
 from probe.splits import FIT, PARTS, REPORT, SELECT, Split
-from probe.statistics import Array
+from probe.statistics import TIE, Array
 from probe.tokens import Placed, Tokens
 from probe.trace import target_states
 
@@ -153,7 +153,7 @@ def _choose_depth(
     groups = splits.cue_units([material.sentences[rows[index]] for index in fit])
     labels = [material.labels[rows[index]] for index in fit]
     separation = senses.separation_by_depth(states.resid[fit], labels, groups, seed=seed)
-    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
+    as_good = separation[1:] >= (AS_GOOD - TIE) * separation[1:].max()
     return int(np.flatnonzero(as_good)[-1]) + 1, separation
 
 
@@ -236,7 +236,7 @@ def _curves(weights: Weights | General, word: WordResult, passed: Sequence[PairR
     mean = np.mean([effect.net.mean(0) for effect in ranking], axis=0)[: word.depth]
     order = [
         (int(layer), int(head))
-        for layer, head in zip(*np.unravel_index((-mean).argsort(axis=None, kind="stable"), mean.shape), strict=True)
+        for layer, head in zip(*np.unravel_index(statistics.order(mean.ravel()), mean.shape), strict=True)
     ]
     return measure_curves(weights, word.placed, word.states.z, chosen[REPORT], order, seed=options.seed)
 

@@ -24,6 +24,7 @@ from probe.replay import Weights, read_weights
 from probe.senses import Axis
 from probe.sentences import Sentence
 from probe.splits import FIT, MIN_PER_SENSE
+from probe.statistics import TIE
 from probe.sweep.deal import DONOR, Record, sentence_of
 from probe.tokens import tokenize
 from probe.trace import target_states
@@ -175,7 +176,7 @@ def _depth(
 ) -> tuple[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
     """The read-out depth, as the study chooses it: of those that separate about as well as the best, the last."""
     separation = senses.separation_by_depth(states.resid, labels, splits.cue_units(sentences), seed=seed)
-    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
+    as_good = separation[1:] >= (AS_GOOD - TIE) * separation[1:].max()
     return int(np.flatnonzero(as_good)[-1]) + 1, separation
 
 

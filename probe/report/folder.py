@@ -1,6 +1,6 @@
 """A study as a folder: the page, every frame as CSV and Parquet, and the manifest of what made them.
 
-The same study gives the same bytes; times of day live only in the manifest.
+The same study gives the same bytes on one machine with one set of versions; times of day live only in the manifest.
 """
 
 import os

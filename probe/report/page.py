@@ -1,5 +1,6 @@
 """The ambiguity report as one HTML file: no network, no eval, every text escaped, the same bytes from the same study.
 
+The same bytes: with one set of versions, which stand on the page.
 What keeps the file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
 """
 

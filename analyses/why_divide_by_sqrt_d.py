@@ -40,12 +40,12 @@ VARIANTS = {"divided by √d_head": 1.0, "not divided": math.sqrt(model.config.d
 # ## What is measured
 #
 # Entropy in bits over the bits that even shares would have: 1 is even, 0 is everything to one token. The gradient is the
-# softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue λ says how far the shares can move per unit of their scores, at
-# most 1/2. A query whose largest eigenvalue is below 0.01 counts as stuck.
+# softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue λ says how far the shares can move per unit of their
+# scores, at most 1/2. A query whose largest eigenvalue is below 0.01 counts as stuck.
 #
-# J is a diagonal less a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The shares sum to 1, so the
-# last factor is -λ Σ Aᵢ / (Aᵢ - λ). The largest λ lies between the two largest shares, where that sum rises from -∞ to ∞:
-# halving finds its zero, and always ends.
+# J is a diagonal less a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The shares sum to 1, so
+# the last factor is -λ Σ Aᵢ / (Aᵢ - λ). The largest λ lies between the two largest shares, where that sum rises from -∞
+# to ∞: halving finds its zero, and always ends.
 
 
 # %%

@@ -55,12 +55,12 @@ def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng:
 
 
 def reached(drawn: Array, observed: Array) -> Labels:
-    """Where a statistic under relabelling is at least the observed one; within TIE of the statistic's scale it is. `-> draw ...`
+    """Where a statistic under relabelling is at least the observed one, ties within TIE of its scale. `-> draw ...`
 
-    `drawn: draw ...`, `observed: ...`; the scale is the largest absolute value of the statistic, drawn or observed, over the family.
-    Relabellings that give exactly the observed statistic are common where units are few. Computed, the two are sums in different
-    orders of numbers from a model in float32, and which is larger would be decided by the last digit, which differs from one
-    processor to the next. Every permutation test compares here.
+    `drawn: draw ...`, `observed: ...`; the scale is the largest absolute value, drawn or observed, of the whole family.
+    Relabellings that give exactly the observed statistic are common where units are few. Computed, the two are sums in
+    different orders of numbers from a model in float32, and which is larger would be decided by the last digit, which
+    differs from one processor to the next. Every permutation test compares here.
     """
     scale = max(np.abs(drawn).max(initial=0), np.abs(observed).max(initial=0))
     return np.asarray(drawn >= observed - TIE * scale)

@@ -16,8 +16,8 @@ from scipy.stats import rankdata
 
 Array = NDArray[np.float64]
 DRAWS = 2000
-# Values this close, relative to the scale of what they are compared with, are equal: float32 says no more, and which of two
-# sums is larger would be decided by their last digit, which differs from one processor to the next.
+# Values this close, relative to the scale of what they are compared with, are equal: float32 says no more, and which of
+# two sums is larger would be decided by their last digit, which differs from one processor to the next.
 TIE = 1e-6
 
 
@@ -45,7 +45,7 @@ def auroc(a: Array, b: Array) -> Array:
 
 
 def order(values: Array) -> NDArray[np.intp]:
-    """Places along the last axis, the largest value first; of values that are equal within TIE, the first. `... n -> ... n`
+    """Places along the last axis, the largest value first; of values equal within TIE, the first. `... n -> ... n`
 
     For a flattened `layer head` the ties go to the lower layer, then the lower head.
     """

@@ -11,10 +11,10 @@ STEPS = 3
 
 
 def require_same(made: Path, kept: Path, *, permutations: int | None = None) -> None:
-    """The same columns, texts, verdicts, whole numbers and ranks; other numbers within CLOSE of the largest of their column.
+    """The same columns, texts, verdicts, whole numbers and ranks; other numbers within CLOSE of their column's largest.
 
-    p values, `p` and `p_...`, lie within STEPS of their steps of 1 / (permutations + 1), as draws are few that hardly reach
-    the observed statistic or hardly miss it. Raises AssertionError with the column and its rows.
+    p values, `p` and `p_...`, lie within STEPS / (permutations + 1): few draws nearly reach the observed statistic.
+    Raises AssertionError with the column and its rows.
     """
     found, expected = pd.read_csv(made), pd.read_csv(kept)
     assert list(found.columns) == list(expected.columns) and len(found) == len(expected)

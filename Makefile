@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 WORKERS ?= 2
 
-.PHONY: report test check gallery clean
+.PHONY: report test check gallery campaign clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
@@ -22,6 +22,10 @@ gallery: $(READY) analyses/investigation.ipynb
 	$(BIN)/probe report --out reports
 	$(BIN)/probe walk "A fluffy blue creature roamed the verdant forest" --word creature --out reports/walk
 	$(BIN)/python reports/gallery.py
+
+# The findings under three sets of instructions, one and two threads: alike? A quarter of an hour, more on a busy machine.
+campaign: $(READY)
+	$(BIN)/python tests/campaign/any_processor.py --out reports
 
 # The notebook is its script, cell by cell, without outputs.
 analyses/%.ipynb: analyses/%.py $(READY)

@@ -24,6 +24,7 @@ campaign: $(READY)
 	$(PYTEST) -m campaign
 	PYTHONPATH=tests $(BIN)/python tests/campaign/kill_campaign.py --kills 36 --out reports
 	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
+	$(BIN)/python tests/campaign/any_processor.py --out reports
 
 check: $(READY)
 	$(BIN)/ruff check .

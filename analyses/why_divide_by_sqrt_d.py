@@ -41,8 +41,12 @@ VARIANTS = {"divided by √d_head": 1.0, "not divided": math.sqrt(model.config.d
 # ## What is measured
 #
 # Entropy in bits over the bits that even shares would have: 1 is even, 0 is everything to one token. The gradient is the
-# softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue says how far the shares can move per unit of their scores, at
-# most 1/2. A query whose largest eigenvalue is below 0.01 counts as stuck.
+# softmax's Jacobian, J = diag(A) - A Aᵀ: its largest eigenvalue λ says how far the shares can move per unit of their
+# scores, at most 1/2. A query whose largest eigenvalue is below 0.01 counts as stuck.
+#
+# J is a diagonal less a matrix of rank one: det(J - λ) = Π (Aᵢ - λ) · (1 - Σ Aᵢ² / (Aᵢ - λ)). The shares sum to 1, so
+# the last factor is -λ Σ Aᵢ / (Aᵢ - λ). The largest λ lies between the two largest shares, where that sum rises from -∞
+# to ∞: halving finds its zero, and always ends.
 
 
 # %%
@@ -51,8 +55,13 @@ def evenness(pattern, keys):
 
 
 def gradient(pattern):
-    jacobian = torch.diag_embed(pattern) - pattern.unsqueeze(-1) * pattern.unsqueeze(-2)
-    return torch.linalg.eigvalsh(jacobian)[..., -1]
+    shares = pattern.double() / pattern.double().sum(-1, keepdim=True)
+    high, low = shares.topk(2).values.unbind(-1)
+    for _ in range(60):  # halvings: to the last digit of float64
+        middle = (low + high) / 2
+        above = (shares / (shares - middle.unsqueeze(-1))).sum(-1) > 0
+        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+    return high
 
 
 def described(patterns):

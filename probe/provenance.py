@@ -1,6 +1,7 @@
 """What a result came from, keys made of content, and files that are whole or absent.
 
-Times of day live only in the manifest, so that the same command with the same seed writes the same bytes elsewhere.
+Times of day live only in the manifest, so that the same command with the same seed writes the same bytes elsewhere, on
+one machine with one set of versions. Another processor may sum in another order, and change a number's last digits.
 """
 
 import hashlib

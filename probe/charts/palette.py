@@ -103,7 +103,7 @@ def themed(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
-    """Write a chart as a PNG or SVG on white, the same bytes every time, without a browser or a network.
+    """Write a chart as a PNG or SVG on white, without a browser or a network; the same bytes with the same versions.
 
     `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be written and
     ValueError for another ending.

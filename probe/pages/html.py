@@ -1,5 +1,6 @@
 """One self-contained HTML file: no network, no eval, every text escaped, the same bytes from the same values.
 
+The same bytes: with one set of versions of Vega and of the templates' engine.
 The Vega bundle stands in the file once and draws every chart from its specification. The content security policy names the
 hashes of the scripts and of the style sheet, so a text that got past the escaping would still run nothing.
 """

@@ -193,7 +193,6 @@ def _all_layers(values: Array, weights: Weights) -> Array:
 
 def rank_intervals(net: Array) -> tuple[Array, Array]:
     """95 % interval of each head's rank (1 = largest) over bootstrap draws. `draws layer head -> (layer head), (layer head)`"""
-    flat = net.reshape(len(net), -1)
-    ranks = (-flat).argsort(1, kind="stable").argsort(1, kind="stable") + 1
+    ranks = resampling.ranks(net.reshape(len(net), -1))
     low, high = np.quantile(ranks, [0.025, 0.975], axis=0, method="closest_observation")
     return low.reshape(net.shape[1:]), high.reshape(net.shape[1:])

@@ -83,7 +83,7 @@ def choose_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[object],
     behind the read-out cannot be seen, and differences that small are chance.
     """
     separation = separation_by_depth(resid, labels, groups, seed=seed)
-    as_good = separation[1:] >= AS_GOOD * separation[1:].max()
+    as_good = separation[1:] >= (AS_GOOD - resampling.TIE) * separation[1:].max()
     return int(np.flatnonzero(as_good)[-1]) + 1, separation
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm, rankdata
 
-from probe.stats.resampling import Array
+from probe.stats.resampling import TIE, Array
 
 Labels = NDArray[np.bool_]
 CHUNK = 64
@@ -54,6 +54,18 @@ def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng:
     return np.vstack([given, given ^ turned[:, member]])
 
 
+def reached(drawn: Array, observed: Array) -> Labels:
+    """Where a statistic under relabelling is at least the observed one, ties within TIE of its scale. `-> draw ...`
+
+    `drawn: draw ...`, `observed: ...`; the scale is the largest absolute value, drawn or observed, of the whole family.
+    Relabellings that give exactly the observed statistic are common where units are few. Computed, the two are sums in
+    different orders of numbers from a model in float32, and which is larger would be decided by the last digit, which
+    differs from one processor to the next. Every permutation test compares here.
+    """
+    scale = max(np.abs(drawn).max(initial=0), np.abs(observed).max(initial=0))
+    return np.asarray(drawn >= observed - TIE * scale)
+
+
 def max_t(observed: Array, null: Array) -> MaxT:
     """Corrected one-sided p of every statistic: how often the largest one under relabelling reaches it.
 
@@ -66,10 +78,10 @@ def max_t(observed: Array, null: Array) -> MaxT:
     bar = np.maximum.accumulate(flat[:, order[::-1]], axis=1)[
         :, ::-1
     ]  # the largest among this head and those behind it
-    corrected = (1 + (bar >= t[order] - 1e-9).sum(0)) / (1 + len(null))
+    corrected = (1 + reached(bar, t[order]).sum(0)) / (1 + len(null))
     p = np.empty_like(t)
     p[order] = np.maximum.accumulate(corrected)
-    q = false_discovery_control((1 + (flat >= t - 1e-9).sum(0)) / (1 + len(null)))
+    q = false_discovery_control((1 + reached(flat, t).sum(0)) / (1 + len(null)))
     return MaxT(observed, p.reshape(observed.shape), q.reshape(observed.shape))
 
 
@@ -102,9 +114,8 @@ def gap_p(fit: Sample, report: Sample, *, seed: int, draws: int = GATE_DRAWS) ->
 
 def permutation_p(statistic: Array) -> float:
     """How often a relabelled statistic reaches the observed one, which stands first: (1 + hits) / (1 + draws)."""
-    observed, drawn = statistic[0], statistic[1:]
-    hits = np.count_nonzero(drawn >= observed - 1e-9 * abs(observed))
-    return float((1 + hits) / (1 + len(drawn)))
+    hits = np.count_nonzero(reached(statistic[1:], statistic[0]))
+    return float((1 + hits) / len(statistic))
 
 
 def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels: Labels) -> Array:

@@ -16,6 +16,9 @@ from scipy.stats import rankdata
 
 Array = NDArray[np.float64]
 DRAWS = 2000
+# Values this close, relative to the scale of what they are compared with, are equal: float32 says no more, and which of
+# two sums is larger would be decided by their last digit, which differs from one processor to the next.
+TIE = 1e-6
 
 
 def folds(groups: Sequence[Hashable], count: int, *, seed: int) -> list[tuple[list[int], list[int]]]:
@@ -39,6 +42,23 @@ def auroc(a: Array, b: Array) -> Array:
     ranks = rankdata(np.concatenate([a, b]), axis=0)
     n, m = len(a), len(b)
     return np.asarray((ranks[:n].sum(0) - n * (n + 1) / 2) / (n * m))
+
+
+def order(values: Array) -> NDArray[np.intp]:
+    """Places along the last axis, the largest value first; of values equal within TIE, the first. `... n -> ... n`
+
+    For a flattened `layer head` the ties go to the lower layer, then the lower head.
+    """
+    falling = (-values).argsort(-1, kind="stable")
+    steps = -np.diff(np.take_along_axis(values, falling, -1), axis=-1) > TIE * np.abs(values).max(initial=0)
+    tied = np.zeros(values.shape, dtype=np.intp)
+    np.put_along_axis(tied, falling[..., 1:], steps.cumsum(-1), -1)
+    return tied.argsort(-1, kind="stable")
+
+
+def ranks(values: Array) -> NDArray[np.intp]:
+    """The rank of every value along the last axis, 1 = largest, ties as in `order`. `... n -> ... n`"""
+    return order(values).argsort(-1) + 1
 
 
 def hedges_g(a: Array, b: Array) -> Array:

@@ -122,8 +122,7 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
 
 
 def _ranks(net: Array) -> Array:
-    order = (-net.ravel()).argsort(kind="stable")
-    return np.asarray(order.argsort().reshape(net.shape) + 1)
+    return np.asarray(resampling.ranks(net.ravel()).reshape(net.shape))
 
 
 def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:

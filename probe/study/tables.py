@@ -2,7 +2,7 @@
 
 One frame per question, one row per observation, column names with their meaning and unit in `probe.study.columns`. Numbers that were not
 measured are missing (NaN), never zero. Numbers are rounded to DIGITS significant digits, far below their uncertainty, so
-that the same command writes the same bytes.
+that the same command writes the same bytes on one machine with one set of versions; elsewhere the last may differ.
 """
 
 from collections.abc import Sequence

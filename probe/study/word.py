@@ -24,7 +24,7 @@ from probe.patching import effects
 from probe.patching.effects import Effects, Pairs
 from probe.patching.routes import Routes, measure_routes
 from probe.patching.sets import Curves, measure_alone, measure_curves
-from probe.stats import axes, permutation
+from probe.stats import axes, permutation, resampling
 from probe.stats.axes import Axis
 from probe.stats.resampling import Array
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation, sense_sample
@@ -235,7 +235,7 @@ def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], op
     mean = np.mean([effect.net.mean(0) for effect in ranking], axis=0)[: word.depth]
     order = [
         (int(layer), int(head))
-        for layer, head in zip(*np.unravel_index((-mean).argsort(axis=None, kind="stable"), mean.shape), strict=True)
+        for layer, head in zip(*np.unravel_index(resampling.order(mean.ravel()), mean.shape), strict=True)
     ]
     return measure_curves(weights, word.placed, word.states.z, chosen[REPORT], order, seed=options.seed)
 

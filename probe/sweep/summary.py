@@ -325,12 +325,12 @@ def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataF
 
 def _ranks(net: Array, draws: Array, reached: int) -> dict[str, Array]:
     """Places by net effect, with intervals, of the heads up to the read-out."""
-    order = (-net[:reached]).argsort(kind="stable").argsort(kind="stable") + 1.0
+    places = resampling.ranks(net[:reached])
     low, high = effects.rank_intervals(np.nan_to_num(draws[:, :reached])[:, None])
     above = (0, len(net) - reached)
     return {
         name: np.pad(np.asarray(values, dtype=float).ravel(), above, constant_values=np.nan)
-        for name, values in zip(RANKS, (order, low, high), strict=True)
+        for name, values in zip(RANKS, (places, low, high), strict=True)
     }
 
 

@@ -178,3 +178,35 @@ def test_pairs_of_one_unit_change_their_sign_together():
     assert permutation.sign_flip_test(effects, range(40), seed=0, draws=999).p[0] == 1 / 1000
     two_units = permutation.sign_flip_test(effects, np.arange(40) // 20, seed=0, draws=999).p[0]
     assert two_units == pytest.approx(0.25, abs=0.05)
+
+
+# --- ties ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_equal_within_float32_is_reached_and_what_is_less_is_not():
+    drawn = np.array([[2.0, 0.5], [2.0 - 1e-7, 0.5 + 1e-7], [1.999, 0.5 - 1e-7], [-8.0, 0.4999]])
+    found = permutation.reached(drawn, np.array([2.0, 0.5]))
+    assert found.tolist() == [[True, True], [True, True], [False, True], [False, False]]
+    assert permutation.reached(1e9 * drawn, np.array([2e9, 5e8])).tolist() == found.tolist()  # whatever its unit
+
+
+def noisy(values, run):
+    """The values as another processor would give them: in float32, sums in another order."""
+    return values * (1 + 1e-7 * np.random.default_rng(run).normal(size=values.shape))
+
+
+def test_no_p_hangs_on_the_last_digit():
+    """Whole numbers, few units: many relabellings give exactly the observed statistic."""
+    effects = np.random.default_rng(4).integers(-2, 4, size=(6, 12)).astype(float)
+    flips = [permutation.sign_flip_test(noisy(effects, run), range(6), seed=0) for run in range(20)]
+    assert len({flip.p.tobytes() for flip in flips}) == len({flip.q.tobytes() for flip in flips}) == 1
+    apart = np.array([2.0, 1.0, 1.0, 2.0, -1.0])
+    gates = {permutation.gap_p(paired(noisy(apart, run)), paired(noisy(apart, run + 20)), seed=0) for run in range(20)}
+    assert len(gates) == 1
+
+
+def test_compared_without_a_margin_p_does_hang_on_the_last_digit(monkeypatch):
+    """The check can fail."""
+    monkeypatch.setattr(permutation, "TIE", 0.0)
+    with pytest.raises(AssertionError):
+        test_no_p_hangs_on_the_last_digit()

@@ -1,6 +1,6 @@
 """A walk as a folder: `walk.html`, every frame as CSV and Parquet, and the manifest of what made them.
 
-The same walk gives the same bytes; times of day live only in the manifest.
+The same walk gives the same bytes on one machine with one set of versions; times of day live only in the manifest.
 """
 
 import os

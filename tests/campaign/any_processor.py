@@ -1,0 +1,144 @@
+"""The same findings on any processor: `make campaign`, or `python tests/campaign/any_processor.py --out reports`.
+
+Sums of floating-point numbers depend on their order, and that on the instructions of a processor and on the number of
+threads. Torch, MKL, oneDNN, OpenBLAS and numpy are held to three sets of instructions, with one thread and with two,
+and under each of the six settings run
+
+    the numeric tests     the formulas, the exact swaps and the statistics
+    probe check           of every embedded model: do all rows of its certificate hold?
+    probe report          of both embedded models that have one: every verdict, and the ranks of the resolvers
+    the swaps of rive     of the embedded translator: where the choice is read, and by which heads, the largest first
+
+What was found goes into `any_processor.csv` (setting, what, result); the exit status is 1 where two settings differ.
+A processor without the instructions of a setting uses the best it has: the rows `instructions` say what torch used.
+"""
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+ROOT = Path(__file__).parent.parent.parent
+COLUMNS = ("setting", "what", "result")
+INSTRUCTIONS = {
+    "default": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4",
+    },
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_CBWR": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "NPY_DISABLE_CPU_FEATURES": "X86_V4",
+    },
+    "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
+}
+THREADS = (1, 2)
+# A thread that waits leaves its core to others: on a busy machine two that spin take many times as long.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
+SETTINGS = {
+    f"{name}, {threads} thread{'s' if threads > 1 else ''}": held | PASSIVE | {"OMP_NUM_THREADS": str(threads)}
+    for name, held in INSTRUCTIONS.items()
+    for threads in THREADS
+}
+TESTS = ["tests/model", "tests/patching", "tests/stats"]
+REPORTED = ("tiny-senses", "tiny-senses-bidirectional")
+TRANSLATOR = "tiny-translator"
+USED = "instructions"
+CAPABILITY = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+RIVE = "which_source_words_choose_rive"
+LEVEL = 0.05
+
+
+def findings(held: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """What is found with this environment, and the name of it."""
+    yield USED, _run(held, "-c", CAPABILITY).strip()
+    yield "numeric tests", _run(held, "-m", "pytest", "-q", *TESTS).splitlines()[-1].partition(" in ")[0]
+    for model in (*REPORTED, TRANSLATOR):
+        made = json.loads(_run(held, "-m", "probe", "check", "--model", model, "--json"))
+        yield f"{model}: check", f"{sum(row['ok'] for row in made['rows'])} of {len(made['rows'])} rows hold"
+    with TemporaryDirectory() as folder:
+        for model in REPORTED:
+            _run(held, "-m", "probe", "report", "--model", model, "--out", f"{folder}/{model}")
+            for what, result in verdicts(pd.read_csv(f"{folder}/{model}/heads.csv")):
+                yield f"{model}: {what}", result
+        _run(held | {"PROBE_TRANSLATOR": TRANSLATOR, "PROBE_OUT": folder}, f"analyses/{RIVE}.py")
+        yield f"{TRANSLATOR}: the choice of rive", choice(pd.read_csv(f"{folder}/{RIVE}.csv"))
+
+
+def verdicts(heads: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Per pair of senses the resolvers, by rank, and the heads of every other verdict; who is not named is `none`."""
+    heads = heads.assign(name=heads.apply(named, axis=1))
+    for (word, a, b), rows in heads.groupby(["word", "sense_a", "sense_b"], sort=False):
+        found = [
+            f"{verdict} {', '.join(those.sort_values('rank' if verdict == 'resolver' else 'name')['name'])}"
+            for verdict, those in rows[rows["verdict"] != "none"].groupby("verdict")
+        ]
+        yield f"{word}, {a} or {b}", "; ".join(found) or "none"
+
+
+def named(head: pd.Series) -> str:
+    """`L3H2`, and for a resolver its rank behind it: `L3H2 (2)`."""
+    rank = f" ({head['rank']:g})" if head["verdict"] == "resolver" else ""
+    return f"L{head['layer']}H{head['head']}{rank}"
+
+
+def choice(swaps: pd.DataFrame) -> str:
+    """Which English words and which heads carry the choice, the largest first: corrected p below LEVEL."""
+    shown = swaps[swaps["group"].str.startswith("swap") & (swaps["p"] < LEVEL)].sort_values("value", ascending=False)
+    return "; ".join(f"{group}: {', '.join(rows['row'])}" for group, rows in shown.groupby("group", sort=False))
+
+
+def differing(rows: Sequence[dict[str, str]]) -> list[str]:
+    """What was not found alike under every setting."""
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row["what"], {})[row["setting"]] = row["result"]
+    settings = {row["setting"] for row in rows}
+    return [
+        what
+        for what, results in found.items()
+        if what != USED and (len(set(results.values())) > 1 or set(results) != settings)
+    ]
+
+
+def _run(held: dict[str, str], *command: str) -> str:
+    """What the command says under these settings, with the package of this checkout."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | held
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "reports")
+    out = parser.parse_args().out
+    rows = []
+    for setting, held in SETTINGS.items():
+        for what, result in findings(held):
+            rows.append(dict(zip(COLUMNS, (setting, what, result), strict=True)))
+            print(f"{setting}: {what}: {result}", flush=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "any_processor.csv").open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    different = differing(rows)
+    print(f"different: {', '.join(different)}" if different else f"alike under all {len(SETTINGS)} settings")
+    return bool(different)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

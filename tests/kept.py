@@ -1,0 +1,35 @@
+"""A table that is kept against the same one made anew, maybe on another processor: equal within what float32 allows."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+CLOSE = 1e-4
+NOISE = 1e-6  # float32: what is smaller is zero
+STEPS = 3
+
+
+def require_same(made: Path, kept: Path, *, permutations: int | None = None) -> None:
+    """The same columns, texts, verdicts, whole numbers and ranks; other numbers within CLOSE of their column's largest.
+
+    p values, `p` and `p_...`, lie within STEPS / (permutations + 1): few draws nearly reach the observed statistic.
+    Raises AssertionError with the column and its rows.
+    """
+    found, expected = pd.read_csv(made), pd.read_csv(kept)
+    assert list(found.columns) == list(expected.columns) and len(found) == len(expected)
+    for name in expected:
+        off = _different(found[name], expected[name], permutations)
+        assert not off.any(), f"{name} differs:\n{pd.DataFrame({'made': found[name], 'kept': expected[name]})[off]}"
+
+
+def _different(made: pd.Series, kept: pd.Series, permutations: int | None) -> pd.Series:
+    name, missing = str(kept.name), made.isna() & kept.isna()
+    if not (made.dtype == kept.dtype == np.float64) or name.split("_")[0] == "rank":
+        return (made != kept) & ~missing
+    if name.split("_")[0] == "p":
+        assert permutations is not None, f"{name}: of how many permutations?"
+        allowed = STEPS / (permutations + 1) + NOISE  # tables are written in six digits
+    else:
+        allowed = CLOSE * kept.abs().max() + NOISE
+    return ~((made - kept).abs() <= allowed) & ~missing

@@ -57,7 +57,7 @@ first = {name: model.tokenizer(f" {name}", add_special_tokens=False)["input_ids"
 def ranks(described: str, name: str) -> list[dict[str, object]]:
     """The rank of a name among all tokens at every depth, at "monster" and at the full stop behind it; 1 is first."""
     pronoun = "She" if "She" in DESCRIPTIONS.get(described, DESCRIPTIONS[name]) else "He"
-    trace = model.trace(DESCRIPTIONS.get(described, "") + f"{pronoun}'s not a very menacing monster.")
+    trace = probe.trace(model, DESCRIPTIONS.get(described, "") + f"{pronoun}'s not a very menacing monster.")
     word = probe.positions_of_word(trace.tokens, "monster")[-1]
     found = []
     for place, at in {"monster": word, "full stop": word + 1}.items():

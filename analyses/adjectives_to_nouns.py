@@ -87,7 +87,7 @@ phrases
 
 # %%
 weights = {
-    kind: np.stack([model.trace(text).pattern[:, :, -1, -3:-1].double().numpy() for text in texts])
+    kind: np.stack([probe.trace(model, text).pattern[:, :, -1, -3:-1].double().numpy() for text in texts])
     for kind, texts in phrases.items()
 }
 both = {kind: each.sum(-1) for kind, each in weights.items()}
@@ -120,7 +120,7 @@ table["verdict"].value_counts()
 # sentence, without a control.
 
 # %%
-trace = model.trace("A fluffy blue creature roamed the verdant forest")
+trace = probe.trace(model, "A fluffy blue creature roamed the verdant forest")
 for noun, own in {"creature": ["fluffy", "blue"], "forest": ["verdant"]}.items():
     at = probe.positions_of_word(trace.tokens, noun)[-1]
     keys = [pos for word in own for pos in probe.positions_of_word(trace.tokens, word)]

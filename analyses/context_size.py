@@ -59,7 +59,7 @@ def exponent(n, amounts):
 lengths = [n for n in (8, 16, 32, 64, 128, 256, 512, 1024, 2048) if n <= config.n_ctx]
 rows = []
 for n in lengths:
-    trace = model.trace(text_of(n))
+    trace = probe.trace(model, text_of(n))
     kept = [trace.q, trace.k, trace.v, trace.z, trace.resid_pre, trace.resid_mid, trace.resid_post]
     row = {"model": model.name, "n": n, "entries_per_head": trace.pattern[0, 0].numel()}
     row |= {"not_masked": int((trace.pattern[0, 0] > 0).sum()), "heads": trace.pattern.shape[:2].numel()}

@@ -33,7 +33,7 @@ from probe.model import attention
 charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
-trace = model.trace("A fluffy blue creature roamed the verdant forest")
+trace = probe.trace(model, "A fluffy blue creature roamed the verdant forest")
 at = probe.positions_of_word(trace.tokens, "creature")[-1]
 blocks = trace.weights.blocks
 trace

@@ -44,7 +44,7 @@ model
 probe.certify(model).require().worst
 
 # %%
-trace = model.trace("Near the cold ocean we met a grey seal")
+trace = probe.trace(model, "Near the cold ocean we met a grey seal")
 trace
 
 # %% [markdown]

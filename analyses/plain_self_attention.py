@@ -34,7 +34,7 @@ from probe.model import attention
 charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
-trace = model.trace("A fluffy blue creature roamed")
+trace = probe.trace(model, "A fluffy blue creature roamed")
 trace
 
 # %% [markdown]

@@ -39,7 +39,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # What enters the first block is token vector + position vector. The lengths of the differences between the two sentences:
 
 # %%
-traces = {sense: model.trace(text) for sense, text in TEXTS.items()}
+traces = {sense: probe.trace(model, text) for sense, text in TEXTS.items()}
 at = {sense: probe.positions_of_word(trace.tokens, WORD)[-1] for sense, trace in traces.items()}
 weights = traces["river"].weights
 parts = {

@@ -14,7 +14,7 @@
 # # How fast is it, beside what people use today?
 #
 # Reading states, swapping every head, sets of heads and long texts, each in turn with the plain way of doing the same, on random
-# weights of GPT-2's true shape. Expect all 288 swaps of a pair for the price of a few forwards. About fifteen minutes;
+# weights of true shapes: GPT-2 small, and a Llama, a GPT-NeoX and a BERT. Expect all 288 swaps of a pair for the price of a few forwards. About fifteen minutes;
 # `--quick` does the same on a tiny shape in less than one, to see that the results are right: its times mean nothing.
 #
 # Shown: All 144 heads are swapped both ways, exactly, for the price of a few forwards of the pairs.
@@ -33,7 +33,9 @@ import probe
 
 QUICK = "--quick" in sys.argv
 OUT = Path(os.environ.get("PROBE_OUT", "reports"))
-SHAPE, RUNS, PAIRS, LENGTH, SENTENCES, LONG = ("tiny", 2, 3, 12, 8, 64) if QUICK else ("small", 5, 8, 24, 256, 1024)
+SHAPE, RUNS, PAIRS, LENGTH, SENTENCES, LONG = (
+    ("tiny", 2, 3, 12, 8, 64) if QUICK else ("gpt2-small", 5, 8, 24, 256, 1024)
+)
 model = timing.shaped(SHAPE)
 plain, weights = timing.plain_model(model), probe.read_weights(model)
 layers, heads, d_model, _ = weights.shape
@@ -105,6 +107,30 @@ hold("a forward per head with TransformerLens hooks", "the same swaps", 60, fast
 exact = probe.swap_pairs(weights, a, b, direction[None], depth=layers)[..., 0]
 difference = float((looped - exact).abs().max())
 hold("largest difference of the two, of the residual's unit", "", 1e-4, timing.alone(difference), unit="")
+
+# %% [markdown]
+# ## Other architectures
+#
+# A Llama of SmolLM2's shape (grouped-query heads, rotary positions, gated MLPs), a GPT-NeoX of Pythia's and a BERT. The loop of one hooked
+# forward a head is run for a sample of the heads and counted up. A BERT reads both ways, so that a swap is a whole text there.
+
+# %%
+for shape in () if QUICK else ("llama-135m", "neox-160m", "bert-base"):
+    pairs = 2 if shape == "bert-base" else PAIRS
+    timings, times = timing.architecture(shape, pairs=pairs, length=LENGTH, sentences=64, runs=RUNS)
+    swaps = f"{shape}: all heads of {pairs} pairs both ways"
+    if shape == "bert-base":
+        hold(
+            swaps,
+            "a hooked forward per head and direction",
+            0.55,
+            timing.compare(timings, "swaps", "loop", times=times),
+        )
+        continue
+    hold(swaps, "bare forward of both members", 6, timing.compare(timings, "swaps", "forward"))
+    faster = timing.compare(timings, "loop", "swaps", times=1 / times)
+    hold(f"{shape}: a forward per head with TransformerLens hooks", "the same swaps", 60, faster, least=True)
+    hold(f"{shape}: read 64 sentences", "their bare forward", 1.10, timing.compare(timings, "read", "read bare"))
 
 # %% [markdown]
 # ## Sets of heads: a whole curve

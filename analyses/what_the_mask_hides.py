@@ -41,7 +41,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 # its mask, give most of the attention of "Apple" to "smartphone". The weights with the mask are those of the hooked model.
 
 # %%
-trace = model.trace("Apple unveiled a new smartphone")
+trace = probe.trace(model, "Apple unveiled a new smartphone")
 at = tuple(probe.positions_of_word(trace.tokens, word)[-1] for word in ("Apple", "smartphone"))
 scores = attention.scores(trace.q, trace.k)  # layer head query_pos key_pos
 masked = attention.mask(scores)
@@ -66,9 +66,9 @@ mask
 # %%
 changes = []
 for shown in (item for item in probe.showcase() if item.cue_after):
-    whole = model.trace(shown.text)
+    whole = probe.trace(model, shown.text)
     word = probe.positions_of_word(whole.tokens, shown.text[shown.start : shown.end])[-1]
-    other = model.trace(shown.text[: shown.end] + " the" * (len(whole.tokens) - word - 1))
+    other = probe.trace(model, shown.text[: shown.end] + " the" * (len(whole.tokens) - word - 1))
     change = (
         (whole.resid_post - other.resid_post).abs().amax((0, 2))
     )  # over layers and coordinates: one number a position

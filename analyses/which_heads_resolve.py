@@ -48,7 +48,7 @@ certificate.worst
 # taken apart by the token it came from: the parts sum to the whole.
 
 # %%
-trace = model.trace("The river near the old bank")
+trace = probe.trace(model, "The river near the old bank")
 trace
 
 # %%

@@ -9,6 +9,7 @@ from timing.clock import alone, compare, exponent, exponents, extra_memory, inte
 from timing.page import write_page
 from timing.work import (
     aligned_pairs,
+    architecture,
     bare_forward,
     curve_sets,
     drawn,
@@ -23,6 +24,7 @@ from timing.work import (
 __all__ = [
     "aligned_pairs",
     "alone",
+    "architecture",
     "bare_forward",
     "compare",
     "curve_sets",

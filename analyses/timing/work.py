@@ -26,17 +26,38 @@ from probe.patching.sets import mask_of, matched_sets
 from probe.patching.swaps import swap_pairs
 from timing.clock import Work, extra_memory, interleave
 
-SHAPES = {
-    "tiny": {"n_layer": 4, "n_head": 4, "n_embd": 128},
-    "small": {"n_layer": 12, "n_head": 12, "n_embd": 768},
-    "medium": {"n_layer": 24, "n_head": 16, "n_embd": 1024},
+LLAMA_135M = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "vocab_size": 49152,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}
+NEOX_160M = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "vocab_size": 50304,
+}
+# By name: the kind of config, the class, and what its config says beyond the usual.
+SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "tiny": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 4, "n_head": 4, "n_embd": 128}),
+    "gpt2-small": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 12, "n_head": 12, "n_embd": 768}),
+    "gpt2-medium": ("GPT2Config", "GPT2LMHeadModel", {"n_layer": 24, "n_head": 16, "n_embd": 1024}),
+    "llama-135m": ("LlamaConfig", "LlamaForCausalLM", LLAMA_135M),
+    "neox-160m": ("GPTNeoXConfig", "GPTNeoXForCausalLM", NEOX_160M),
+    "bert-base": ("BertConfig", "BertForMaskedLM", {}),
 }
 CUE_BEFORE = 5
 TOKENS = (8, 32, 128, 512, 1024)
 GROWN: dict[str, dict[str, tuple[int, ...]]] = {
     "tiny": {"sentences": (64, 256, 1024, 4096), "pairs": (2, 8, 32), "tokens": TOKENS},
-    "small": {"sentences": (64, 256, 1024, 4096), "pairs": (2, 4, 8, 16), "tokens": TOKENS},
-    "medium": {"sentences": (64, 128, 256), "pairs": (2, 4), "tokens": TOKENS},
+    "gpt2-small": {"sentences": (64, 256, 1024, 4096), "pairs": (2, 4, 8, 16), "tokens": TOKENS},
+    "gpt2-medium": {"sentences": (64, 128, 256), "pairs": (2, 4), "tokens": TOKENS},
 }
 QUICK: dict[str, dict[str, tuple[int, ...]]] = {
     "tiny": {"sentences": (4, 8, 16), "pairs": (1, 2), "tokens": (8, 16, 32)}
@@ -44,30 +65,29 @@ QUICK: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 def shaped(shape: str, *, seed: int = 0, device: str = "cpu") -> Model:
-    """A GPT-2 of the shape of "small" or "medium", or "tiny" (4 layers of 4 heads, d_model 128), with random weights."""
+    """A model of one of the SHAPES with random weights; the tokenizer is the embedded model's."""
+    import transformers
     from transformer_lens.model_bridge import TransformerBridge
-    from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(**SHAPES[shape])
-    config.architectures = ["GPT2LMHeadModel"]
+    config_class, model_class, sizes = SHAPES[shape]
+    config = getattr(transformers, config_class)(**sizes)
+    config.architectures = [model_class]
     tokenizer = copy.deepcopy(load("tiny-senses").tokenizer)
     tokenizer.init_kwargs |= {"add_bos_token": True, "name_or_path": shape}
     with torch.random.fork_rng(devices=[]), quiet():
         torch.manual_seed(seed)
-        plain = GPT2LMHeadModel._from_config(config, attn_implementation="eager").to(device)
+        plain = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").to(device)
         bridge = TransformerBridge.boot_transformers(shape, hf_model=plain, tokenizer=tokenizer, device=device)
         return load(bridge.eval().requires_grad_(False))
 
 
 def plain_model(model: Model) -> Any:
-    """Hugging Face's `GPT2Model` with the same weights and its fastest attention, sdpa: what a bare forward is."""
-    from transformers import GPT2Model
+    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa: what a bare forward is."""
+    from transformers import AutoModel
 
-    with torch.device("meta"):
-        plain = GPT2Model._from_config(model.bridge.original_model.config, attn_implementation="sdpa")
-    body = {name: tensor for name, tensor in model.weights.items() if not name.startswith("lm_head")}
-    plain.load_state_dict(body, strict=False, assign=True)
-    return plain.eval().requires_grad_(False)
+    with torch.random.fork_rng(devices=[]), quiet():
+        plain = AutoModel.from_config(model.bridge.original_model.config, attn_implementation="sdpa")
+    return plain.to(model.device).eval().requires_grad_(False)
 
 
 def bare_forward(plain: Any, rows: Sequence[Sequence[int]], *, batch: int) -> Tensor:
@@ -76,7 +96,7 @@ def bare_forward(plain: Any, rows: Sequence[Sequence[int]], *, batch: int) -> Te
     with torch.inference_mode():
         for start in range(0, len(rows), batch):
             ids = torch.tensor(rows[start : start + batch], device=plain.device)
-            found.append(plain(ids, use_cache=False).last_hidden_state[:, -1])
+            found.append(plain(ids).last_hidden_state[:, -1])
     return torch.cat(found)
 
 
@@ -140,6 +160,28 @@ def loop_over_heads(
             moved.append((seen[0] - own[last][:, -1]) @ direction)
         sides.append(torch.stack(moved, dim=1))
     return torch.stack(sides, dim=1)
+
+
+def architecture(shape: str, *, pairs: int, length: int, sentences: int, runs: int) -> tuple[pd.DataFrame, float]:
+    """All swaps of a shape both ways, the bare forward of the pairs, a hooked forward per head, and reading beside a bare forward.
+
+    `-> work run seconds`, and how often the hooked forwards, run for one head of every third layer, stand in all of them, with two traces.
+    """
+    model = shaped(shape)
+    weights, plain = read_weights(model), plain_model(model)
+    layers, heads, d_model, _ = weights.shape
+    a, b = aligned_pairs(model, pairs, length)
+    direction = torch.full((d_model,), d_model**-0.5)
+    sample = [(layer, layer % heads) for layer in range(0, layers, 3)]
+    read = drawn(model, sentences, length)
+    works: dict[str, Work] = {
+        "swaps": lambda: swap_pairs(weights, a, b, direction[None], depth=layers),
+        "forward": lambda: bare_forward(plain, [*a, *b], batch=2 * pairs),
+        "loop": lambda: loop_over_heads(model, (a, b), direction, sample),
+        "read": lambda: target_states(model, read, [length - 1] * sentences),
+        "read bare": lambda: bare_forward(plain, [tokens.ids for tokens in read], batch=1024 // length),
+    }
+    return interleave(works, runs=runs), (2 * layers * heads + 2) / (2 * len(sample) + 2)
 
 
 def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:

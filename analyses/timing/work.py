@@ -86,7 +86,8 @@ def plain_model(model: Model) -> Any:
     from transformers import AutoModel
 
     with torch.random.fork_rng(devices=[]), quiet():
-        plain = AutoModel.from_config(model.bridge.original_model.config, attn_implementation="sdpa")
+        config = copy.deepcopy(model.bridge.original_model.config)  # which the choice of attention is written into
+        plain = AutoModel.from_config(config, attn_implementation="sdpa")
     return plain.to(model.device).eval().requires_grad_(False)
 
 

@@ -20,7 +20,7 @@ neither torch nor pandas. The rooms, in the order in which data pass through the
     speed/                                             what times and memory are measured with
     evaluation/                                        sense accuracy per layer, beside baselines
     sweep/                                             the same measurements over a corpus of any size, in shards
-    walk/                                              one sentence, every step of one head; two texts, what one reads of the other: frames and a page
+    walk/                                              one sentence, every step of one head; two texts, what one reads of the other
     parameters                                         how many numbers a model has, and where
     errors, provenance                                 what a user is told; what made a result
 """
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from probe.model.trace import target_states, trace, trace_target
     from probe.model.weights import read_weights
     from probe.pages.report import write_report
-    from probe.pages.walk import AttentionWalk, Walk, walk, write_walk
+    from probe.pages.walk.page import write_walk
+    from probe.pages.walk.walk import Walk, walk
     from probe.patching.cross import CrossSwaps, WordChoice, cross_logits, swap_cross_heads, swap_source_words
     from probe.patching.swaps import swap_heads, swap_pairs, swap_sets
     from probe.stats.permutation import sign_flip_test
@@ -91,10 +92,9 @@ _HOME = {
     "evaluate": "study.evaluation",
     "Evaluation": "study.evaluation",
     "write_evaluation": "study.evaluation",
-    "walk": "pages.walk",
-    "Walk": "pages.walk",
-    "AttentionWalk": "pages.walk",
-    "write_walk": "pages.walk",
+    "walk": "pages.walk.walk",
+    "Walk": "pages.walk.walk",
+    "write_walk": "pages.walk.page",
     "count_parameters": "model.parameters",
     "ProbeError": "errors",
     "InputError": "errors",
@@ -144,7 +144,6 @@ __all__ = [
     "write_evaluation",
     "walk",
     "Walk",
-    "AttentionWalk",
     "write_walk",
     "count_parameters",
     "ProbeError",

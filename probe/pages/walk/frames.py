@@ -192,9 +192,9 @@ def heads(scene: Scene, measured: Quantities) -> pd.DataFrame:
     for layer in range(scene.sizes[0]):
         for head in range(scene.sizes[1]):
             weight, key = pattern[layer, head].max(0)
-            place, looks = (layer, head, at), {"looks_at": labels[int(key)], "weight": weight.item()}
+            place, looks = (layer, head, at), [labels[int(key)], weight.item()]
             row: dict[str, object] = {"layer": layer, "head": head, "norm": measured["write_norm"][place].item()}
-            row |= {"moved": measured["moved"][place].item()} | looks
+            row |= {"moved": measured["moved"][place].item(), "looks_at": looks[0], "weight": looks[1]}
             row |= {"from_content": measured["from_content"][place].item()}
             rows.append(row | ({"logit": measured["adds"][place].item()} if "adds" in measured else {}))
     return pd.DataFrame(rows)
@@ -291,8 +291,7 @@ def _of_family(scene: Scene) -> Block:
         "positions": config.positions.kind,
         "kv_heads": config.n_kv_heads,
         "biased": {"q": block.b_q is not None, "o": block.b_o is not None},
-        "marks": bool(scene.seen.marks.any()),
-        "begins": scene.seen.source.spans[0] == (0, 0) and scene.seen.alone,
+        "marks": [piece for piece, mark in zip(scene.seen.source.pieces, scene.seen.marks, strict=True) if mark],
     }
 
 

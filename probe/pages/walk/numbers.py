@@ -5,7 +5,7 @@ takes what is drawn (`probe.pages.walk.frames`). What a family does not have (a 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS, Scene, Seen
 
 Quantities = dict[str, Tensor]
 Function = Callable[..., Any]
+NORMS: Mapping[str, Function] = {"LayerNorm": attention.layer_norm, "RMSNorm": attention.rms_norm}
 NEAREST = 5
 # Names by axes. `carried` is a head of `Scene.heads`, `number` a coordinate or a rank; `drawn` holds only the tokens that are drawn.
 BY_AXES = {
@@ -209,7 +210,7 @@ def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
     biased = "" if block.b_o is None else " + b_O"
     left, norm = forward.leave(block, e, z, config), seen.family.norm
     scores = attention.scores if seen.family.scaled else attention.matches
-    normed: Function = {"LayerNorm": attention.layer_norm, "RMSNorm": attention.rms_norm}[norm]
+    normed = NORMS[norm]
     rows: list[tuple[str, Function, Tensor, Tensor]] = [
         (f"{norm}(E)", normed, forward.enter(block, e, config), x),
         ("Q", attention.project, q, trace.q[layer]),

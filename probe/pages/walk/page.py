@@ -90,13 +90,15 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     templates.filters |= {"grouped": lambda number: thin(f"{number:,}"), "thin": thin}
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
     frames, certificate = walk.frames, walk.frames["certificate"]
+    embedding = frames["embedding"].to_dict("records") if "embedding" in frames else []
     return templates.get_template("walk.html.j2").render(
         walk=walk,
         sizes=walk.block["sizes"],
         root=_root(walk.block["sizes"]["d_head"]),
         numbers={"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
         texts={side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
-        embedding=frames["embedding"].to_dict("records") if "embedding" in frames else [],
+        embedding=embedding,
+        apart={row["part"]: row["difference"] for row in embedding},
         pictures={name: emptied(chart) for name, chart in pictures(walk).items()},
         formulas=formulas(*FORMULAS),
         told=told(walk.parameters),

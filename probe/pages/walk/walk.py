@@ -176,7 +176,7 @@ def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certifica
         same_tokens=other is not None and other.ids == scene.here.ids,
         later=_later(model, scene) if seen.alone else None,
         frames=frames(model, scene, measured, counted=counted, certificate=certificate),
-        block=carried(model, scene, measured) | {"answer": answer},
+        block=carried(model, scene, measured) | {"answer": answer, "word": scene.here.word},
     )
 
 

@@ -69,11 +69,13 @@ def other_sentence(model: Model, here: Place, text: str | None) -> Place:
     known = [row.text for row in showcase() if row.text != here.tokens.text]
     texts = [*known, *(frame.format(here.word) for frame in FRAMES)]
     places = [place(model, other, here.word) for other in texts if _usable(model, other, here.word)]
-    causal = model.config.causal
-    return next(
-        (one for one in places if one.ids == here.ids and one.around(causal=causal) != here.around(causal=causal)),
-        places[-1],
-    )
+    return next((one for one in places if one.ids == here.ids and _differs(model, one, here)), places[-1])
+
+
+def _differs(model: Model, one: Place, here: Place) -> bool:
+    """Whether at most half of what the model can read around the word is the same in both."""
+    around, known = (place.around(causal=model.config.causal) for place in (one, here))
+    return around != known and 2 * len(around & known) <= len(around)
 
 
 def _usable(model: Model, text: str, word: str) -> bool:
@@ -150,22 +152,27 @@ def _largest(seen: Seen, here: Place, layers: Sequence[int]) -> tuple[int, int, 
         f"L{layers[place]}H{head} is followed because, {_among(layers, sizes.shape[1])}, it moves “{here.word}” most{by}: "
         f"with a vector {percent(float(sizes[place, head]))} as long as that of “{here.word}” after the attention of that layer."
     )
-    return layers[place], head, why + _passed_over(passed)
+    return layers[place], head, why + _passed_over(seen, here, passed)
 
 
-def _passed_over(count: int) -> str:
+def _passed_over(seen: Seen, here: Place, count: int) -> str:
     if not count:
         return ""
-    told, were = ("One head that gives", "was") if count == 1 else (f"{count} heads that give", "were")
-    return f" {told} more than {percent(RESTING)} of its attention to the first token or to marks {were} passed over."
+    pieces = [seen.source.pieces[pos] for pos in _resting_places(seen, here.at).nonzero()[:, 0].tolist()]
+    where = " or ".join(f"“{piece.strip()}”" for piece in dict.fromkeys(pieces))
+    told, were = ("One head that gives", "was") if count == 1 else (f"{count} heads that each give", "were")
+    return f" {told} more than {percent(RESTING)} of its attention to {where} {were} passed over."
 
 
 def rest(seen: Seen, at: int) -> Tensor:
     """How much of its attention each head gives to the first token of the same text and to marks. `-> layer head`"""
-    resting = seen.marks.clone()
-    if seen.alone and at:
-        resting[0] = True
-    return seen.attention.pattern[:, :, at, resting].sum(-1)
+    return seen.attention.pattern[:, :, at, _resting_places(seen, at)].sum(-1)
+
+
+def _resting_places(seen: Seen, at: int) -> Tensor:
+    places = seen.marks.clone()
+    places[0] |= seen.alone and at > 0
+    return places
 
 
 def _to_take_from(seen: Seen, here: Place) -> tuple[Tensor, str]:

@@ -40,11 +40,13 @@ class Place:
         """The tokens of the word."""
         return tuple(self.tokens.ids[pos] for pos in self.positions)
 
-    def around(self, *, causal: bool) -> tuple[tuple[int, ...], ...]:
-        """The tokens before the word, and those behind it where they are read: with the same ones a model cannot but give it the same
-        vectors."""
-        before, behind = self.tokens.ids[: self.positions[0]], self.tokens.ids[self.at + 1 :]
-        return (before,) if causal else (before, behind)
+    def around(self, *, causal: bool) -> frozenset[int]:
+        """The tokens of the text before the word, and those behind it where they are read."""
+        last = self.positions[0] if causal else len(self.tokens)
+        spans = enumerate(self.tokens.spans[:last])
+        return frozenset(
+            self.tokens.ids[pos] for pos, (start, end) in spans if start < end and pos not in self.positions
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,7 +146,7 @@ const drawNumbers = () => {
 const drawSums = (c) => {
   const { layer, at } = state;
   const terms = [
-    ["E, entering the block", get("e", layer, at), get("before", layer, at)],
+    [data.alone ? "E, entering the block" : "E, after self-attention", get("e", layer, at), get("before", layer, at)],
     [`+ ΔE of L${layer}H${state.head}`, get("delta", c, at), get("delta_norm", c, at)],
     [`+ ΔE of the other ${sizes.heads - 1}`, get("others", c, at), get("others_norm", c, at)],
     ...(has("b_o") ? [["+ b_O", get("b_o", layer), arrays.b_o_norm.flat[layer]]] : []),

@@ -21,7 +21,7 @@ from probe.errors import ProbeError
 
 if TYPE_CHECKING:
     from probe.model.check import Certificate
-    from probe.pages.walk import AttentionWalk, Walk
+    from probe.pages.walk.walk import Walk
     from probe.study.cost import Plan
 INTERRUPTED = 130
 PERMUTATIONS = 1000
@@ -150,7 +150,8 @@ def walk(
     with _progress_bar() as progress:
         progress("loading the model", 0.0)
         from probe.model.load import load
-        from probe.pages.walk import walk, write_walk
+        from probe.pages.walk.page import write_walk
+        from probe.pages.walk.walk import walk
 
         loaded = load(model)
         progress("walking", 0.4)
@@ -340,7 +341,7 @@ def _command(models: tuple[str, str | None], sentences: Path | None, options: Ma
     return shlex.join(_again("report", *options["words"], model=model, **more))
 
 
-def _walk_command(model: str, walked: "Walk | AttentionWalk") -> str:
+def _walk_command(model: str, walked: "Walk") -> str:
     """The `probe walk` that makes the same page again, without this machine's folders."""
     asked = walked.options
     text = str(asked.pop("text"))

@@ -162,29 +162,33 @@ LENGTHS = {"the vector": INK, "attention writes": WITH, "MLP writes": MUTED}
 TURNS = {"its own token vector": INK, "the same word in the other sentence": SENSES[1]}
 
 
-def stream_lengths(rows: pd.DataFrame) -> Any:
-    """Length of the vector after each block, and of what attention and MLP of the block wrote. `rows`: `depth what value`."""
+def stream_lengths(rows: pd.DataFrame, *, entering: str = "+ position") -> Any:
+    """Length of the vector after each block, and of what attention and MLP of the block wrote. `rows`: `depth what value`.
+
+    `entering` names the vector that enters the first block.
+    """
     description = _told_stream(rows, "Lengths by depth", "the vector")
     return finish(
-        _lines(rows, LENGTHS, "lengths", title="length").properties(width="container", height=200), description
+        _lines(rows, LENGTHS, ("lengths", "length"), entering).properties(width="container", height=200), description
     )
 
 
-def stream_turns(rows: pd.DataFrame) -> Any:
+def stream_turns(rows: pd.DataFrame, *, entering: str = "+ position") -> Any:
     """Cosine of the vector with its token's embedding, and with the same word's vector in another sentence."""
     description = _told_stream(rows, "Cosines by depth", "its own token vector")
     return finish(
-        _lines(rows, TURNS, "turns", title="cosine with").properties(width="container", height=200), description
+        _lines(rows, TURNS, ("turns", "cosine with"), entering).properties(width="container", height=200), description
     )
 
 
-def _lines(rows: pd.DataFrame, colours: dict[str, str], name: str, *, title: str) -> alt.LayerChart:
+def _lines(rows: pd.DataFrame, colours: dict[str, str], named: tuple[str, str], entering: str) -> alt.LayerChart:
+    name, title = named
     shown = [what for what in colours if what in set(rows["what"])]
     key = alt.Legend(orient="top", title=None, symbolType="stroke", symbolStrokeWidth=3, columns=1, labelLimit=300)
     hue = alt.Color("what:N", scale=alt.Scale(domain=shown, range=[colours[what] for what in shown]), legend=key)
     last = int(rows["depth"].max())
     ticks = sorted({-1, 0, *range(last, 0, -(1 if last <= 8 else 2 if last <= 16 else -(-last // 8)))})
-    labels = "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1"
+    labels = f"datum.value < 0 ? 'token' : datum.value < 1 ? ['', '{entering}'] : datum.value - 1"
     axis = alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False)
     x = alt.X("depth:Q", title="after layer", axis=axis, scale=alt.Scale(nice=False, padding=8))
     y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=5))

@@ -130,8 +130,8 @@ def _names(rows: pd.DataFrame) -> list[str]:
     return [label if row in written else "" for row, label in rows["label"].items()]
 
 
-def lengths(norms: pd.DataFrame) -> Any:
-    """How long each token's vector is as it enters the block, and what LayerNorm makes of it; on a logarithmic axis.
+def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
+    """How long each token's vector is as it enters the block, and what the `norm` makes of it; on a logarithmic axis.
 
     `norms` is a walk's `layer_norm` frame.
     """
@@ -151,7 +151,9 @@ def lengths(norms: pd.DataFrame) -> Any:
     picture = alt.layer(rules, before, after, data=live(norms, "norms"))
     step = 20 if len(labels) <= 20 else 15
     low, high = float(norms["after"].min()), float(norms["after"].max())
-    description = f"Lengths of {len(labels)} vectors before and after LayerNorm; after it they lie between {low:.3g} and {high:.3g}."
+    description = (
+        f"Lengths of {len(labels)} vectors before and after {norm}; after it they lie between {low:.3g} and {high:.3g}."
+    )
     return finish(picture.properties(width="container", height=step * len(labels)), description)
 
 

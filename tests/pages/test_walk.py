@@ -12,8 +12,7 @@ import torch
 import probe
 from probe.cli import main
 from probe.model import attention
-from probe.pages.walk import choose, scene, steps
-from probe.pages.walk.carried import pairs
+from probe.pages.walk import choose, numbers, scene
 from probe.pages.walk.page import TABLES, formula, pictures, thin
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -59,23 +58,6 @@ def test_another_spelling_is_said_to_be_other_tokens(model):
     assert not probe.walk(model, "bank on it", word="bank", beside="The river bank").same_tokens
 
 
-def test_sources_sum_to_delta_e_and_their_shares_to_one(walked, traced):
-    values = walked.frames["values"]
-    assert values["weight"].sum() == pytest.approx(1, abs=1e-5)
-    assert values["share"].sum() == pytest.approx(1, abs=1e-4)
-    whole = traced.delta_e(1, 2, walked.at)
-    assert coordinates(values, "p").sum(0) == pytest.approx(whole[:4].numpy(), abs=1e-4)
-    weighted = values["weight"].to_numpy()[:, None] * coordinates(values, "v")
-    assert coordinates(values, "p") == pytest.approx(weighted, abs=1e-5)
-
-
-def test_e_and_all_writes_sum_to_the_hooked_e_prime(walked, traced):
-    sums = walked.frames["sums"].set_index("term")
-    parts = coordinates(sums.loc[["E", "ΔE", "other heads", "b_O"]], "e").sum(0)
-    assert parts == pytest.approx(traced.resid_mid[1, walked.at, :4].numpy(), abs=1e-4)
-    assert sums.loc["difference", "norm"] < 1e-4 * sums.loc["E′ hooked", "norm"]
-
-
 def test_the_cells_are_the_models_own_and_the_variants_the_formulas(walked, traced):
     cells = walked.frames["attention"]
     n = len(traced.tokens)
@@ -92,27 +74,12 @@ def test_the_cells_are_the_models_own_and_the_variants_the_formulas(walked, trac
         assert grid[name].sum(1) == pytest.approx(np.ones(n), abs=1e-4)
 
 
-def test_every_formula_agrees_with_its_hook_in_every_layer(walked):
-    found = walked.frames["agreement"]
-    assert found["error"].max() < 1e-5
-    assert found.groupby("layer").size().tolist() == [10, 10]
-    assert set(found["function"]) >= {"attention.scores", "attention.softmax", "attention.mix", "replay.merge_heads"}
-
-
-def test_a_formula_that_is_wrong_shows_in_its_own_row(traced, monkeypatch):
-    scores = attention.scores
-    monkeypatch.setattr(attention, "scores", lambda q, k: scores(q, k) * 1.01)
-    rows = {row.step: row.error for row in steps.agreement(traced, 0, at=3)}
-    assert rows["scores"] > 1e-3 and rows["pattern"] > 1e-4
-    assert rows["Q"] < 1e-5 and rows["z"] < 1e-5
-
-
 def test_entropy_and_response_by_hand_and_by_autograd():
-    assert steps.entropy(torch.tensor([0.5, 0.25, 0.25])).item() == pytest.approx(1.5)
-    assert steps.entropy(torch.tensor([1.0, 0.0])).item() == 0
+    assert numbers.entropy(torch.tensor([0.5, 0.25, 0.25])).item() == pytest.approx(1.5)
+    assert numbers.entropy(torch.tensor([1.0, 0.0])).item() == 0
     score = torch.tensor([0.3, -1.0, 2.0])
     jacobian = torch.autograd.functional.jacobian(attention.softmax, score)
-    assert steps.response(attention.softmax(score)).item() == pytest.approx(jacobian.trace().item(), abs=1e-6)
+    assert numbers.response(attention.softmax(score)).item() == pytest.approx(jacobian.trace().item(), abs=1e-6)
 
 
 def test_the_softmax_table_holds_the_words_row(walked):
@@ -127,10 +94,10 @@ def test_the_softmax_table_holds_the_words_row(walked):
 
 def test_the_plane_is_that_of_the_largest_variance():
     points = torch.tensor([[3.0, 0, 0], [-3.0, 0, 0], [0, 1.0, 0], [0, -1.0, 0], [0, 0, 0.1], [0, 0, -0.1]])
-    places, explained = steps.plane(points)
+    places, explained = numbers.plane(points)
     assert places[:, 0].tolist() == pytest.approx([3, -3, 0, 0, 0, 0], abs=1e-6)
     assert sum(explained) == pytest.approx(20 / 20.02)
-    assert steps.plane(torch.ones(1, 4))[0].tolist() == [[0, 0]]
+    assert numbers.plane(torch.ones(1, 4))[0].tolist() == [[0, 0]]
 
 
 def test_later_words_never_change_the_word(walked, model, traced):
@@ -144,27 +111,49 @@ def test_nothing_comes_after_the_last_word(model):
     assert probe.walk(model, "The river bank").later is None
 
 
-def test_the_head_is_the_one_that_takes_most_from_the_words_before(model, traced):
+def test_the_head_is_the_one_that_takes_most_from_the_content_words_before(model, traced):
     found = probe.walk(model, TEXT, word="bank")
-    sizes = {}
+    pieces = [piece.strip() for piece in traced.tokens.pieces]
+    content = [pos for pos in range(1, found.at) if pieces[pos] not in ("The", "a", "under", "the")]
+    sizes, whole = {}, {}
     for layer in range(2):
         for head in range(4):
-            parts = traced.delta_e_by_source(layer, head, found.at)[1 : found.at]
-            sizes[layer, head] = (parts.sum(0).norm() / traced.resid_mid[layer, found.at].norm()).item()
+            parts = traced.delta_e_by_source(layer, head, found.at)
+            after = traced.resid_mid[layer, found.at].norm()
+            sizes[layer, head] = (parts[content].sum(0).norm() / after).item()
+            whole[layer, head] = (parts[1 : found.at].sum(0).norm() / after).item()
     assert (found.layer, found.head) == max(sizes, key=sizes.get)
     assert found.because.startswith(
         f"L{found.layer}H{found.head} is followed because, of 8 heads, it moves “bank” most by"
     )
     assert thin(f"{100 * max(sizes.values()):.0f}") in found.because
-    moved = found.frames["heads"].set_index(["layer", "head"])["moved"]
-    assert moved.to_dict() == {key: pytest.approx(size, rel=1e-4) for key, size in sizes.items()}
+    heads = found.frames["heads"].set_index(["layer", "head"])
+    for column, expected in (("moved", whole), ("from_content", sizes)):
+        assert heads[column].to_dict() == {key: pytest.approx(size, rel=1e-4) for key, size in expected.items()}
+
+
+def test_a_head_that_rests_on_the_first_token_is_never_opened(model, monkeypatch):
+    monkeypatch.setattr(choose, "RESTING", 0.05)
+    seen, here = scene.Seen.within(probe.trace(model, TEXT)), choose.place(model, TEXT, "bank")
+    resting = choose.rest(seen, here.at)
+    assert 0 < (resting > 0.05).sum() < resting.numel()
+    layer, head, because = choose.choose_head(seen, here, (None, None))
+    assert resting[layer, head] <= 0.05 and "of its attention to “<|endoftext|>” w" in because
+
+
+def test_content_words_are_no_function_words_and_no_punctuation(model):
+    tokens = probe.tokenize(model, "The mole, and his river bank.")
+    kept = [
+        piece.strip() for piece, content in zip(tokens.pieces, choose.content_words(tokens), strict=True) if content
+    ]
+    assert "".join(kept) == "moleriverbank"
 
 
 def test_a_layer_alone_chooses_among_its_heads(model):
     found = [probe.walk(model, TEXT, word="bank", head=(layer, None)) for layer in range(2)]
     assert [walk.layer for walk in found] == [0, 1]
     assert "of 4 heads of layer 0" in found[0].because
-    best = found[0].frames["heads"].nlargest(1, "moved")
+    best = found[0].frames["heads"].nlargest(1, "from_content")
     assert (best["layer"].item(), best["head"].item()) in {(walk.layer, walk.head) for walk in found}
 
 
@@ -182,15 +171,17 @@ def test_the_last_word_is_followed_by_default(model):
 def test_a_word_of_several_tokens_is_read_at_its_last_and_its_pieces_are_no_context(model):
     here = choose.place(model, "The mole wugged away", "wugged")
     assert len(here.positions) > 1 and here.at == here.positions[-1]
-    assert here.context() == list(range(1, here.positions[0]))
-    assert here.context(here.positions[0]) == here.context()
+    others = scene.Seen.within(probe.trace(model, "The mole wugged away")).others(here)
+    for at in here.positions:
+        assert others[at].nonzero()[:, 0].tolist() == list(range(1, here.positions[0]))
 
 
 def test_the_other_sentence_has_the_same_tokens_at_the_word_and_others_before(model):
     for text, word in (("The river bank", "bank"), ("Apple soared", "Apple"), ("A verdant wug", "wug")):
         here = choose.place(model, text, word)
-        there = choose.beside(model, here, None)
-        assert there.ids == here.ids and there.before != here.before and there.tokens.text != text
+        there = choose.other_sentence(model, here, None)
+        assert there.ids == here.ids and there.around(causal=True) != here.around(causal=True)
+        assert there.tokens.text != text
 
 
 def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, walked, traced):
@@ -202,10 +193,10 @@ def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, w
         n = len(traced.tokens)
         for name in ("dot", "score", "pattern", "open", "steep"):
             assert unpacked(walked.block, name)[c].ravel() == pytest.approx(cells[name].to_numpy(), rel=1e-4, abs=1e-6)
-        start = at * (at + 1) // 2
-        for name, column in (("part_share", "share"), ("part_norm", "norm")):
-            mine = unpacked(walked.block, name)[c, start : start + at + 1]
-            assert mine == pytest.approx(values[column].to_numpy(), rel=1e-4, abs=1e-6)
+        mine = unpacked(walked.block, "share")[c, at, : at + 1]
+        assert mine == pytest.approx(values["share"].to_numpy(), rel=1e-4, abs=1e-6)
+        lengths = unpacked(walked.block, "pattern")[c, at, : at + 1] * unpacked(walked.block, "out_norm")[c, : at + 1]
+        assert lengths == pytest.approx(values["norm"].to_numpy(), rel=1e-4, abs=1e-6)
         assert unpacked(walked.block, "delta")[c, at] == pytest.approx(traced.delta_e(layer, head, at)[:4].numpy())
         vectors = other.frames["vectors"]
         for kind, name in (("query", "q"), ("key", "k"), ("value", "v")):
@@ -213,46 +204,22 @@ def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, w
             assert unpacked(walked.block, name)[c] == pytest.approx(coordinates(mine, "d"), rel=1e-4, abs=1e-6)
             place = mine[["plane_x", "plane_y"]].to_numpy()
             assert unpacked(walked.block, f"{name}_plane")[c] == pytest.approx(place, rel=1e-3, abs=1e-5)
-        assert len(unpacked(walked.block, "part_share")[c]) == len(pairs(n)[0]) == n * (n + 1) // 2
 
 
 def test_a_long_text_is_drawn_in_part_and_counted_whole(model):
     late = probe.walk(model, LONG, word="loan")
     tokens, values = late.frames["tokens"], late.frames["values"]
     drawn = tokens["drawn"]
-    assert drawn.sum() == choose.OF_LONG < len(tokens) - 1 and late.block["beyond"] == (~drawn).sum()
+    assert drawn.sum() == scene.OF_LONG < len(tokens) - 1 and late.block["beyond"] == (~drawn).sum()
     assert tokens.loc[tokens["word"], "drawn"].all() and drawn.iloc[0]
     weights = values.set_index("pos")["weight"]
     others = weights.drop(tokens.index[tokens["word"]]).drop(0)
     assert others[drawn[others.index]].min() >= others[~drawn[others.index]].max()
     c, at = at_head(late), late.block["first"]["at"]
     seen = unpacked(late.block, "pattern")[c, at].sum()
-    assert seen < 0.999 and seen + unpacked(late.block, "rest_weight")[c, at] == pytest.approx(1, abs=1e-5)
-    start = at * (at + 1) // 2
-    shares = unpacked(late.block, "part_share")[c, start : start + at + 1].sum()
-    assert shares + unpacked(late.block, "rest")[c, at, 0] == pytest.approx(1, abs=1e-4)
-    vectors = unpacked(late.block, "part_vector")[c, start : start + at + 1].sum(0)
-    whole = unpacked(late.block, "delta")[c, at]
-    assert vectors + unpacked(late.block, "rest")[c, at, 1:] == pytest.approx(whole, abs=1e-4)
-
-
-def test_a_model_with_many_heads_carries_only_those_of_the_layer(model, monkeypatch):
-    monkeypatch.setattr(scene, "CELLS", 100)
-    found = probe.walk(model, TEXT, head=(1, 2))
-    assert found.block["heads"] == [[1, head] for head in range(4)]
-    assert unpacked(found.block, "moved").shape[:2] == (2, 4)
-
-
-def test_the_stream_ends_in_what_the_model_says(walked, traced, model):
-    lens = walked.frames["lens"]
-    last = lens[lens["depth"] == 2]
-    probabilities, ids = torch.softmax(traced.logits[walked.at], -1).topk(5)
-    assert last["probability"].tolist() == pytest.approx(probabilities.tolist(), rel=1e-3)
-    assert last["token"].tolist() == [model.tokenizer.decode([token]) for token in ids.tolist()]
-    nearest = walked.frames["nearest"]
-    cosines = torch.cosine_similarity(traced.resid_post[1, walked.at], model.weights["wte.weight"], dim=-1)
-    best = nearest[(nearest["depth"] == 2) & (nearest["rank"] == 1)]
-    assert best["cosine"].item() == pytest.approx(cosines.max().item(), rel=1e-4)
+    assert seen < 0.999 and seen + unpacked(late.block, "pattern_rest")[c, at] == pytest.approx(1, abs=1e-5)
+    shares = unpacked(late.block, "share")[c, at].sum()
+    assert shares + unpacked(late.block, "share_rest")[c, at] == pytest.approx(1, abs=1e-4)
 
 
 def test_the_same_word_parts_with_depth(walked):
@@ -264,14 +231,14 @@ def test_the_same_word_parts_with_depth(walked):
 
 def test_every_table_is_described_and_every_picture_comes_from_them(walked):
     assert list(walked.frames) == [name for name in TABLES]
-    for name, chart in pictures(walked.frames).items():
+    for name, chart in pictures(walked).items():
         spec = chart.to_dict()
         assert len(spec["description"]) > 30, name
         assert spec["data"]["name"] and spec["data"]["values"], name
 
 
 def test_the_grid_turned_is_the_grid_transposed(walked):
-    made = pictures(walked.frames)
+    made = pictures(walked)
     for kind in ("dot", "pattern", "open"):
         rows, columns = (made[f"{kind}_{queries}"].to_dict() for queries in ("rows", "columns"))
         assert rows["data"] == columns["data"]
@@ -371,4 +338,4 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(monkeypatch,
 
 def test_a_notebook_shows_what_was_walked(walked):
     shown = walked._repr_html_()
-    assert "“bank” in L1H2" in shown and "values" in shown and "<script" not in shown
+    assert walked.answer in shown and "L1H2" in shown and "values" in shown and "<script" not in shown

@@ -68,7 +68,7 @@ def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(share
     shown = page.locator(".formula code").all_inner_texts()
     assert {text.split("(")[0] for text in shown} >= {
         *("attention.layer_norm", "attention.project", "attention.scores", "attention.mask", "attention.softmax"),
-        *("attention.mix", "attention.write", "attention.write_by_source", "replay.merge_heads", "replay.embed"),
+        *("attention.mix", "attention.write", "attention.write_by_source", "forward.merge_heads", "forward.embed"),
     }
 
 
@@ -142,7 +142,7 @@ def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(open_page, page_
     assert len(cells(page, "values")) == walked.at + 1
     assert (
         page.locator("#values [data-slot='token'], #qkv h2 [data-slot='token']").first.inner_text()
-        == label.split("·")[1]
+        == f"“{label.split('·')[1]}”"
     )
     page.locator('.strip [name="layer"]').select_option("1")
     assert page.inner_text('[data-slot="following"]') == f"L1H0 at {label}"

@@ -1,19 +1,9 @@
-"""One sentence through one model, step by step, with its real numbers; of families beside GPT-2, one attention.
+"""One sentence through one model, step by step, with its real numbers; of an encoder-decoder, a target and what it reads of its source.
 
-choose     which word, which other sentence, which head, which tokens are drawn
-scene      what every part looks at
-steps      the functions of `probe.model.attention` run on hooked tensors, and held against the hooks
-stream     the word's vector through the layers
-frames     tensors -> tables (torch stops here)
-carried    tensors -> what the page needs to follow another head or token
-record     all of it together -> Walk
-page       frames and charts -> one HTML file
-attended, attended_frames, attended_page    the same for one attention, cross or own: its record -> AttentionWalk, tables and arrays, the page
-folder     page, tables and manifest -> files
+scene      what every part looks at: the attention, the word, the head, the tokens that are drawn
+choose     which word, which other sentence, which head
+numbers    every quantity of every step, computed once, for all heads and tokens
+frames     the same numbers as tables of what is followed first, and packed for the page to follow the rest (torch stops here)
+walk       all of it together -> Walk
+page       frames and charts -> one HTML file, and a folder with the tables and the manifest
 """
-
-from probe.pages.walk.attended import AttentionWalk
-from probe.pages.walk.folder import write_walk
-from probe.pages.walk.record import Walk, walk
-
-__all__ = ["AttentionWalk", "Walk", "walk", "write_walk"]

@@ -1,15 +1,14 @@
-"""What a walk follows: the word and its tokens, the same word in another sentence, the head, the tokens that are drawn.
+"""What a walk follows: the word and its tokens, the same word in another sentence, the head.
 
-Without a head given, it is the one that carries most from the other words into the word: ‖Σ_j A[t, j] V[j] W_O‖ / ‖E′[t]‖ over the
-tokens j of the text before the word, and behind it where the model reads both ways. Special tokens and the word itself are left out
-of the sum, because many heads rest there and write the same whatever the text says; divided by the length of the stream after that
-layer's attention, E′ = E + Σ ΔE + b_O, because the stream grows with depth. It is a choice of where to look first, not a finding
-about the head.
+Without a head given, it is the one that carries most from the other content words into the word: ‖Σ_j A[t, j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖
+over those tokens j that the word may look at. Marks such as [CLS], the word itself and function words ("the", "of") are left out of the
+sum, because many heads rest there and write the same whatever the text says; divided by the length of the stream after that layer's
+attention, because the stream grows with depth. Heads that give nearly all their attention to the first token or to marks are passed over.
+It is a choice of where to look first, not a finding about the head.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,47 +16,25 @@ from torch import Tensor
 from probe.errors import InputError
 from probe.model import attention
 from probe.model.model import Model
-from probe.model.records import Trace
 from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
+from probe.pages.walk.scene import Place, Seen
 from probe.stats.numbers import percent
 from probe.text.lexicon import showcase
 
-DRAWN = 32  # a text of up to this many tokens is drawn whole
-OF_LONG = 24  # and of a longer one so many
+Head = tuple[int | None, int | None]
 FRAMES = ("They had told us nothing about the {}", 'They had told us: "{}')
-
-
-@dataclass(frozen=True)
-class Place:
-    """A word in a tokenised text: its positions; it is read at the last of them."""
-
-    tokens: Tokens
-    word: str
-    positions: range
-
-    @property
-    def at(self) -> int:
-        return self.positions[-1]
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """The tokens of the word."""
-        return tuple(self.tokens.ids[pos] for pos in self.positions)
-
-    @property
-    def before(self) -> tuple[int, ...]:
-        """The tokens before the word: with the same ones, a causal model cannot but give it the same vectors."""
-        return self.tokens.ids[: self.positions[0]]
-
-    def context(self, at: int | None = None) -> list[int]:
-        """The positions before `at` (the word itself if None) that are neither BOS nor the word."""
-        at = self.at if at is None else at
-        first = self.positions[0] if at in self.positions else at
-        return list(range(int(self.tokens.bos), first))
-
-    def others(self) -> list[int]:
-        """The positions on both sides of the word that are no special tokens."""
-        return [pos for pos, (start, end) in enumerate(self.tokens.spans) if start < end and pos not in self.positions]
+RESTING = (
+    0.8  # a head that gives more of its attention to the first token and to marks shows nothing else that can be seen
+)
+FUNCTION_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """a an the this that these those and or but nor if than as of in on at by to from with without for into onto over under near
+        after before about between through is was were are am be been being do does did has have had having can could will would
+        shall should may might must not no it its he him his she her hers they them their theirs we us our you your i me my who whom
+        which what there here so very too also""",
+    )
+)
 
 
 def require_word(word: str | None, whose: str, such: str) -> None:
@@ -73,16 +50,16 @@ def place(model: Model, text: str, word: str | None) -> Place:
     tokens = tokenize(model, text)
     require_word(word, "text", "bank")
     if word is None:
-        found = list(re.finditer(r"\w+", text))
-        if not found:
+        written = list(re.finditer(r"\w+", text))
+        if not written:
             raise InputError(f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it.")
-        start, end = found[-1].span()
+        start, end = written[-1].span()
     else:
         start, end = find_word(text, word)
     return Place(tokens, text[start:end], positions_of_span(tokens, start, end))
 
 
-def beside(model: Model, here: Place, text: str | None) -> Place:
+def other_sentence(model: Model, here: Place, text: str | None) -> Place:
     """The same word in another sentence: in `text`, or in one that ships, as the same tokens where that can be had.
 
     Raises InputError when the word does not stand in `text`.
@@ -91,21 +68,41 @@ def beside(model: Model, here: Place, text: str | None) -> Place:
         return place(model, text, here.word)
     known = [row.text for row in showcase() if row.text != here.tokens.text]
     texts = [*known, *(frame.format(here.word) for frame in FRAMES)]
-    found = [place(model, other, here.word) for other in texts if _usable(model, other, here.word)]
-    return next((other for other in found if other.ids == here.ids and other.before != here.before), found[-1])
+    places = [place(model, other, here.word) for other in texts if _usable(model, other, here.word)]
+    return next((one for one in places if one.ids == here.ids and _differs(model, one, here)), places[-1])
+
+
+def _differs(model: Model, one: Place, here: Place) -> bool:
+    """Whether at most half of what the model can read around the word is the same in both."""
+    around, known = (place.around(causal=model.config.causal) for place in (one, here))
+    return around != known and 2 * len(around & known) <= len(around)
 
 
 def _usable(model: Model, text: str, word: str) -> bool:
-    """Whether the word stands in the text, and the text in the context window."""
-    fits = len(model.tokenizer(text, add_special_tokens=False)["input_ids"]) < model.config.n_ctx
+    """Whether the word stands in the text, and the text in the context window with the marks that go around it."""
+    fits = len(model.tokenizer(text, add_special_tokens=model.config.special_tokens)["input_ids"]) < model.config.n_ctx
     return fits and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
 
 
-def moved(trace: Trace, layer: int, *, at: int, sources: Sequence[int]) -> Tensor:
-    """How far each head of a layer moves position `at` by what it takes from `sources`: ‖Σ A V W_O‖ / ‖E′‖. `-> head`"""
-    w_o, after = trace.stack.blocks[layer].w_o.cpu(), trace.resid_pre[layer, at] + trace.attn_out[layer, at]
-    z = attention.mix(trace.pattern[layer][:, at : at + 1, list(sources)], trace.v[layer][:, list(sources)])
-    return attention.write(z, w_o)[:, 0].norm(dim=-1) / after.norm()
+def content_words(tokens: Tokens) -> Tensor:
+    """Which tokens are part of a word that is no English function word: `pos`. Punctuation and marks are part of none."""
+    words = [
+        found.span() for found in re.finditer(r"\w+", tokens.text) if found.group().casefold() not in FUNCTION_WORDS
+    ]
+    return torch.tensor(
+        [any(low < end and high > start for start, end in words) for low, high in tokens.spans], dtype=torch.bool
+    )
+
+
+def moved(seen: Seen, layer: int, sources: Tensor) -> Tensor:
+    """How far each head moves each token by what it takes from `sources: query_pos key_pos`: ‖Σ A V W_O‖ / ‖E + Σ ΔE + b_O‖.
+
+    `-> head query_pos`
+    """
+    trace = seen.attention
+    after = trace.resid_pre[layer] + trace.attn_out[layer]
+    z = attention.mix(trace.pattern[layer] * sources, trace.v[layer])
+    return attention.write(z, seen.weights.blocks[layer].w_o).norm(dim=-1) / after.norm(dim=-1)
 
 
 def check_head(model: Model, layer: int | None, head: int | None) -> None:
@@ -123,39 +120,68 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
         )
 
 
-def choose_head(
-    trace: Trace, here: Place, layer: int | None, head: int | None, *, causal: bool = True
-) -> tuple[int, int, str]:
-    """The layer and head to follow, and why in a sentence; what was asked for was checked by `check_head`."""
-    if layer is not None and head is not None:
-        return layer, head, f"L{layer}H{head} was asked for."
-    return _largest(trace, here, range(len(trace.stack.blocks)) if layer is None else [layer], causal)
+def choose_head(seen: Seen, here: Place, head: Head, added: Tensor | None = None) -> tuple[int, int, str]:
+    """The layer and head to follow, and why in a sentence; what was asked for was checked by `check_head`.
+
+    With `added: layer head`, what each head adds to the logit of a word, it is the one that adds most.
+    """
+    layer, number = head
+    if layer is not None and number is not None:
+        return layer, number, f"L{layer}H{number} was asked for."
+    layers: Sequence[int] = range(len(seen.attention.pattern)) if layer is None else [layer]
+    return _largest(seen, here, layers) if added is None else _adds_most(here, layers, added)
 
 
-def _largest(trace: Trace, here: Place, layers: Sequence[int], causal: bool) -> tuple[int, int, str]:
-    sources = here.context() if causal else here.others()
-    whole = not sources  # a word with nothing beside it: only what it takes from itself and special tokens is there
-    taken = list(range(here.at + 1 if causal else len(trace.tokens))) if whole else sources
-    sizes = torch.stack([moved(trace, layer, at=here.at, sources=taken) for layer in layers])
-    place, head = divmod(int(sizes.argmax()), sizes.shape[1])
-    among = f"{sizes.numel()} heads" if len(layers) > 1 else f"{sizes.numel()} heads of layer {layers[0]}"
-    by = "most" if whole else f"most by what it takes from the {'words before' if causal else 'other words'}"
+def _adds_most(here: Place, layers: Sequence[int], added: Tensor) -> tuple[int, int, str]:
+    place, head = divmod(int(added[list(layers)].argmax()), added.shape[1])
+    among = _among(layers, added.shape[1])
+    return layers[place], head, f"L{layers[place]}H{head} is followed because, {among}, it adds most to the logit"
+
+
+def _among(layers: Sequence[int], heads: int) -> str:
+    return f"of {heads * len(layers)} heads" if len(layers) > 1 else f"of {heads} heads of layer {layers[0]}"
+
+
+def _largest(seen: Seen, here: Place, layers: Sequence[int]) -> tuple[int, int, str]:
+    sources, by = _to_take_from(seen, here)
+    sizes = torch.stack([moved(seen, layer, sources)[:, here.at] for layer in layers])
+    resting = rest(seen, here.at)[list(layers)] > RESTING
+    passed = int(resting.sum()) if by and not resting.all() else 0
+    place, head = divmod(int((sizes.masked_fill(resting, -1.0) if passed else sizes).argmax()), sizes.shape[1])
     why = (
-        f"L{layers[place]}H{head} is followed because, of {among}, it moves “{here.word}” {by}: with a vector "
-        f"{percent(float(sizes[place, head]))} as long as the word's own after that layer's attention."
+        f"L{layers[place]}H{head} is followed because, {_among(layers, sizes.shape[1])}, it moves “{here.word}” most{by}: "
+        f"with a vector {percent(float(sizes[place, head]))} as long as that of “{here.word}” after the attention of that layer."
     )
-    return layers[place], head, why
+    return layers[place], head, why + _passed_over(seen, here, passed)
 
 
-def drawn(trace: Trace, here: Place, layer: int, head: int) -> list[int]:
-    """The positions that the pictures show: all of a short text; of a long one those that the word looks at most, with the
-    word, the first token and the next one."""
-    n = len(trace.tokens)
-    if n <= DRAWN:
-        return list(range(n))
-    kept = {0, *here.positions[-OF_LONG // 2 :], min(here.at + 1, n - 1)}
-    order = trace.pattern[layer, head, here.at, : here.at + 1].argsort(descending=True, stable=True).tolist()
-    for pos in order:
-        if len(kept) < OF_LONG:
-            kept.add(pos)
-    return sorted(kept)
+def _passed_over(seen: Seen, here: Place, count: int) -> str:
+    if not count:
+        return ""
+    pieces = [seen.source.pieces[pos] for pos in _resting_places(seen, here.at).nonzero()[:, 0].tolist()]
+    where = " or ".join(f"“{piece.strip()}”" for piece in dict.fromkeys(pieces))
+    told, were = ("One head that gives", "was") if count == 1 else (f"{count} heads that each give", "were")
+    return f" {told} more than {percent(RESTING)} of its attention to {where} {were} passed over."
+
+
+def rest(seen: Seen, at: int) -> Tensor:
+    """How much of its attention each head gives to the first token of the same text and to marks. `-> layer head`"""
+    return seen.attention.pattern[:, :, at, _resting_places(seen, at)].sum(-1)
+
+
+def _resting_places(seen: Seen, at: int) -> Tensor:
+    places = seen.marks.clone()
+    places[0] |= seen.alone and at > 0
+    return places
+
+
+def _to_take_from(seen: Seen, here: Place) -> tuple[Tensor, str]:
+    """The tokens that count, and in words: the other content words, where there are none all others, and where there are none all."""
+    others = seen.others(here)
+    content = others & content_words(seen.source)
+    where = "before it" if seen.causal else "around it" if seen.alone else "of the source"
+    if content[here.at].any():
+        return content, f" by what it takes from the content words {where}"
+    if others[here.at].any():
+        return others, f" by what it takes from the words {where}"
+    return seen.allowed, ""

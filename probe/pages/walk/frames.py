@@ -1,10 +1,11 @@
-"""A walk's tensors as tidy frames: the head that is followed, at the word, step by step. To the right of here there is no torch.
+"""A walk's quantities as tidy frames of what is followed first, and packed for the page, which follows the rest.
 
 `attention` holds the tokens that are drawn, all of a short text; every other table holds all tokens. Numbers are rounded as in
-every table of probe (`probe.study.columns`).
+every table of probe (`probe.study.columns`); the page's are float32 as measured. To the right of here there is no torch.
 """
 
-from collections.abc import Callable, Sequence
+import base64
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,215 +13,318 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probe.model import forward
+from probe.model.check import Certificate
 from probe.model.model import Model
 from probe.model.parameters import Count
-from probe.pages.walk import choose, steps, stream
-from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS, Scene
+from probe.model.tokens import Tokens
+from probe.pages.walk import numbers
+from probe.pages.walk.numbers import AXES, Measured, Quantities
+from probe.pages.walk.scene import STREAM_NUMBERS, Scene, Seen
 from probe.study.columns import rounded
+from probe.study.tables import certificate_rows
 
+GRIDS = ("dot", "score", "pattern", "open", "steep")
 Rows = list[dict[str, object]]
+Block = dict[str, Any]
 
 
-def frames(model: Model, scene: Scene, counted: Count) -> dict[str, pd.DataFrame]:
-    """Every table of a walk but the certificate, by name, rounded."""
-    decode = model.tokenizer.decode
-    made = {
-        "tokens": tokens(scene),
-        "embedding": embedding(scene),
-        "layer_norm": layer_norm(scene),
-        "vectors": vectors(scene),
-        "attention": attention_cells(scene),
-        "softmax": softmax(scene),
-        "values": values(scene),
-        "sums": sums(scene),
-        "heads": heads(scene),
-        "layers": layers(scene),
-        "lens": neighbours(stream.lens(scene.trace, [scene.at]), "probability", decode),
-        "nearest": neighbours(stream.nearest(scene.trace, [scene.at]), "cosine", decode),
-        "agreement": agreement(scene),
-        "parameters": pd.DataFrame([asdict(part) | {"total": part.total} for part in counted.parts]),
+def frames(
+    model: Model, scene: Scene, measured: Measured, *, counted: Count, certificate: Certificate
+) -> dict[str, pd.DataFrame]:
+    """Every table of a walk by name, rounded; a step that the family or the walk does not have has no table."""
+    return {
+        name: rounded(frame) for name, frame in _all(model, scene, measured, counted, certificate) if frame is not None
     }
-    return {name: rounded(frame) for name, frame in made.items()}
+
+
+def _all(
+    model: Model, scene: Scene, measured: Measured, counted: Count, certificate: Certificate
+) -> Iterable[tuple[str, pd.DataFrame | None]]:
+    decode, quantities = model.tokenizer.decode, measured.quantities
+    yield "tokens", tokens(scene)
+    yield "embedding", embedding(scene)
+    yield "layer_norm", layer_norm(scene, quantities)
+    yield "vectors", vectors(scene, quantities)
+    yield "attention", attention_cells(scene, quantities)
+    yield "softmax", softmax(scene, quantities)
+    yield "values", values(scene, quantities)
+    yield "sums", sums(scene, quantities)
+    yield "heads", heads(scene, quantities)
+    yield "layers", layers(scene, quantities)
+    yield "lens", neighbours(scene, quantities, "lens", "probability", decode)
+    yield "nearest", neighbours(scene, quantities, "nearest", "cosine", decode)
+    yield "agreement", pd.DataFrame([asdict(row) for row in measured.agreement])
+    yield "parameters", pd.DataFrame([asdict(part) | {"total": part.total} for part in counted.parts])
+    yield "certificate", certified(certificate)
 
 
 def tokens(scene: Scene) -> pd.DataFrame:
-    """One row per token: its id, its text, whether it is the word, whether it is drawn."""
-    found = scene.trace.tokens
-    rows = zip(found.ids, found.pieces, found.labels, strict=True)
+    """One row per token: its id, its text, whether it is the word, whether it is drawn, and of two texts which one it is in."""
+    seen = scene.seen
+    sides = [("source", seen.source, scene.drawn_keys), ("target", seen.tokens, scene.drawn_queries)]
+    sides = [("text", seen.tokens, scene.drawn_queries)] if seen.alone else sides
     return pd.DataFrame(
         [
-            {"pos": pos, "id": token, "piece": piece, "label": label}
-            | {"word": pos in scene.here.positions, "drawn": pos in scene.shown}
-            for pos, (token, piece, label) in enumerate(rows)
+            {"pos": pos, "id": side.ids[pos], "piece": side.pieces[pos], "label": side.labels[pos]}
+            | {"word": name != "source" and pos in scene.here.positions, "drawn": pos in drawn, "text": name}
+            for name, side, drawn in sides
+            for pos in range(len(side))
         ]
     )
 
 
-def embedding(scene: Scene) -> pd.DataFrame:
-    """The word's token vector, position vector and their sum in both sentences; `difference` is the largest of a coordinate."""
-    weights = scene.trace.weights
+def embedding(scene: Scene) -> pd.DataFrame | None:
+    """The vectors that are added for the word in both sentences, their sum, and the norm of it where there is one.
+
+    `difference` is the largest of a coordinate. None where no other sentence is compared.
+    """
+    if scene.other is None:
+        return None
+    places = ((scene.seen, scene.at), (Seen.within(scene.other.trace), scene.other.place.at))
+    both = [_entering(seen, at) for seen, at in places]
     rows: Rows = []
-    places = ((scene.trace, scene.at), (scene.other, scene.there.at))
-    both = [
-        {
-            "token": weights.wte.cpu()[trace.tokens.ids[at]],
-            "position": weights.wpe.cpu()[at],
-            "sum": trace.resid_pre[0, at],
-        }
-        for trace, at in places
-    ]
     for part in both[0]:
         difference = (both[0][part] - both[1][part]).abs().max().item()
         for where, (_, at), found in zip(("here", "beside"), places, both, strict=True):
-            vector = found[part]
-            numbers = _coordinates("e", vector[:STREAM_NUMBERS])
-            row = {"part": part, "where": where, "pos": at, "norm": vector.norm().item(), "difference": difference}
-            rows.append(row | numbers)
+            row = {"part": part, "where": where, "pos": at, "norm": found[part].norm().item(), "difference": difference}
+            rows.append(row | _coordinates("e", found[part][:STREAM_NUMBERS]))
     return pd.DataFrame(rows)
 
 
-def layer_norm(scene: Scene) -> pd.DataFrame:
-    """What entering the block's LayerNorm does to every token: mean, standard deviation and length before, length after."""
-    e, x = scene.trace.resid_pre[scene.layer], scene.trace.x[scene.layer]
-    columns = {"mean": e.mean(-1), "std": e.std(-1, correction=0), "before": e.norm(dim=-1), "after": x.norm(dim=-1)}
-    return _by_token(scene, range(len(e)), columns)
+def _entering(seen: Seen, at: int) -> dict[str, Tensor]:
+    """What enters the first block at a token, by part; the last one is as hooked."""
+    added = numbers.token_vectors(seen, [at])
+    parts = {name.removesuffix(" embedding"): part.reshape(-1) for name, part in added.items()}
+    entering = seen.stream.resid_pre[0, at]
+    if not seen.family.embedding_norm:
+        return parts | {"sum": entering}
+    return parts | {"sum": forward.sum_of(parts), "norm of the sum": entering}
 
 
-def vectors(scene: Scene) -> pd.DataFrame:
+def layer_norm(scene: Scene, measured: Quantities) -> pd.DataFrame | None:
+    """What entering the block's norm does to every token: mean, standard deviation and length before, length after."""
+    if "after" not in measured:
+        return None
+    columns = {name: measured[name][scene.layer] for name in ("mean", "std", "before", "after")}
+    return _by_token(scene.seen.tokens, columns)
+
+
+def vectors(scene: Scene, measured: Quantities) -> pd.DataFrame:
     """Query, key and value of every token in the head: length, place in the plane, first coordinates.
 
     Queries and keys share a plane, values have their own; `explained` is the share of the variance that the plane holds.
     """
-    q, k, v = (getattr(scene.trace, name)[scene.layer, scene.head] for name in ("q", "k", "v"))
-    n = len(q)
-    both, both_explained = steps.plane(torch.cat([q, k]))
-    alone, alone_explained = steps.plane(v)
+    explained = measured["explained"][scene.carried].tolist()
     parts = []
-    for kind, vector, place, explained in (
-        ("query", q, both[:n], both_explained),
-        ("key", k, both[n:], both_explained),
-        ("value", v, alone, alone_explained),
-    ):
-        columns = {"norm": vector.norm(dim=-1), "plane_x": place[:, 0], "plane_y": place[:, 1]}
-        frame = _by_token(scene, range(n), columns | _coordinates("d", vector.T[:HEAD_NUMBERS]))
-        parts.append(frame.assign(explained=sum(explained)))
-        parts[-1].insert(0, "kind", kind)
+    for kind, side in (("query", scene.seen.tokens), ("key", scene.seen.source), ("value", scene.seen.source)):
+        vector, norm, place = (measured[kind[0] + what][scene.carried] for what in ("", "_norm", "_plane"))
+        columns = {"norm": norm, "plane_x": place[:, 0], "plane_y": place[:, 1]}
+        frame = _by_token(side, columns | _coordinates("d", vector.T)).assign(explained=explained[kind == "value"])
+        frame.insert(0, "kind", kind)
+        parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 
 
-def attention_cells(scene: Scene) -> pd.DataFrame:
-    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, and the three softmaxes."""
-    found = {name: grid[scene.head] for name, grid in steps.grids(scene.trace, scene.layer).items()}
-    labels = scene.trace.tokens.labels
+def attention_cells(scene: Scene, measured: Quantities) -> pd.DataFrame:
+    """Every pair of drawn tokens: Q Kᵀ, the score, whether the mask allows it, and the softmaxes."""
+    found = {name: measured[name][scene.carried].tolist() for name in GRIDS if name in measured}
+    queries, keys, allowed = scene.seen.tokens.labels, scene.seen.source.labels, scene.seen.allowed.tolist()
     return pd.DataFrame(
         [
-            {"query_pos": query, "key_pos": key, "query": labels[query], "key": labels[key]}
-            | {"allowed": key <= query}
-            | {name: grid[query, key].item() for name, grid in found.items()}
-            for query in scene.shown
-            for key in scene.shown
+            {"query_pos": query, "key_pos": key, "query": queries[query], "key": keys[key]}
+            | {"allowed": allowed[query][key]}
+            | {name: grid[query][key] for name, grid in found.items()}
+            for query in scene.drawn_queries
+            for key in scene.drawn_keys
         ]
     )
 
 
-def softmax(scene: Scene) -> pd.DataFrame:
+def softmax(scene: Scene, measured: Quantities) -> pd.DataFrame:
     """The word's row of the pattern with and without dividing by sqrt(d_head): entropy, response, largest share."""
-    found = steps.grids(scene.trace, scene.layer)
-    rows = [(name, found[name][scene.head, scene.at]) for name in ("pattern", "steep")]
+    named = {"pattern": "divided" if scene.seen.family.scaled else "not divided", "steep": "not divided"}
     return pd.DataFrame(
         [
-            {"variant": "divided" if name == "pattern" else "not divided"}
+            {"variant": variant}
             | {
-                "entropy": steps.entropy(row).item(),
-                "response": steps.response(row).item(),
-                "largest": row.max().item(),
+                what: measured[f"{name}_{what}"][scene.carried, scene.at].item()
+                for what in ("entropy", "response", "largest")
             }
-            for name, row in rows
+            for name, variant in named.items()
+            if name in measured
         ]
     )
 
 
-def values(scene: Scene) -> pd.DataFrame:
+def values(scene: Scene, measured: Quantities) -> pd.DataFrame:
     """One row per source token: weight, its value written out, weight x value, and the share of ΔE along ΔE."""
-    trace, layer, head = scene.trace, scene.layer, scene.head
-    parts = steps.by_source(trace, layer, at=scene.at)[head, : scene.at + 1]
-    whole = trace.delta_e(layer, head, scene.at)
-    out = steps.written(trace, layer)[head, : scene.at + 1]
-    columns = {"weight": trace.pattern[layer, head, scene.at, : scene.at + 1]}
-    columns |= {"value_norm": out.norm(dim=-1)} | _coordinates("v", out.T[:STREAM_NUMBERS])
-    columns |= {"norm": parts.norm(dim=-1), "share": steps.along(parts, whole)}
-    return _by_token(scene, range(scene.at + 1), columns | _coordinates("p", parts.T[:STREAM_NUMBERS]))
+    keys = scene.seen.allowed[scene.at].nonzero()[:, 0].tolist()
+    weight, share = (measured[name][scene.carried, scene.at][keys] for name in ("pattern", "share"))
+    out, norm = (measured[name][scene.carried][keys] for name in ("out", "out_norm"))
+    columns = {"weight": weight, "value_norm": norm} | _coordinates("v", out.T)
+    columns |= {"norm": weight * norm, "share": share} | _coordinates("p", (weight[:, None] * out).T)
+    if "logit" in measured:
+        columns["logit"] = measured["logit"][scene.carried, scene.at][keys]
+    return _by_token(scene.seen.source, columns, keys)
 
 
-def sums(scene: Scene) -> pd.DataFrame:
+def sums(scene: Scene, measured: Quantities) -> pd.DataFrame:
     """From E to E′ at the word: the head's ΔE, the other heads', b_O; E′ as hooked, and what the sum misses it by."""
-    trace, layer, at = scene.trace, scene.layer, scene.at
-    everything = steps.delta_e(trace, layer)[:, at]
-    own, bias = everything[scene.head], trace.weights.blocks[layer].b_o.cpu()
-    others = torch.cat([everything[: scene.head], everything[scene.head + 1 :]]).sum(0)
-    before, after = trace.resid_pre[layer, at], trace.resid_mid[layer, at]
-    total = before + own + others + bias
-    named = {"E": before, "ΔE": own, "other heads": others, "b_O": bias, "sum": total, "E′ hooked": after}
-    named["difference"] = total - after
-    return pd.DataFrame(
-        [
-            {"term": name, "norm": vector.norm().item()} | _coordinates("e", vector[:STREAM_NUMBERS])
-            for name, vector in named.items()
-        ]
-    )
-
-
-def heads(scene: Scene) -> pd.DataFrame:
-    """Every head at the word: length of ΔE, how far it moves the word by what it takes from the words before, where it looks."""
-    trace, at, labels = scene.trace, scene.at, scene.trace.tokens.labels
+    layer, at, c = scene.layer, scene.at, scene.carried
+    named = {"E": ("e", "before"), "ΔE": ("delta", ""), "other heads": ("others", ""), "b_O": ("b_o", "")}
+    named |= {"sum": ("total", ""), "norm of the sum": ("normed", ""), "E′ hooked": ("e_after", "")}
     rows: Rows = []
-    for layer in range(scene.sizes[0]):
-        norms = steps.delta_e(trace, layer)[:, at].norm(dim=-1).tolist()
-        moved = choose.moved(trace, layer, at=at, sources=scene.here.context()).tolist()
-        for head, (norm, share) in enumerate(zip(norms, moved, strict=True)):
-            weight, key = trace.pattern[layer, head, at].max(0)
-            looks = {"looks_at": labels[int(key)], "weight": weight.item()}
-            rows.append({"layer": layer, "head": head, "norm": norm, "moved": share} | looks)
+    for term, (name, norm) in named.items():
+        if name in measured:
+            place = (c, at) if AXES[name][0] == "carried" else (layer, at) if "query" in AXES[name] else (layer,)
+            vector, size = measured[name][place], measured[norm or f"{name}_norm"][place]
+            rows.append({"term": term, "norm": size.item()} | _coordinates("e", vector))
+    last = measured.get("normed", measured["total"])[layer, at] - measured["e_after"][layer, at]
+    rows.append({"term": "difference", "norm": measured["missed_norm"][layer, at].item()} | _coordinates("e", last))
     return pd.DataFrame(rows)
 
 
-def layers(scene: Scene) -> pd.DataFrame:
+def heads(scene: Scene, measured: Quantities) -> pd.DataFrame:
+    """Every head at the word: length of ΔE, how far it moves the word by what it takes from other words, where it looks."""
+    pattern, labels, at = scene.seen.attention.pattern[:, :, scene.at], scene.seen.source.labels, scene.at
+    rows: Rows = []
+    for layer in range(scene.sizes[0]):
+        for head in range(scene.sizes[1]):
+            weight, key = pattern[layer, head].max(0)
+            place, looks = (layer, head, at), [labels[int(key)], weight.item()]
+            row: dict[str, object] = {"layer": layer, "head": head, "norm": measured["write_norm"][place].item()}
+            row |= {"moved": measured["moved"][place].item(), "looks_at": looks[0], "weight": looks[1]}
+            row |= {"from_content": measured["from_content"][place].item()}
+            rows.append(row | ({"logit": measured["adds"][place].item()} if "adds" in measured else {}))
+    return pd.DataFrame(rows)
+
+
+def layers(scene: Scene, measured: Quantities) -> pd.DataFrame:
     """The word's vector at the token and then at every depth: length, what the block wrote, cosines, distance to the other sentence's."""
-    trace, at = scene.trace, scene.at
-    distance, cosine = (part.tolist() for part in stream.apart(scene))
-    token = trace.weights.wte.cpu()[trace.tokens.ids[at]].norm().item()
-    norms = [token, *stream.depths(trace, [at])[:, 0].norm(dim=-1).tolist()]
-    towards = [1.0, *stream.token_cosine(trace, [at])[:, 0].tolist()]
-    none = [float("nan")] * 2
-    wrote = [[*none, *part[:, at].norm(dim=-1).tolist()] for part in (trace.attn_out, trace.mlp_out)]
-    depth = range(-1, len(norms) - 1)
-    columns = {"depth": list(depth), "norm": norms, "attention": wrote[0], "mlp": wrote[1], "token_cosine": towards}
-    return pd.DataFrame(columns | {"apart": distance, "beside_cosine": cosine})
+    at, none = scene.at, [float("nan")] * 2
+    norms = [measured["token_norm"][at].item(), *measured["depth_norm"][:, at].tolist()]
+    wrote = {what: [*none, *measured[f"{what}_norm"][:, at].tolist()] for what in ("attention", "mlp")}
+    columns = {"depth": list(range(-1, len(norms) - 1)), "norm": norms} | wrote
+    columns |= {"token_cosine": [1.0, *measured["token_cosine"][:, at].tolist()]}
+    if "apart" in measured:
+        columns |= {"apart": measured["apart"].tolist(), "beside_cosine": measured["other_cosine"].tolist()}
+    return pd.DataFrame(columns)
 
 
-def neighbours(found: stream.Neighbours, value: str, decode: Callable[[list[int]], str]) -> pd.DataFrame:
-    """The leading tokens at every depth."""
+def neighbours(
+    scene: Scene, measured: Quantities, name: str, value: str, decode: Callable[[list[int]], str]
+) -> pd.DataFrame | None:
+    """The leading tokens at every depth; None where the model has no head to read them with."""
+    if name not in measured:
+        return None
+    place = scene.drawn_queries.index(scene.at)
+    ids, found = (measured[key][:, place].tolist() for key in (f"{name}_ids", name))
     return pd.DataFrame(
         [
             {"depth": depth, "rank": rank + 1, "token": decode([token]), value: number}
-            for depth, (ids, numbers) in enumerate(zip(found.ids[:, 0], found.values[:, 0], strict=True))
-            for rank, (token, number) in enumerate(zip(ids.tolist(), numbers.tolist(), strict=True))
+            for depth, (row, readings) in enumerate(zip(ids, found, strict=True))
+            for rank, (token, number) in enumerate(zip(row, readings, strict=True))
         ]
     )
 
 
-def agreement(scene: Scene) -> pd.DataFrame:
-    """Each formula of each layer against its hook."""
-    rows = [row for layer in range(scene.sizes[0]) for row in steps.agreement(scene.trace, layer, at=scene.at)]
-    return pd.DataFrame([asdict(row) for row in rows])
+def certified(certificate: Certificate) -> pd.DataFrame:
+    """The certificate as a frame, with the place of each row in words and what was repaired."""
+    rows = certificate.rows
+    return certificate_rows(certificate).assign(where=[row.where for row in rows], note=[row.note for row in rows])
 
 
-def _by_token(scene: Scene, positions: Sequence[int], columns: dict[str, Tensor]) -> pd.DataFrame:
-    labels = [scene.trace.tokens.labels[pos] for pos in positions]
-    numbers = {name: column.tolist() for name, column in columns.items()}
-    return pd.DataFrame({"pos": list(positions), "label": labels} | numbers)
+def _by_token(side: Tokens, columns: dict[str, Tensor], positions: Sequence[int] | None = None) -> pd.DataFrame:
+    positions = range(len(side)) if positions is None else positions
+    plain = {name: column.tolist() for name, column in columns.items()}
+    return pd.DataFrame({"pos": list(positions), "label": [side.labels[pos] for pos in positions]} | plain)
 
 
 def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
     """The first coordinates as columns: e0, e1, ... each a number or a column of numbers."""
     return {f"{letter}{number}": (row if row.dim() else row.item()) for number, row in enumerate(rows)}
+
+
+def carried(model: Model, scene: Scene, measured: Measured) -> Block:
+    """Everything the page's script reads, ready for JSON: every quantity at the drawn tokens, and the words of the neighbours."""
+    quantities, decode = measured.quantities, model.tokenizer.decode
+    shown = {name: _drawn(name, whole, scene) for name, whole in quantities.items() if not name.endswith("_ids")}
+    layers = scene.sizes[0]
+    errors = torch.tensor([row.error for row in measured.agreement]).unflatten(0, (layers, -1))
+    arrays = shown | _rest(scene, quantities) | {"agreement": errors}
+    return _facts(scene) | {
+        "steps": [row.step for row in measured.agreement if row.layer == 0],
+        "arrays": {name: packed(array) for name, array in arrays.items()},
+        "words": {
+            name: decoded(quantities[f"{name}_ids"], decode) for name in ("lens", "nearest") if name in quantities
+        },
+    }
+
+
+def _facts(scene: Scene) -> Block:
+    """What is drawn, what is followed first, and what the family and the walk have."""
+    seen, (layers, heads, d_model, d_head) = scene.seen, scene.sizes
+    sizes = {"layers": layers, "heads": heads, "d_model": d_model, "d_head": d_head}
+    return {
+        "tokens": _chips(seen.tokens, scene.drawn_queries),
+        "source": _chips(seen.source, scene.drawn_keys),
+        "first": {"at": scene.drawn_queries.index(scene.at), "layer": scene.layer, "head": scene.head},
+        "sizes": sizes | {"tokens": len(seen.tokens), "source": len(seen.source)},
+        "heads": [list(head) for head in scene.heads],
+        "beyond": len(scene.undrawn()),
+        "causal": seen.causal,
+        "alone": seen.alone,
+        "asked": None if scene.asked is None else scene.asked.word,
+        **_of_family(scene),
+    }
+
+
+def _of_family(scene: Scene) -> Block:
+    """What the steps of the page depend on, from the table of architectures and the config."""
+    config, block = scene.seen.weights.config, scene.seen.weights.blocks[0]
+    return {
+        "norm": config.family.norm,
+        "norm_first": config.family.norm_first,
+        "scaled": config.family.scaled,
+        "parallel": config.family.parallel,
+        "positions": config.positions.kind,
+        "kv_heads": config.n_kv_heads,
+        "biased": {"q": block.b_q is not None, "o": block.b_o is not None},
+        "marks": [piece for piece, mark in zip(scene.seen.source.pieces, scene.seen.marks, strict=True) if mark],
+    }
+
+
+def _drawn(name: str, whole: Tensor, scene: Scene) -> Tensor:
+    """A quantity at the tokens that are drawn."""
+    drawn = {"query": scene.drawn_queries, "key": scene.drawn_keys}
+    for axis, what in enumerate(AXES[name]):
+        if what in drawn:
+            whole = whole.index_select(axis, torch.tensor(drawn[what]))
+    return whole
+
+
+def _rest(scene: Scene, measured: Quantities) -> Quantities:
+    """What the tokens that are not drawn get and give together. `carried query`"""
+    beyond = list(scene.undrawn())
+    if not beyond:
+        return {}
+    names = [name for name in ("pattern", "share", "logit") if name in measured]
+    return {f"{name}_rest": measured[name][:, scene.drawn_queries][..., beyond].sum(-1) for name in names}
+
+
+def _chips(side: Tokens, drawn: Sequence[int]) -> list[dict[str, object]]:
+    return [{"pos": pos, "label": side.labels[pos], "piece": side.pieces[pos]} for pos in drawn]
+
+
+def packed(array: Tensor) -> Block:
+    """An array as float32 in base64 with its shape."""
+    raw = array.detach().to(torch.float32).contiguous().numpy().astype("<f4").tobytes()
+    return {"shape": list(array.shape), "data": base64.b64encode(raw).decode()}
+
+
+def decoded(ids: Tensor, decode: Callable[[list[int]], str]) -> Any:
+    """Token texts in the shape of the ids."""
+    if ids.dim() == 0:
+        return decode([int(ids)])
+    return [decoded(part, decode) for part in ids]

@@ -1,33 +1,37 @@
-"""The walk as one HTML file: every step with its question, its picture, the formula that was run, and the numbers.
+"""The walk as one HTML file: every step with its question, its picture, the formula that was run, and the numbers; and as a folder.
 
 The script of the page fills pictures and tables for the head and token that are followed, at first those of the walk's frames, from the
-tensors of `probe.pages.walk.carried`. What keeps the file by itself is in `probe.pages.html`.
+arrays of `probe.pages.walk.frames.carried`. A step that the family or the walk does not have is left out, or says so: by the facts of the
+table of architectures, never by a family's name. What keeps the file by itself is in `probe.pages.html`.
 """
 
 import ast
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import pandas as pd
 
 from probe.charts import depth, grid
-from probe.model import attention, replay
+from probe.model import attention, forward
 from probe.model.parameters import published, told
 from probe.pages import excerpts, html
-from probe.pages.remarks import agreement
+from probe.pages.folder import WALK, check_folder, write_folder
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS
-from probe.stats.numbers import decimal
+from probe.provenance import manifest as manifest_of
+from probe.stats.numbers import decimal, scientific
 
 if TYPE_CHECKING:
-    from probe.pages.walk.record import Walk
+    from probe.pages.walk.walk import Walk
 TABLES = {
     "tokens": "every token, its id, whether it is drawn",
-    "embedding": "the word's token and position vectors in both sentences",
-    "layer_norm": "every token before and after the block's LayerNorm",
+    "embedding": "the vectors that are added for the word, in both sentences",
+    "layer_norm": "every token before and after the block's norm",
     "vectors": "query, key and value of every token: length, place in the plane, first coordinates",
     "attention": "every pair of drawn tokens: Q·K, score, weight, weight without the mask and without the division",
     "softmax": "the word's row with and without the division: entropy, response, largest weight",
@@ -42,18 +46,42 @@ TABLES = {
     "certificate": "the hooked model against the from-scratch math, row by row",
 }
 FORMULAS: tuple[Callable[..., Any], ...] = (
-    replay.embed,
+    forward.embed,
     attention.layer_norm,
+    attention.rms_norm,
     attention.project,
+    attention.share_heads,
+    attention.rotate,
     attention.scores,
+    attention.matches,
     attention.mask,
     attention.softmax,
     attention.mix,
     attention.write,
     attention.write_by_source,
-    replay.merge_heads,
-    replay.unembed,
+    forward.merge_heads,
+    forward.unembed,
 )
+ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
+
+
+def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
+
+    `command` is printed on the page as what made it. The same walk gives the same bytes; times of day live only in the manifest. Raises
+    InputError when the folder cannot be written.
+    """
+    check_folder(out)
+    made = manifest_of(
+        walk.model_name,
+        walk.origin,
+        seed=None,
+        command=command,
+        data_sha256=walk.data_sha256,
+        dtype=walk.certificate.dtype,
+        options=walk.options,
+    )
+    return write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK
 
 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
@@ -61,49 +89,83 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     templates = html.environment("walk", "report")
     templates.filters |= {"grouped": lambda number: thin(f"{number:,}"), "thin": thin}
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
-    d_head = walk.block["sizes"]["d_head"]
+    frames, certificate = walk.frames, walk.frames["certificate"]
+    embedding = frames["embedding"].to_dict("records") if "embedding" in frames else []
     return templates.get_template("walk.html.j2").render(
         walk=walk,
         sizes=walk.block["sizes"],
-        root=decimal(sqrt(d_head), 0 if sqrt(d_head).is_integer() else 2),
+        root=_root(walk.block["sizes"]["d_head"]),
         numbers={"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
-        tokens=chips(walk.frames["tokens"]),
-        embedding=walk.frames["embedding"].to_dict("records"),
-        apart=walk.frames["layers"][["depth", "apart", "beside_cosine"]].to_dict("records"),
-        pictures={name: emptied(chart) for name, chart in pictures(walk.frames).items()},
+        texts={side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
+        embedding=embedding,
+        apart={row["part"]: row["difference"] for row in embedding},
+        pictures={name: emptied(chart) for name, chart in pictures(walk).items()},
         formulas=formulas(*FORMULAS),
-        parameters=walk.parameters,
         told=told(walk.parameters),
         gpt3=published("gpt3"),
-        certificate=agreement(walk.frames["certificate"]),
-        rows=_certificate_rows(walk.frames["certificate"]),
-        downloads=[{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in walk.frames.items()],
+        certificate=certified(certificate),
+        rows=certificate.sort_values("error", ascending=False, kind="stable").to_dict("records"),
+        repaired=sorted({note.removeprefix("repaired: ") for note in certificate["note"]} - {""}),
+        downloads=[{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in frames.items()],
         manifest=manifest,
         data=html.as_json(walk.block),
         **html.assets(templates, sheet="walk.css.j2", script="walk.js", values=values),
     )
 
 
-def pictures(frames: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
-    """Every chart of the page by name, of the head that is followed at the word."""
-    word = int(frames["tokens"].loc[frames["tokens"]["word"], "pos"].max())
-    cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == word)
-    drawn = frames["tokens"].loc[frames["tokens"]["drawn"], "pos"]
-    points = frames["vectors"][frames["vectors"]["pos"].isin(drawn)]
-    points = points.assign(chosen=points["pos"] == word)
+def _root(d_head: int) -> str:
+    """8, or √32 = 5.66."""
+    root = sqrt(d_head)
+    return decimal(root, 0) if root.is_integer() else f"√{d_head} = {decimal(root)}"
+
+
+def pictures(walk: "Walk") -> dict[str, Any]:
+    """Every chart of the page by name, of the head and token that are followed first."""
+    frames, texts = walk.frames, walk.frames["tokens"]["text"].unique()
+    looking = frames["tokens"][frames["tokens"]["text"] == texts[-1]].query("drawn")["pos"]
+    looked_at = frames["tokens"][frames["tokens"]["text"] == texts[0]].query("drawn")["pos"]
+    cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
+    named = grid.NAMES if walk.target is None else ACROSS
     made = {
-        f"{kind}_{queries}": grid.token_grid(cells, kind, queries=queries)
+        f"{kind}_{queries}": grid.token_grid(cells, kind, queries=queries, named=named)
         for kind in grid.KINDS
+        if kind in cells
         for queries in ("rows", "columns")
     }
-    return made | {
+    values = frames["values"][frames["values"]["pos"].isin(looked_at)]
+    made["sources"] = grid.source_bars(values)
+    if "logit" in values:
+        made["logits"] = grid.logit_bars(values, str(walk.word))
+    if "layer_norm" in frames:
+        norms = frames["layer_norm"][frames["layer_norm"]["pos"].isin(looking)]
+        made["lengths"] = grid.lengths(norms, norm=walk.block["norm"])
+    if "steep" in cells:
+        made["softmax"] = grid.softmax_bars(weights_of(cells[cells["chosen"]]))
+    return (
+        made
+        | _planes(frames["vectors"], walk.at, looking, looked_at)
+        | _by_depth(frames["layers"], "E" if walk.block["positions"] == "rotary" else "+ position")
+    )
+
+
+def _planes(vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at: "pd.Series[int]") -> dict[str, Any]:
+    query = vectors["kind"] == "query"
+    points = vectors[(query & vectors["pos"].isin(looking)) | (~query & vectors["pos"].isin(looked_at))]
+    alone = looking.equals(looked_at)
+    points = points.assign(chosen=(points["pos"] == at) & (alone | (points["kind"] == "query")))
+    return {
         "match_plane": grid.vector_plane(points, ["query", "key"]),
         "value_plane": grid.vector_plane(points, ["value"]),
-        "lengths": grid.lengths(frames["layer_norm"][frames["layer_norm"]["pos"].isin(drawn)]),
-        "softmax": grid.softmax_bars(weights_of(cells[cells["chosen"]])),
-        "sources": grid.source_bars(frames["values"][frames["values"]["pos"].isin(drawn)]),
-        "stream_lengths": depth.stream_lengths(_long(frames["layers"], depth.LENGTHS, ("norm", "attention", "mlp"))),
-        "stream_turns": depth.stream_turns(_long(frames["layers"], depth.TURNS, ("token_cosine", "beside_cosine"))),
+    }
+
+
+def _by_depth(layers: pd.DataFrame, entering: str) -> dict[str, Any]:
+    turns = [name for name in ("token_cosine", "beside_cosine") if name in layers]
+    return {
+        "stream_lengths": depth.stream_lengths(
+            _long(layers, depth.LENGTHS, ["norm", "attention", "mlp"]), entering=entering
+        ),
+        "stream_turns": depth.stream_turns(_long(layers, depth.TURNS, turns), entering=entering),
     }
 
 
@@ -126,9 +188,9 @@ def weights_of(row: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _long(layers: pd.DataFrame, names: Mapping[str, str], columns: tuple[str, ...]) -> pd.DataFrame:
+def _long(layers: pd.DataFrame, names: Mapping[str, str], columns: list[str]) -> pd.DataFrame:
     parts = [
-        layers[["depth"]].assign(what=what, value=layers[column]) for what, column in zip(names, columns, strict=True)
+        layers[["depth"]].assign(what=what, value=layers[column]) for what, column in zip(names, columns, strict=False)
     ]
     return pd.concat(parts, ignore_index=True).dropna()
 
@@ -138,7 +200,7 @@ def formula(function: Callable[..., Any]) -> tuple[str, str]:
     tree = ast.parse(inspect.getsource(function)).body[0]
     assert isinstance(tree, ast.FunctionDef)
     lines = [ast.unparse(line) for line in tree.body[1:]]
-    name = f"{function.__module__.removeprefix('probe.')}.{function.__name__}"
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
     arguments = ", ".join(argument.arg for argument in tree.args.args)
     return f"{name}({arguments})", "\n".join(lines)
 
@@ -159,8 +221,11 @@ def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
     return rows
 
 
-def _certificate_rows(frame: pd.DataFrame) -> list[dict[Any, Any]]:
-    rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
-    for row in rows:
-        row["where"] = "whole model" if pd.isna(row["layer"]) else f"layer {row['layer']}"
-    return rows
+def certified(certificate: pd.DataFrame) -> str:
+    """The certificate in a sentence."""
+    worst = certificate.nlargest(1, "error").to_dict("records")[0]
+    return (
+        f"The hooked model and the from-scratch math agree: the largest of {len(certificate)} differences is "
+        f"{scientific(worst['error'])} of its scale ({worst['quantity']}, {worst['where']}), allowed "
+        f"{scientific(worst['tolerance'])}."
+    )

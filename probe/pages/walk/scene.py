@@ -1,26 +1,153 @@
-"""What every part of a walk looks at: one trace, the word in it, the same word elsewhere, the head, the tokens that are drawn."""
+"""What every part of a walk looks at: an attention at work, the word in it, the same word elsewhere, the head, the tokens that are drawn.
 
+Tokens that look (`query`) are those of the text, or of the target of a translation; tokens looked at (`key`) are those of the same text,
+or of the source.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from probe.model.records import Trace
-from probe.pages.walk.choose import Place
+import torch
+from torch import Tensor
+
+from probe.model.family import Family
+from probe.model.records import CrossTrace, PairTrace, Trace
+from probe.model.tokens import Tokens
+from probe.model.weights import Weights
 
 HEAD_NUMBERS = 6  # first coordinates shown of vectors of a head (d_head)
 STREAM_NUMBERS = 4  # and of vectors of the stream (d_model)
 CELLS = 28_500  # head x query x key that a page carries, about 2 MB: all heads of GPT-2 small up to 14 tokens
+DRAWN = 32  # a text of up to this many tokens is drawn whole
+OF_LONG = 24  # and of a longer one so many
+
+
+@dataclass(frozen=True)
+class Place:
+    """A word in a tokenised text: its positions; it is read at the last of them."""
+
+    tokens: Tokens
+    word: str
+    positions: range
+
+    @property
+    def at(self) -> int:
+        return self.positions[-1]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens of the word."""
+        return tuple(self.tokens.ids[pos] for pos in self.positions)
+
+    def around(self, *, causal: bool) -> frozenset[int]:
+        """The tokens of the text before the word, and those behind it where they are read."""
+        last = self.positions[0] if causal else len(self.tokens)
+        spans = enumerate(self.tokens.spans[:last])
+        return frozenset(
+            self.tokens.ids[pos] for pos, (start, end) in spans if start < end and pos not in self.positions
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """An attention at work: self-attention of a text, or cross-attention of a target; `stream` is that of the tokens that look."""
+
+    attention: Trace | CrossTrace
+    stream: Trace
+    source: Tokens
+
+    @classmethod
+    def within(cls, trace: Trace) -> "Seen":
+        """The self-attention of a model with one stack."""
+        return cls(trace, trace, trace.tokens)
+
+    @classmethod
+    def across(cls, pair: PairTrace) -> "Seen":
+        """The cross-attention of an encoder-decoder, in the stream of its decoder."""
+        return cls(pair.cross, pair.decoder, pair.source)
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens that look."""
+        return self.attention.tokens
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one text, which looks at itself."""
+        return self.tokens is self.source
+
+    @property
+    def causal(self) -> bool:
+        return self.attention.stack.causal
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Those of the attention, on the CPU, where the traces are."""
+        return self.attention.stack.on("cpu")
+
+    @property
+    def family(self) -> Family:
+        return self.weights.config.family
+
+    @property
+    def root(self) -> float:
+        """What Q Kᵀ is divided by: sqrt(d_head), 1 in a family that does not divide."""
+        return float(self.weights.shape[-1] ** 0.5) if self.family.scaled else 1.0
+
+    @cached_property
+    def allowed(self) -> Tensor:
+        """Which tokens each token may look at. `query_pos key_pos`"""
+        whole = torch.ones(len(self.tokens), len(self.source), dtype=torch.bool)
+        return whole.tril() if self.causal else whole
+
+    def read(self, layer: int) -> Tensor:
+        """What keys and values are made of: the stream as attention reads it, or what the encoder hands over. `key_pos d_model`"""
+        return self.attention.memory[layer] if isinstance(self.attention, CrossTrace) else self.attention.x[layer]
+
+    @cached_property
+    def marks(self) -> Tensor:
+        """Which tokens looked at are no part of the text, such as [CLS]: `key_pos`."""
+        return torch.tensor([start == end for start, end in self.source.spans])
+
+    def others(self, here: Place) -> Tensor:
+        """Which tokens looked at are other words than the one that looks: no marks, not the word itself. `query_pos key_pos`"""
+        found = self.allowed & ~self.marks
+        if self.alone:
+            found = found & ~torch.eye(len(found), dtype=torch.bool)
+            word = torch.zeros(len(found), dtype=torch.bool)
+            word[list(here.positions)] = True
+            found = found & ~(word[:, None] & word)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A word to come, its first token, and what each head adds to the logit of it: `added: layer head query_pos key_pos`."""
+
+    word: str
+    token: int
+    added: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """The same word in another sentence."""
+
+    trace: Trace
+    place: Place
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """`shown` are the positions that are drawn; `layer` and `head` the head that is followed first."""
+    """One attention, the word and the head that are followed first, and what they are compared with."""
 
-    trace: Trace
+    seen: Seen
     here: Place
-    other: Trace
-    there: Place
     layer: int
     head: int
-    shown: tuple[int, ...]
+    other: Elsewhere | None = None
+    asked: Asked | None = None
 
     @property
     def at(self) -> int:
@@ -29,16 +156,46 @@ class Scene:
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """How many layers, heads, d_model, d_head."""
-        return self.trace.weights.shape
+        return self.seen.weights.shape
 
-    @property
-    def whole(self) -> bool:
-        """Whether every token is drawn."""
-        return len(self.shown) == len(self.trace.tokens)
+    @cached_property
+    def drawn_keys(self) -> list[int]:
+        """The tokens looked at that are drawn: all of a short text; of a long one those that get most attention, and where it looks at
+        itself the word, the first token and the next one."""
+        n, row = len(self.seen.source), self.seen.attention.pattern[self.layer, self.head, self.at]
+        kept: set[int] = set(range(n)) if n <= DRAWN else set()
+        if self.seen.alone and n > DRAWN:
+            kept = {0, *self.here.positions[-OF_LONG // 2 :], min(self.at + 1, n - 1)}
+        open_to = self.seen.allowed[self.at].sum().item()
+        order = row[: int(open_to)].argsort(descending=True, stable=True).tolist()
+        return sorted(kept | set([pos for pos in order if pos not in kept][: max(0, OF_LONG - len(kept))]))
 
-    @property
+    @cached_property
+    def drawn_queries(self) -> list[int]:
+        """The tokens that look and are drawn: the same ones of a single text; else all of a short target, of a long one a part."""
+        if self.seen.alone:
+            return self.drawn_keys
+        n = len(self.seen.tokens)
+        first = max(0, min(self.at - OF_LONG // 2, n - OF_LONG))
+        return list(range(n)) if n <= DRAWN else list(range(first, first + OF_LONG))
+
+    @cached_property
     def layers(self) -> list[int]:
         """The layers whose heads can be followed on the page: all, or in a large model or text only the one that was chosen."""
         layers, heads = self.sizes[:2]
-        cells = layers * heads * len(self.shown) ** 2
+        cells = layers * heads * len(self.drawn_keys) * len(self.drawn_queries)
         return list(range(layers)) if cells <= CELLS else [self.layer]
+
+    @cached_property
+    def heads(self) -> list[tuple[int, int]]:
+        """Layer and number of every head that can be followed: the axis `carried` of the quantities."""
+        return [(layer, head) for layer in self.layers for head in range(self.sizes[1])]
+
+    @property
+    def carried(self) -> int:
+        """The place of the head that is followed first among these."""
+        return self.heads.index((self.layer, self.head))
+
+    def undrawn(self) -> Sequence[int]:
+        """The tokens looked at that are not drawn."""
+        return sorted(set(range(len(self.seen.source))) - set(self.drawn_keys))

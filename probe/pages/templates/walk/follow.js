@@ -4,6 +4,8 @@ const mapLimit = () => Math.max(1e-9, ...Array.from({ length: sizes.layers * siz
 const cells = new Map();
 const makeMap = () => {
   const box = document.querySelector("[data-map]");
+  const numbered = Array.from({ length: sizes.heads }, (_, head) => make("span", { className: "map-head", textContent: `H${head}` }));
+  box.append(make("div", { className: "map-row", "aria-hidden": "true" }, [make("span"), make("div", { className: "map-cells" }, numbered)]));
   for (let layer = 0; layer < sizes.layers; layer++) {
     const made = Array.from({ length: sizes.heads }, (_, head) => {
       const input = make("input", { type: "radio", name: "map", value: `${layer}.${head}` });
@@ -35,9 +37,8 @@ const drawMap = () => {
 const views = new Map();
 const waiting = new Set(document.querySelectorAll("script[data-for]"));
 const refresh = ({ view, name, kind, box, told }) => {
-  const first = ["at", "layer", "head"].every((part) => state[part] === data.first[part]);
   const where = `L${state.layer}H${state.head} at ${label(state.at)}`;
-  box.setAttribute("aria-label", first ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
+  box.setAttribute("aria-label", isFirst() ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
   return view.data(name, live[name](carried(), kind)).runAsync();
 };
 const save = (box, spec, ending) => {
@@ -80,6 +81,7 @@ const show = (change) => {
   drawForm();
   drawMap();
   drawAll(c);
+  if (Object.keys(change).length) history.replaceState(null, "", `#L${state.layer}H${state.head}@${tokens[state.at].pos}`);
   return Promise.all([...views.values()].map(refresh));
 };
 const turn = (queries) => {
@@ -97,6 +99,13 @@ form.addEventListener("change", () => {
   show({ at: Number(at.value), layer: Number(layer.value), head: Number(head.value) });
 });
 for (const input of document.querySelectorAll('[name="queries"]')) input.addEventListener("change", () => turn(input.value));
+// The address holds what is followed: #L5H1@9.
+const asked = location.hash.match(/^#L(\d+)H(\d+)@(\d+)$/);
+if (asked) {
+  const [layer, head, pos] = asked.slice(1).map(Number);
+  const at = tokens.findIndex((one) => one.pos === pos);
+  if (at >= 0 && data.heads.some((known) => known[0] === layer && known[1] === head)) Object.assign(state, { at, layer, head });
+}
 makeMap();
 show({})
   .then(drawWaiting)

@@ -1,32 +1,38 @@
 {% include "carried.js" %}
-const { sizes, tokens } = data;
+const { sizes, tokens, source } = data;
 const label = (place) => tokens[place].label;
-const piece = (place) => tokens[place].piece.trim() || JSON.stringify(tokens[place].piece);
-const places = tokens.map((_, place) => place);
-const allowed = (query, key) => tokens[key].pos <= tokens[query].pos;
-const pair = (query, key) => (query * (query + 1)) / 2 + key;
+const quoted = (text) => `“${text.trim() || JSON.stringify(text)}”`;
+const piece = (key) => quoted(source[key].piece);
+const [places, keys] = [tokens, source].map((list) => list.map((_, place) => place));
+const allowed = (query, key) => !data.causal || source[key].pos <= tokens[query].pos;
+const openTo = (query) => keys.filter((key) => allowed(query, key));
+const has = (name) => name in arrays;
+const sum = (values) => values.reduce((whole, value) => whole + value, 0);
+const signed = (value) => (Math.round(100 * value) > 0 ? "+" : "") + decimal(value);
 const state = { ...data.first, queries: "rows" };
 const carried = () => data.heads.findIndex(([layer, head]) => layer === state.layer && head === state.head);
 
-const mark = (place) => (place === state.at ? "followed" : "");
+const mark = (place) => (data.alone && place === state.at ? "followed" : "");
+// All of a head at the followed token, with the tokens that are not drawn.
+const whole = (name, c) => sum(keys.map((key) => get(name, c, state.at, key))) + (data.beyond ? get(`${name}_rest`, c, state.at) : 0);
 const named = (letter, count) => Array.from({ length: count }, (_, place) => `${letter}${place}`);
 
 // What the pictures draw, by the name of their data.
 const live = {
   cells(c, kind) {
     return places.flatMap((query) =>
-      places.map((key) => {
+      keys.map((key) => {
         const value = get(kind, c, query, key);
         const size = kind === "pattern" && !allowed(query, key) ? 0 : Math.abs(value);
-        return { query: label(query), key: label(key), allowed: allowed(query, key), chosen: query === state.at, [kind]: value, size, positive: value >= 0 };
+        return { query: label(query), key: source[key].label, allowed: allowed(query, key), chosen: query === state.at, [kind]: value, size, positive: value >= 0 };
       }),
     );
   },
   points(c, kinds) {
     const rows = kinds.split(" ").flatMap((kind) =>
-      places.map((place) => {
+      (kind === "query" ? tokens : source).map((token, place) => {
         const [plane_x, plane_y] = get(`${kind[0]}_plane`, c, place);
-        return { kind, label: label(place), name: "", chosen: place === state.at, plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, place) };
+        return { kind, label: token.label, name: "", chosen: place === state.at && (data.alone || kind === "query"), plane_x, plane_y, norm: get(`${kind[0]}_norm`, c, place) };
       }),
     );
     const reach = (axis) => Math.max(...rows.map((row) => row[axis])) - Math.min(...rows.map((row) => row[axis]));
@@ -43,12 +49,10 @@ const live = {
   norms: () => places.map((place) => ({ label: label(place), before: get("before", state.layer, place), after: get("after", state.layer, place) })),
   shares: (c) =>
     [["divided by √d_head", "pattern"], ["not divided", "steep"]].flatMap(([variant, name]) =>
-      places.map((key) => ({ key: label(key), variant, weight: get(name, c, state.at, key) })),
+      keys.map((key) => ({ key: source[key].label, variant, weight: get(name, c, state.at, key) })),
     ),
-  values: (c) =>
-    places.filter((key) => key <= state.at).map((key) => ({
-      label: label(key), weight: get("pattern", c, state.at, key), share: get("part_share", c, pair(state.at, key)),
-    })),
+  values: (c) => openTo(state.at).map((key) => ({ label: source[key].label, weight: get("pattern", c, state.at, key), share: get("share", c, state.at, key) })),
+  logits: (c) => keys.map((key) => ({ label: source[key].label, logit: get("logit", c, state.at, key) })),
   lengths() {
     const rows = [{ depth: -1, what: "the vector", value: get("token_norm", state.at) }];
     for (let depth = 0; depth <= sizes.layers; depth++) {
@@ -62,75 +66,92 @@ const live = {
   turns() {
     const rows = [{ depth: -1, what: "its own token vector", value: 1 }];
     for (let depth = 0; depth <= sizes.layers; depth++) rows.push({ depth, what: "its own token vector", value: get("token_cosine", depth, state.at) });
-    if (state.at !== data.first.at) return rows;
-    const beside = arrays.beside_cosine.flat;
-    return [...rows, ...[...beside].map((value, place) => ({ depth: place - 1, what: "the same word in the other sentence", value }))];
+    if (state.at !== data.first.at || !has("other_cosine")) return rows;
+    return [...rows, ...[...arrays.other_cosine.flat].map((value, place) => ({ depth: place - 1, what: "the same word in the other sentence", value }))];
   },
 };
 
-const tables = {
-  norms: () =>
-    places.map((place) => row([label(place), ...["mean", "std", "before", "after"].map((name) => number(get(name, state.layer, place), decimal(get(name, state.layer, place), 3)))], mark(place))),
-  row: (c) =>
-    places.map((key) => {
-      const open = allowed(state.at, key);
-      const score = get("score", c, state.at, key);
-      const after = open ? number(score) : { text: "−∞", kind: "n" };
-      return row([label(key), number(get("dot", c, state.at, key)), number(score), after, number(get("pattern", c, state.at, key), decimal(get("pattern", c, state.at, key), 3))], mark(key));
-    }),
-  softmax: (c) =>
-    [["Q·K ÷ √d_head", "pattern"], ["Q·K", "steep"]].map(([name, kind]) =>
-      row([name, ...["largest", "entropy", "response"].map((what) => number(get(`${kind}_${what}`, c, state.at), decimal(get(`${kind}_${what}`, c, state.at), 3)))]),
-    ),
-  agreement: () => data.steps.map((step, place) => row([step, number(get("agreement", state.layer, place), small(get("agreement", state.layer, place)))])),
-};
 const drawTables = (c) => {
-  for (const [name, rows] of Object.entries(tables)) fill(name, rows(c));
-  const count = arrays.q.shape.at(-1);
-  const vector = (kind, place) => [...numbers(get(kind, c, place)), { text: "…", kind: "n" }, number(get(`${kind}_norm`, c, place))];
-  const header = [...Array.from({ length: count }, (_, place) => String(place)), "", "length"];
-  const kinds = { query: "q", key: "k", value: "v" };
-  fill("qkv", Object.entries(kinds).map(([name, kind]) => row([`${name} of ${label(state.at)}`, ...vector(kind, state.at)])), ["vector", ...header]);
-  const everyone = Object.entries(kinds).flatMap(([name, kind]) => places.map((place) => row([`${name} of ${label(place)}`, ...vector(kind, place)], mark(place))));
-  fill("vectors", everyone, ["token", ...header]);
+  if (has("after")) drawNorms();
+  if (has("steep")) drawSoftmax(c);
+  drawRow(c);
+  drawVectors(c);
   drawValues(c);
   drawSums(c);
+  drawNumbers();
   drawLens();
+  fill("agreement", data.steps.map((step, place) => row([step, number(get("agreement", state.layer, place), small(get("agreement", state.layer, place)))])));
+};
+const drawNorms = () =>
+  fill("norms", places.map((place) => row([label(place), ...["mean", "std", "before", "after"].map((name) => number(get(name, state.layer, place), decimal(get(name, state.layer, place), 3)))], mark(place))));
+const drawSoftmax = (c) => {
+  const told = (kind, what) => number(get(`${kind}_${what}`, c, state.at), decimal(get(`${kind}_${what}`, c, state.at), 3));
+  fill("softmax", [["Q·K ÷ √d_head", "pattern"], ["Q·K", "steep"]].map(([name, kind]) => row([name, ...["largest", "entropy", "response"].map((what) => told(kind, what))])));
+};
+const drawRow = (c) => {
+  const rows = keys.map((key) => {
+    const [dot, score, weight] = ["dot", "score", "pattern"].map((name) => get(name, c, state.at, key));
+    const masked = allowed(state.at, key) ? number(score) : { text: "−∞", kind: "n" };
+    return row([source[key].label, number(dot), ...(data.scaled ? [number(score)] : []), ...(data.causal ? [masked] : []), number(weight, decimal(weight, 3))], mark(key));
+  });
+  fill("row", rows, ["key", "Q·K", ...(data.scaled ? [`÷ √${sizes.d_head}`] : []), ...(data.causal ? ["masked"] : []), "weight"]);
+};
+const drawVectors = (c) => {
+  const kinds = { query: ["q", tokens], key: ["k", source], value: ["v", source] };
+  const vector = (letter, place) => [...numbers(get(letter, c, place)), { text: "…", kind: "n" }, number(get(`${letter}_norm`, c, place))];
+  const header = [...Array.from({ length: arrays.q.shape.at(-1) }, (_, place) => String(place)), "", "length"];
+  const weights = keys.map((key) => get("pattern", c, state.at, key));
+  const followed = { query: state.at, key: data.alone ? state.at : largest(weights), value: data.alone ? state.at : largest(weights) };
+  const named = Object.entries(kinds);
+  fill("qkv", named.map(([name, [letter, side]]) => row([`${name} of ${side[followed[name]].label}`, ...vector(letter, followed[name])])), ["vector", ...header]);
+  const everyone = named.flatMap(([name, [letter, side]]) => side.map((token, place) => row([`${name} of ${token.label}`, ...vector(letter, place)], mark(place))));
+  fill("vectors", everyone, ["token", ...header]);
 };
 const drawValues = (c) => {
   const count = arrays.out.shape.at(-1);
-  const open = places.filter((key) => key <= state.at);
+  const open = openTo(state.at);
+  const part = (key) => get("out", c, key).map((value) => value * get("pattern", c, state.at, key));
+  const delta = get("delta", c, state.at);
   const outDigits = digitsFor(open.flatMap((key) => get("out", c, key)));
-  const partDigits = digitsFor([...get("delta", c, state.at), ...open.flatMap((key) => get("part_vector", c, pair(state.at, key)))]);
+  const partDigits = digitsFor([...delta, ...open.flatMap(part)]);
   const sizeDigits = digitsFor([get("delta_norm", c, state.at)]);
-  const long = (value) => number(value, decimal(value, sizeDigits));
-  const rows = open.map((key) => {
-    const weight = get("pattern", c, state.at, key);
-    const at = pair(state.at, key);
-    return row(
-      [label(key), number(weight, decimal(weight, 3)), "×", ...numbers(get("out", c, key), outDigits), { text: "=", kind: "n" }, ...numbers(get("part_vector", c, at), partDigits), long(get("part_norm", c, at)), number(get("part_share", c, at), percent(get("part_share", c, at)))],
-      mark(key),
-    );
-  });
+  const more = (value) => (data.asked ? [number(value, signed(value))] : []);
   const blank = Array(count).fill("");
+  const rows = open.map((key) => {
+    const [weight, share] = ["pattern", "share"].map((name) => get(name, c, state.at, key));
+    const size = weight * get("out_norm", c, key);
+    const lengths = [number(size, decimal(size, sizeDigits)), number(share, percent(share))];
+    return row([source[key].label, number(weight, decimal(weight, 3)), "×", ...numbers(get("out", c, key), outDigits), { text: "=", kind: "n" }, ...numbers(part(key), partDigits), ...lengths, ...(data.asked ? more(get("logit", c, state.at, key)) : [])], mark(key));
+  });
   if (data.beyond) {
-    const [share, ...parts] = get("rest", c, state.at);
-    const weight = get("rest_weight", c, state.at);
-    rows.push(row([`${data.beyond} other tokens`, number(weight, decimal(weight, 3)), "", ...blank, "", ...numbers(parts, partDigits), "", number(share, percent(share))]));
+    const [weight, share] = ["pattern_rest", "share_rest"].map((name) => get(name, c, state.at));
+    const parts = delta.map((value, place) => value - sum(open.map((key) => part(key)[place])));
+    rows.push(row([`${data.beyond} other tokens`, number(weight, decimal(weight, 3)), "", ...blank, "", ...numbers(parts, partDigits), "", number(share, percent(share)), ...(data.asked ? more(get("logit_rest", c, state.at)) : [])]));
   }
-  const sum = [...blank, { text: "ΔE =", kind: "n" }, ...numbers(get("delta", c, state.at), partDigits), long(get("delta_norm", c, state.at)), { text: percent(1), kind: "n" }];
-  rows.push(row(["sum", number(weightSum(c), decimal(weightSum(c), 3)), "", ...sum], "sum"));
-  fill("values", rows, ["source", "weight", "", ...named("v", count), "", ...named("w·v", count), "length", "of ΔE"]);
+  const [weight, size] = [whole("pattern", c), get("delta_norm", c, state.at)];
+  const total = [...blank, { text: "ΔE =", kind: "n" }, ...numbers(delta, partDigits), number(size, decimal(size, sizeDigits)), { text: percent(1), kind: "n" }];
+  rows.push(row(["sum", number(weight, decimal(weight, 3)), "", ...total, ...(data.asked ? more(whole("logit", c)) : [])], "sum"));
+  fill("values", rows, ["source", "weight", "", ...named("v", count), "", ...named("w·v", count), "length", "of ΔE", ...(data.asked ? [`to ${quoted(data.asked)}`] : [])]);
 };
-const weightSum = (c) => places.reduce((sum, key) => sum + get("pattern", c, state.at, key), data.beyond ? get("rest_weight", c, state.at) : 0);
+const drawNumbers = () => {
+  const rows = data.heads.flatMap(([layer, head], c) => {
+    if (layer !== state.layer) return [];
+    const weights = keys.map((key) => get("pattern", c, state.at, key));
+    const best = largest(weights);
+    const [size, moved, adds] = ["write_norm", "moved", "adds"].map((name) => (has(name) ? get(name, layer, head, state.at) : 0));
+    return [row([`L${layer}H${head}`, number(size), number(moved, percent(moved)), { text: source[best].label, kind: "n" }, number(weights[best], percent(weights[best])), ...(data.asked ? [number(adds, signed(adds))] : [])], head === state.head ? "followed" : "")];
+  });
+  fill("heads", rows, ["head", "length of ΔE", "moves", "looks most at", "weight", ...(data.asked ? [`to ${quoted(data.asked)}`] : [])]);
+};
 const drawSums = (c) => {
   const { layer, at } = state;
   const terms = [
-    ["E, entering the block", get("e", layer, at), get("before", layer, at)],
+    [data.alone ? "E, entering the block" : "E, after self-attention", get("e", layer, at), get("before", layer, at)],
     [`+ ΔE of L${layer}H${state.head}`, get("delta", c, at), get("delta_norm", c, at)],
     [`+ ΔE of the other ${sizes.heads - 1}`, get("others", c, at), get("others_norm", c, at)],
-    ["+ b_O", get("b_o", layer), get("b_o_norm", layer)],
+    ...(has("b_o") ? [["+ b_O", get("b_o", layer), arrays.b_o_norm.flat[layer]]] : []),
     ["= their sum", get("total", layer, at), get("total_norm", layer, at)],
+    ...(has("normed") ? [[`${data.norm} of it`, get("normed", layer, at), get("normed_norm", layer, at)]] : []),
     ["E′, hooked", get("e_after", layer, at), get("e_after_norm", layer, at)],
   ];
   const rows = terms.map(([name, vector, size]) => row([name, ...numbers(vector, 3), { text: "…", kind: "n" }, number(size)], name.startsWith("=") ? "sum" : ""));
@@ -145,53 +166,72 @@ const drawLens = () => {
         return [make("span", { className: "t" }, [make("b", { textContent: word.replaceAll("\n", "⏎") }), small]), " "];
       }),
     }));
-  const left = chips("lens", percent);
-  const right = chips("nearest", decimal);
-  fill("lens", left.map((cell, depth) => row([depth ? String(depth - 1) : "E", cell, right[depth]])));
+  const left = has("lens") ? chips("lens", percent) : [];
+  fill("lens", chips("nearest", decimal).map((cell, depth) => row([depth ? String(depth - 1) : "E", ...left.slice(depth, depth + 1), cell])));
 };
 
 const mixed = (c, open, weights) => {
-  const shown = [...open].sort((a, b) => weights[b] - weights[a]).slice(0, 6).filter((key) => weights[key] >= 0.005);
-  const terms = shown.sort((a, b) => a - b).map((key) => `${decimal(weights[key])} V(${piece(key)})`);
+  const order = open.map((_, place) => place).sort((a, b) => weights[b] - weights[a]);
+  const shown = order.slice(0, 6).filter((place) => weights[place] >= 0.005);
+  const terms = shown.sort((a, b) => a - b).map((place) => `${decimal(weights[place])} V(${piece(open[place])})`);
   if (!terms.length) return "Σ weight × V, no weight above 0.005";
-  return terms.join(" + ") + (shown.length < state.at + 1 || data.beyond ? " + …" : "");
+  return terms.join(" + ") + (shown.length < open.length || data.beyond ? " + …" : "");
 };
+// A share of a sum where that says something, else the largest part as it is.
+const mostly = (c, open) => {
+  const shares = open.map((key) => get("share", c, state.at, key));
+  const best = largest(shares.map(Math.abs));
+  const told = shares[best] >= 0.5 && shares[best] <= 1.05 ? `${percent(Math.min(1, shares[best]))} of it` : `the largest part, ${percent(shares[best])},`;
+  return `${told} from ${piece(open[best])}`;
+};
+const addsUp = (c) => {
+  const parts = keys.map((key) => get("logit", c, state.at, key));
+  const best = largest(parts.map(Math.abs));
+  const everyone = sum(Array.from({ length: sizes.layers * sizes.heads }, (_, place) => get("adds", Math.floor(place / sizes.heads), place % sizes.heads, state.at)));
+  return `By itself this head adds ${signed(whole("logit", c))} to its logit, ${signed(parts[best])} of that from ${piece(best)}. All heads of cross-attention together add ${signed(everyone)} here.`;
+};
+const answer = (c, open) => {
+  if (isFirst()) return data.answer;
+  const where = `${data.alone ? "At" : "After"} ${token()}`;
+  return `${where}, L${state.layer}H${state.head} adds a vector of length ${decimal(get("delta_norm", c, state.at))}, ${mostly(c, open)}.`;
+};
+const isFirst = () => ["at", "layer", "head"].every((part) => state[part] === data.first[part]);
+const token = () => quoted(data.alone && state.at === data.first.at ? data.word : tokens[state.at].piece);
 const drawSlots = (c) => {
   const { layer, head, at } = state;
-  const open = places.filter((key) => allowed(at, key));
-  const dots = places.map((key) => get("dot", c, at, key));
+  const open = openTo(at);
+  const dots = keys.map((key) => get("dot", c, at, key));
   const weights = open.map((key) => get("pattern", c, at, key));
-  const shares = open.map((key) => get("part_share", c, pair(at, key)));
   const best = largest(dots);
-  const most = [...open].sort((a, b) => weights[b] - weights[a]).filter((key) => weights[key] >= 0.05).slice(0, 3);
-  const giver = open[largest(shares)];
-  const moved = get("moved", layer, head, at);
+  const most = open.map((_, place) => place).sort((a, b) => weights[b] - weights[a]).filter((place) => weights[place] >= 0.05).slice(0, 3);
+  const step = (name) => small(get("agreement", layer, data.steps.findIndex((one) => one.startsWith(name))));
   const said = {
-    token: piece(at),
+    token: token(),
+    answer: answer(c, open),
     layer: String(layer),
     line: state.queries === "rows" ? "row" : "column",
     following: `L${layer}H${head} at ${label(at)}`,
     before: length(get("before", layer, at)),
-    after: length(get("after", layer, at)),
     held: percent(get("explained", c, 0)),
     "held-values": percent(get("explained", c, 1)),
     "best-dot": `that of ${piece(best)}, ${decimal(dots[best])}${allowed(at, best) ? "" : " (which comes later, and is about to be masked)"}`,
-    "steep-largest": percent(get("steep_largest", c, at)),
     largest: percent(get("pattern_largest", c, at)),
-    later: percent(get("later", c, at)),
-    "best-weight": most.map((key, rank) => `${percent(weights[key])} ${rank ? "" : "of its attention "}to ${piece(key)}`).join(", ") || "no token as much as 5 % of its attention",
-    "weight-sum": decimal(weightSum(c), 3),
+    "best-weight": most.map((place, rank) => `${percent(weights[place])} ${rank ? "" : "of its attention "}to ${piece(open[place])}`).join(", ") || "no token as much as 5 % of its attention",
+    "weight-sum": decimal(whole("pattern", c), 3),
     "delta-length": length(get("delta_norm", c, at)),
-    "best-share": `${percent(Math.max(...shares))} of it comes from ${piece(giver)}`,
+    "best-share": mostly(c, open),
     mix: mixed(c, open, weights),
     missed: small(get("missed", layer, at)),
-    concat: small(get("agreement", layer, data.steps.indexOf("Concat(z) W_O + b_O"))),
-    summed: small(get("agreement", layer, data.steps.indexOf("Σ ΔE + b_O"))),
+    concat: step("Concat"),
+    summed: step("Σ ΔE"),
     "first-length": length(get("depth_norm", 0, at)),
     "last-length": length(get("depth_norm", sizes.layers, at)),
     "map-limit": percent(mapLimit()),
-    moved: percent(moved),
   };
+  if (has("after")) said.after = length(get("after", layer, at));
+  if (has("steep")) said["steep-largest"] = percent(get("steep_largest", c, at));
+  if (has("later")) said.later = percent(get("later", c, at));
+  if (data.asked) said.adds = addsUp(c);
   for (const [name, text] of Object.entries(said)) say(name, text);
 };
 
@@ -203,14 +243,14 @@ const svg = (name, attributes, children = []) => {
   return made;
 };
 const thumbnail = (c) => {
-  const n = places.length;
-  const shapes = [svg("rect", { class: "ground", width: n, height: n }), svg("rect", { class: "row", y: state.at, width: n, height: 1 })];
+  const [width, height] = [keys.length, places.length];
+  const shapes = [svg("rect", { class: "ground", width, height }), svg("rect", { class: "row", y: state.at, width, height: 1 })];
   for (const query of places)
-    for (const key of places.slice(0, query + 1)) {
+    for (const key of openTo(query)) {
       const weight = get("pattern", c, query, key);
       if (weight > 0.005) shapes.push(svg("circle", { class: "dot", cx: key + 0.5, cy: query + 0.5, r: (0.48 * Math.sqrt(weight)).toFixed(3) }));
     }
-  return svg("svg", { viewBox: `0 0 ${n} ${n}`, "aria-hidden": "true" }, shapes);
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, shapes);
 };
 const drawHeads = () => {
   const made = [];

@@ -1,6 +1,5 @@
-"""The walk through one attention, cross or own: its numbers against the trace, its page in a browser, rectangular charts, refusals."""
+"""The walk across two texts: what is added to the logit of a word, its page in a browser, rectangular charts, refusals."""
 
-import base64
 import json
 import sys
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from browser import MARKS, settled
 from families import family_model
+from test_walk_families import close, unpacked
 from test_walk_page import cells, dots, number
 
 import probe
@@ -18,9 +18,7 @@ from probe.charts.grid import token_grid
 from probe.cli import main
 from probe.model import attention
 from probe.model.check import certify_pair
-from probe.pages.walk import attended_frames
-from probe.pages.walk.attended_frames import OF_LONG
-from probe.pages.walk.attended_page import NAMES, TABLES, pictures
+from probe.pages.walk.page import ACROSS, TABLES, pictures
 from probe.patching.cross import first_token
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
@@ -45,33 +43,6 @@ def pair(model):
 @pytest.fixture(scope="module")
 def page_path(walked, tmp_path_factory):
     return probe.write_walk(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
-
-
-def unpacked(walked, name):
-    packed = walked.block["arrays"][name]
-    return torch.tensor(np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"]).copy())
-
-
-def close(found, wanted, **how):
-    torch.testing.assert_close(torch.tensor(np.asarray(found)).double(), torch.as_tensor(wanted).double(), **how)
-
-
-def test_the_tables_are_the_traces_numbers(walked, pair):
-    layer, head, at = walked.layer, walked.head, walked.at
-    grid = walked.frames["attention"].pivot(index="query_pos", columns="key_pos", values="pattern").to_numpy()
-    assert grid.shape == (len(pair.target), len(pair.source)) and grid.shape[0] != grid.shape[1]
-    close(grid, pair.cross.pattern[layer, head], rtol=1e-5, atol=1e-12)
-    values = walked.frames["values"]
-    parts = pair.cross.delta_e_by_source(layer, head, at)
-    close(values["length"].to_numpy(), parts.norm(dim=-1), rtol=1e-4, atol=1e-8)
-    assert values["share"].sum() == pytest.approx(1, abs=1e-5) and values["weight"].sum() == pytest.approx(1, abs=1e-5)
-    whole = pair.cross.delta_e(layer, head, at)
-    close(values["share"].to_numpy(), parts @ whole / (whole @ whole), rtol=1e-3, atol=1e-6)
-    heads = walked.frames["heads"].query(f"layer == {layer} and head == {head}").iloc[0]
-    assert heads["length"] == pytest.approx(whole.norm().item(), rel=1e-5)
-    assert heads["moved"] == pytest.approx((whole.norm() / pair.cross.resid_pre[layer, at].norm()).item(), rel=1e-5)
-    following = walked.frames["next"].query(f"pos == {at}")
-    close(following["probability"].to_numpy(), pair.logits[at].softmax(-1).topk(5).values, rtol=1e-5, atol=1e-9)
 
 
 def test_a_word_of_the_target_is_followed_where_it_is_chosen(model, walked, pair):
@@ -100,52 +71,25 @@ def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, p
     assert (f"; {ahead} tokens are likelier there." in walked.answer) == (ahead > 1)
 
 
-def test_without_a_word_the_longest_write_at_the_last_token_is_followed(model, pair):
+def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_source_is_followed(model, pair):
     walked = probe.walk(model, SOURCE, target=TARGET)
-    sizes = torch.tensor([[pair.cross.delta_e(layer, head, -1).norm() for head in range(4)] for layer in range(2)])
+    places = [(SOURCE.index(name), SOURCE.index(name) + len(name)) for name in ("sat", "river", "bank")]
+    spans = enumerate(pair.source.spans)
+    content = [pos for pos, (low, high) in spans if any(low < end and high > start for start, end in places)]
+    after = pair.cross.resid_pre[:, -1] + pair.cross.attn_out[:, -1]
+    parts = [[pair.cross.delta_e_by_source(layer, head, -1)[content].sum(0) for head in range(4)] for layer in range(2)]
+    sizes = torch.tensor([[part.norm() / after[layer].norm() for part in parts[layer]] for layer in range(2)])
     assert (walked.layer, walked.head) == divmod(int(sizes.argmax()), 4) and walked.word is None
-    assert f"adds a vector of length {sizes.max().item():.2f}" in walked.answer
+    assert "by what it takes from the content words of the source" in walked.because
+    whole = pair.cross.delta_e(walked.layer, walked.head, -1)
+    assert f"adds a vector of length {whole.norm().item():.2f}" in walked.answer
     assert "logit" not in walked.frames["values"] and "logit" not in walked.block["arrays"]
     alone = probe.walk(model, SOURCE, target=TARGET, head=(0, None))
     assert (alone.layer, alone.head) == (0, int(sizes[0].argmax())) and "4 heads of layer 0" in alone.because
 
 
-def test_the_page_carries_every_head_at_every_token(walked, pair):
-    assert walked.block["heads"] == [[layer, head] for layer in range(2) for head in range(4)]
-    close(unpacked(walked, "pattern"), pair.cross.pattern.flatten(0, 1))
-    for c, (layer, head) in enumerate(walked.block["heads"]):
-        for at in range(len(pair.target)):
-            parts, whole = pair.cross.delta_e_by_source(layer, head, at), pair.cross.delta_e(layer, head, at)
-            close(unpacked(walked, "part_length")[c, at], parts.norm(dim=-1), rtol=1e-4, atol=1e-6)
-            close(unpacked(walked, "share")[c, at], parts @ whole / (whole @ whole), rtol=1e-3, atol=1e-5)
-            assert unpacked(walked, "length")[layer, head, at].item() == pytest.approx(whole.norm().item(), rel=1e-5)
-    close(unpacked(walked, "logit").sum(-1).unflatten(0, (2, 4)), unpacked(walked, "adds"), rtol=1e-3, atol=1e-5)
-    assert unpacked(walked, "pattern_rest").abs().max() < 1e-6
-
-
-def test_a_long_source_is_drawn_in_part_and_counted_whole(model):
-    long = f"{SOURCE} {SOURCE}"
-    walked = probe.walk(model, long, target=TARGET, word="bank")
-    whole = probe.trace(model, long, TARGET).cross
-    assert len(whole.source) > 32 and len(walked.block["source"]) == OF_LONG
-    assert walked.block["beyond"] == len(whole.source) - OF_LONG
-    drawn = [token["pos"] for token in walked.block["source"]]
-    row = whole.pattern[walked.layer, walked.head, walked.at]
-    assert set(row.argsort(descending=True)[:5].tolist()) <= set(drawn)
-    for name in ("pattern", "share"):
-        together = unpacked(walked, name).sum(-1) + unpacked(walked, f"{name}_rest")
-        close(together, torch.ones_like(together), rtol=0, atol=1e-4)
-    assert len(walked.frames["values"]) == len(whole.source)
-
-
-def test_a_model_with_many_heads_carries_only_those_of_the_layer(model, monkeypatch):
-    monkeypatch.setattr(attended_frames, "CELLS", 10)
-    walked = probe.walk(model, SOURCE, target=TARGET, head=(1, 2))
-    assert walked.block["heads"] == [[1, head] for head in range(4)]
-
-
 def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
-    assert set(walked.frames) == set(TABLES) and walked.certificate.texts == (SOURCE, TARGET)
+    assert set(walked.frames) <= set(TABLES) and walked.certificate.texts == (SOURCE, TARGET)
     again = probe.walk(model, SOURCE, target=TARGET, word=WORD, head=(1, 2))
     pages = [probe.write_walk(each, tmp_path / name) for each, name in ((walked, "a"), (again, "b"))]
     assert pages[0].read_bytes() == pages[1].read_bytes()
@@ -177,12 +121,6 @@ def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked
             {"text": SOURCE, "target": TARGET, "beside": SOURCE},
             probe.InputError,
             "Walking a text through bart: a walk through two texts compares no word with another sentence; leave --beside away.",
-        ),
-        (
-            "bert",
-            {"text": SOURCE, "beside": TARGET},
-            probe.InputError,
-            "Walking a text through bert: another sentence is compared for GPT-2 only; leave --beside away.",
         ),
         (
             "bert",
@@ -239,75 +177,7 @@ def test_the_command_shows_where_rive_comes_from(monkeypatch, capsys, tmp_path):
     assert values["logit"].idxmax() == "4·bank"
     page = (tmp_path / "walk.html").read_text(encoding="utf-8")
     assert "After “la”, L" in page and "from “bank”; all 8 heads of cross-attention together add" in page
-    following = pd.read_csv(tmp_path / "next.csv").groupby("pos").first()
-    assert following["token"].iloc[-1].strip() == "rive"
-
-
-ALONE = {"bert": False, "roberta": False, "gpt_neox": True, "llama": True}  # whether later tokens are closed
-
-
-@pytest.mark.parametrize("kind", ALONE)
-def test_a_text_of_its_own_is_walked_with_the_traces_numbers(kind):
-    model = family_model(kind)
-    walked, traced = probe.walk(model, SOURCE, word="river"), probe.trace(model, SOURCE)
-    layer, head, at = walked.layer, walked.head, walked.at
-    assert at == probe.positions_of_word(traced.tokens, "river")[-1] and walked.target is None
-    values = walked.frames["values"]
-    parts, whole = traced.delta_e_by_source(layer, head, at), traced.delta_e(layer, head, at)
-    close(values["length"].to_numpy(), parts.norm(dim=-1), rtol=1e-4, atol=1e-8)
-    close(values["share"].to_numpy(), parts @ whole / (whole @ whole), rtol=1e-3, atol=1e-6)
-    grid = walked.frames["attention"].pivot(index="query_pos", columns="key_pos", values="pattern").to_numpy()
-    close(grid, traced.pattern[layer, head], rtol=1e-5, atol=1e-12)
-    allowed = walked.frames["attention"].pivot(index="query_pos", columns="key_pos", values="allowed").to_numpy()
-    n = len(traced.tokens)
-    assert np.array_equal(allowed, np.tri(n, dtype=bool) if ALONE[kind] else np.ones((n, n), dtype=bool))
-    assert ("next" in walked.frames) == ALONE[kind] == walked.block["causal"]
-    assert f"At “river”, L{layer}H{head} adds a vector of length {whole.norm().item():.2f}" in walked.answer
-    assert walked.certificate.texts == (SOURCE,)
-
-
-@pytest.mark.parametrize("kind", ALONE)
-def test_the_head_that_takes_most_from_the_words_it_may_see_is_followed(kind):
-    model = family_model(kind)
-    traced = probe.trace(model, SOURCE)
-    (at,) = probe.positions_of_word(traced.tokens, "river")[-1:]
-    word = set(probe.positions_of_word(traced.tokens, "river"))
-    real = [pos for pos, (start, end) in enumerate(traced.tokens.spans) if start < end and pos not in word]
-    seen = [pos for pos in real if not ALONE[kind] or pos < at]
-    after = traced.resid_pre[:, at] + traced.attn_out[:, at]
-    moved = {
-        (layer, head): (traced.delta_e_by_source(layer, head, at)[seen].sum(0).norm() / after[layer].norm()).item()
-        for layer in range(traced.z.shape[0])
-        for head in range(traced.z.shape[1])
-    }
-    walked = probe.walk(model, SOURCE, word="river")
-    assert (walked.layer, walked.head) == max(moved, key=moved.__getitem__)
-    assert ("the words before" if ALONE[kind] else "the other words") in walked.because
-
-
-def test_a_long_text_of_its_own_is_drawn_in_part_as_a_square():
-    model = family_model("bert")
-    long = f"{SOURCE} {SOURCE}"
-    walked = probe.walk(model, long, word="river")
-    drawn = [token["pos"] for token in walked.block["source"]]
-    assert len(drawn) == OF_LONG < len(probe.trace(model, long).tokens) and walked.at in drawn
-    assert drawn == [token["pos"] for token in walked.block["tokens"]]
-    for name in ("pattern", "share"):
-        together = unpacked(walked, name).sum(-1) + unpacked(walked, f"{name}_rest")
-        close(together, torch.ones_like(together), rtol=0, atol=1e-4)
-
-
-def test_the_command_walks_a_model_that_reads_both_ways(monkeypatch, capsys, tmp_path):
-    text = "Apple unveiled a new smartphone"
-    given = ["walk", text, "--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["probe", *given])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code and capsys.readouterr().out.strip() == str(tmp_path / "walk.html")
-    made = json.loads((tmp_path / "manifest.json").read_text())
-    assert made["command"].startswith(f"probe walk '{text}' --word Apple --model tiny-senses-bidirectional --layer ")
-    later = pd.read_csv(tmp_path / "attention.csv").query("query_pos < key_pos")["pattern"]
-    assert later.max() > 0.1
+    assert pd.read_csv(tmp_path / "lens.csv").query("rank == 1")["token"].iloc[-1].strip() == "rive"
 
 
 def test_grids_and_matrices_take_two_texts(walked, pair):
@@ -317,7 +187,7 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
         spec = made[f"pattern_{queries}"].to_dict()
         ground = spec["layer"][0]["encoding"]
         assert ground["y"]["sort"] == list(labels) and len(ground["x"]["sort"]) == sum(sizes) - len(labels)
-        assert ground["y"]["title"] == NAMES["query" if queries == "rows" else "key"]
+        assert ground["y"]["title"] == ACROSS["query" if queries == "rows" else "key"]
         assert f"{sizes[0]} by {sizes[1]} tokens" in spec["description"]
     cells_of = walked.frames["attention"].rename(columns={"pattern": "value"}).assign(panel="L1H2")
     spec = charts.matrix_panels(cells_of, {"L1H2": "shares"}).to_dict()["hconcat"][0]
@@ -375,8 +245,8 @@ class TestPage:
             pair.cross.pattern[0, 1, 1].tolist(), rel=1e-4, abs=1e-9
         )
         lengths = pair.cross.delta_e_by_source(0, 1, 1).norm(dim=-1).tolist()
-        assert [number(row[3][1]) for row in rows[:-1]] == pytest.approx(lengths, rel=1e-3, abs=1e-6)
-        assert [row[0][0] for row in rows] == [*pair.source.labels, "together, ΔE"]
+        assert [number(row[-3][1]) for row in rows[:-1]] == pytest.approx(lengths, rel=1e-3, abs=1e-6)
+        assert [row[0][0] for row in rows] == [*pair.source.labels, "sum"]
         assert "L0H1 at 1·" in page.locator('[data-slot="following"]').inner_text()
         adds = unpacked(walked, "adds")
         assert [number(row[-1][1]) for row in cells(page, "heads")] == pytest.approx(
@@ -388,23 +258,9 @@ class TestPage:
             pair.source.labels[best] for best in pair.cross.pattern[0, :, 1].argmax(-1)
         ]
         following = pair.logits[1].softmax(-1).topk(5).values.tolist()
-        assert [number(row[1][1]) for row in cells(page, "next")] == pytest.approx(following, rel=1e-4)
-
-    @pytest.mark.parametrize("kind", ["bert", "llama"])
-    def test_a_text_of_its_own_is_a_square_and_follows_head_and_token(self, open_page, tmp_path, kind):
-        model = family_model(kind)
-        walked, traced = probe.walk(model, SOURCE, word="river"), probe.trace(model, SOURCE)
-        opened = open_page(probe.write_walk(walked, tmp_path))
-        page, n = opened.page, len(traced.tokens)
-        assert page.locator("h1").inner_text() == "What does “river” read?"
-        assert len(dots(page, "pattern", "rows")) == (n * (n + 1) // 2 if ALONE[kind] else n * n)
-        page.locator('[name="map"][value="0.1"]').check(force=True)
-        page.locator('[name="at"][value="2"]').check(force=True)
-        settled(page)
-        weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
-        assert weights == pytest.approx(traced.pattern[0, 1, 2].tolist(), rel=1e-4, abs=1e-9)
-        assert opened.trouble == [] and len(opened.requests) == 1
-        assert page.locator("#next").count() == ALONE[kind]
+        said = page.locator('[data-rows="lens"] tr').last.locator("td").first.locator("small")
+        titles = said.evaluate_all("all => all.map(item => item.title)")
+        assert [number(title) for title in titles] == pytest.approx(following, rel=1e-4)
 
     def test_hostile_text_runs_nothing(self, open_page, tmp_path):
         walked = probe.walk(family_model("bart"), HOSTILE[:16], target=HOSTILE[-12:], word=HOSTILE[40:50])

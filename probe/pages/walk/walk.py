@@ -1,0 +1,259 @@
+"""The front door of the walk: a model and a text in, a record of every step out, nothing of it without a certificate.
+
+There is one walk. A model with one stack follows a word of its text through self-attention; an encoder-decoder follows a position of the
+target through cross-attention, where keys and values come from the source. What is added to a word's logit is a head's write along the
+direction that reaches it, with nothing downstream answering. It is a place to look; that a head carries a choice, only a swap shows
+(`probe.swap_cross_heads`, `probe.study`).
+"""
+
+import re
+from dataclasses import dataclass
+from html import escape
+
+import pandas as pd
+from torch import Tensor
+
+from probe.errors import InputError
+from probe.model.check import Certificate, certify, certify_pair
+from probe.model.model import Model
+from probe.model.parameters import Count, count_tensors
+from probe.model.records import PairTrace
+from probe.model.tokens import positions_of_word, target_tokens
+from probe.model.trace import trace
+from probe.pages.walk import choose
+from probe.pages.walk.choose import Head
+from probe.pages.walk.frames import Block, carried, frames
+from probe.pages.walk.numbers import Measured, measure
+from probe.pages.walk.scene import Asked, Elsewhere, Place, Scene, Seen
+from probe.patching import cross
+from probe.provenance import Origin, content_key
+from probe.stats.numbers import decimal, percent
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """One position and every step of one head at it: `answer` in a sentence, `frames` by name, `because` says why that head.
+
+    `word` is a word of the text and `at` its last token; with a `target`, `word` is one whose logit is looked at, if any was asked for,
+    and `at` the position of the target that predicts it. `other` is another text with the word, None with a target. `later` is the
+    largest change of the word's vector, at any depth, when everything after it is cut off; None where nothing comes after it. `block` is
+    what the page needs to follow the other heads and tokens.
+    """
+
+    model_name: str
+    origin: Origin
+    certificate: Certificate
+    parameters: Count
+    text: str
+    target: str | None
+    other: str | None
+    word: str | None
+    at: int
+    layer: int
+    head: int
+    because: str
+    answer: str
+    same_tokens: bool
+    later: float | None
+    frames: dict[str, pd.DataFrame]
+    block: Block
+
+    @property
+    def data_sha256(self) -> str:
+        return content_key(*(text for text in (self.text, self.target, self.other) if text is not None))
+
+    @property
+    def options(self) -> dict[str, object]:
+        """What was asked for, as the manifest keeps it."""
+        asked: dict[str, object] = {"text": self.text, "target": self.target, "word": self.word, "beside": self.other}
+        asked = {name: value for name, value in asked.items() if name == "word" or value is not None}
+        return asked | {"layer": self.layer, "head": self.head}
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{len(frame)} rows</td></tr>" for name, frame in self.frames.items()
+        )
+        texts = f"“{escape(self.text)}”" + ("" if self.target is None else f" into “{escape(self.target)}”")
+        told = f"{escape(self.answer)} {escape(self.because)}"
+        return (
+            f"<div><p><b>Walk</b> of {texts} through {escape(self.model_name)}. {told}</p><table>{rows}</table></div>"
+        )
+
+
+def walk(
+    model: Model,
+    text: str,
+    target: str | None = None,
+    *,
+    word: str | None = None,
+    head: Head = (None, None),
+    beside: str | None = None,
+) -> Walk:
+    """Follow `word` (by default the last one) of `text` through every step of attention in one head, with the real numbers.
+
+    `head` is (layer, head); without them the head is chosen that moves the word most by what it takes from other content words, with
+    a layer alone among the heads of that layer. `beside` is another text with the same word, by default one that ships.
+
+    For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if any, one that stands in the target or
+    could follow it: followed is the position that predicts it, and without a word the last one.
+
+    Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot follow the target, a layer or head
+    that the model does not have, a head without its layer, a target that is missing or cannot be used; CrossCheckError when hooks and
+    formulas disagree.
+    """
+    check_texts(model, target, beside)
+    if target is not None:
+        return _walk_pair(model, text, target, word, head)
+    return _walk_text(model, text, word, head, beside)
+
+
+def check_texts(model: Model, target: str | None, beside: str | None) -> None:
+    """Raises InputError for a target without a decoder, a decoder without a target, and another text where none is compared."""
+    two = model.config.start_token is not None
+    if two and target is None:
+        problem = "it is an encoder-decoder; give the translation so far with --target"
+    elif target is not None and not two:
+        problem = "it has no decoder for a target; leave --target away, or take an encoder-decoder, as tiny-translator"
+    elif target is not None and beside is not None:
+        problem = "a walk through two texts compares no word with another sentence; leave --beside away"
+    else:
+        return
+    raise InputError(f"Walking a text through {model.name}: {problem}.")
+
+
+def _walk_text(model: Model, text: str, word: str | None, head: Head, other: str | None) -> Walk:
+    """A word of one text, through self-attention, with the same word in another sentence."""
+    here = choose.place(model, text, word)
+    there = choose.other_sentence(model, here, other)
+    choose.check_head(model, *head)
+    certificate = certify(model, [text, there.tokens.text]).require()
+    seen = Seen.within(trace(model, text))
+    layer, number, because = choose.choose_head(seen, here, head)
+    scene = Scene(seen, here, layer, number, Elsewhere(trace(model, there.tokens.text), there))
+    measured = measure(scene)
+    return _walk(model, scene, measured, certificate, (because, f"At “{here.word}”, {_adds(scene, measured)}"))
+
+
+def _walk_pair(model: Model, source: str, target: str, word: str | None, head: Head) -> Walk:
+    """The position of a target that predicts a word, or its last one, through cross-attention."""
+    choose.check_head(model, *head)
+    at, token = _predicting(model, target, word)
+    certificate = certify_pair(model, source, target).require()
+    pair = trace(model, source, target)
+    piece = pair.target.pieces[at]
+    here = Place(pair.target, piece.strip() or repr(piece), range(at, at + 1))
+    seen, asked = Seen.across(pair), None
+    if token is not None:
+        asked = Asked(str(word), token, _added(model, pair, token))
+    layer, number, because = choose.choose_head(
+        seen, here, head, None if asked is None else asked.added[:, :, at].sum(-1)
+    )
+    because = because if asked is None or "adds most" not in because else f"{because} of “{word}”."
+    scene = Scene(seen, here, layer, number, asked=asked)
+    measured = measure(scene)
+    answer = f"After “{here.word}”, {_adds(scene, measured) if asked is None else _answer(model, scene, asked)}"
+    return _walk(model, scene, measured, certificate, (because, answer))
+
+
+def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certificate, said: tuple[str, str]) -> Walk:
+    """The record; `said` is why this head, and what comes first."""
+    seen, counted, (because, answer) = scene.seen, count_tensors(model), said
+    other = None if scene.other is None else scene.other.place
+    return Walk(
+        model_name=model.name,
+        origin=model.origin,
+        certificate=certificate,
+        parameters=counted,
+        text=seen.source.text,
+        target=None if seen.alone else seen.tokens.text,
+        other=None if other is None else other.tokens.text,
+        word=scene.here.word if seen.alone else None if scene.asked is None else scene.asked.word,
+        at=scene.at,
+        layer=scene.layer,
+        head=scene.head,
+        because=because,
+        answer=answer,
+        same_tokens=other is not None and other.ids == scene.here.ids,
+        later=_later(model, scene) if seen.alone else None,
+        frames=frames(model, scene, measured, counted=counted, certificate=certificate),
+        block=carried(model, scene, measured) | {"answer": answer, "word": scene.here.word},
+    )
+
+
+def _predicting(model: Model, target: str, word: str | None) -> tuple[int, int | None]:
+    """The position that predicts the word, and the word's first token: where it stands in the target, or else behind it."""
+    tokens = target_tokens(model, target)
+    choose.require_word(word, "translation", "rive")
+    if word is None:
+        return len(tokens) - 1, None
+    if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", target, re.IGNORECASE):
+        place = positions_of_word(tokens, word)[0]
+        return place - 1, tokens.ids[place]
+    return len(tokens) - 1, cross.first_token(model, target, word)
+
+
+def _added(model: Model, pair: PairTrace, token: int) -> Tensor:
+    """What every head adds to the logit of a token from each source token. `-> layer head query_pos key_pos`"""
+    return cross.by_source(pair, cross.directions(model, pair, cross.toward(model, token)))
+
+
+def _later(model: Model, scene: Scene) -> float | None:
+    """The largest change of the word's vector when all that follows it is cut off, relative to its largest coordinate."""
+    tokens, at = scene.here.tokens, scene.at
+    cut = tokens.text[: tokens.spans[at][1]]
+    if cut == tokens.text:
+        return None
+    short = trace(model, cut)
+    if short.tokens.ids[: at + 1] != tokens.ids[: at + 1]:  # cut inside a token: not the same text without its end
+        return None
+    whole, alone = scene.seen.stream.resid_post[:, at], short.resid_post[:, at]
+    return float((whole - alone).abs().max() / whole.abs().max())
+
+
+def _adds(scene: Scene, measured: Measured) -> str:
+    """How much the head adds at the position, and from where."""
+    c, at = scene.carried, scene.at
+    size = decimal(float(measured.quantities["delta_norm"][c, at]))
+    parts = _mostly(scene, measured.quantities["share"][c, at], of_one=True)
+    return f"L{scene.layer}H{scene.head} adds a vector of length {size}, {parts}."
+
+
+def _answer(model: Model, scene: Scene, asked: Asked) -> str:
+    """What the head adds to the logit of the word, and from where; all heads; the whole logit."""
+    layer, head, at = scene.layer, scene.head, scene.at
+    parts, whole = asked.added[layer, head, at], float(asked.added[:, :, at].sum())
+    first = model.tokenizer.decode([asked.token]).strip()
+    cut = "" if first.casefold() == asked.word.strip().casefold() else f" (of its first token, “{first or '·'}”)"
+    return (
+        f"L{layer}H{head} by itself adds {decimal(float(parts.sum()))} to the logit of “{asked.word}”{cut}, "
+        f"{_mostly(scene, parts)}; all {asked.added[:, :, 0, 0].numel()} heads of cross-attention together add {decimal(whole)}. "
+        f"{_whole(model, scene.seen.stream.logits[at], asked.token)}"
+    )
+
+
+def _whole(model: Model, logits: Tensor, token: int) -> str:
+    """The whole logit that heads add to, and the largest of any other token."""
+    above = logits - logits.mean()
+    others = above.clone()
+    others[token] = -float("inf")
+    rival = int(others.argmax())
+    name, ahead = model.tokenizer.decode([rival]).strip(), int((above > above[token]).sum())
+    rank = f"; {ahead} {'token is' if ahead == 1 else 'tokens are'} likelier there" if ahead else ""
+    return (
+        f"Against the mean of all tokens the whole logit is {decimal(float(above[token]))}; that of “{name}”, the likeliest "
+        f"other, is {decimal(float(above[rival]))}{rank}."
+    )
+
+
+def _mostly(scene: Scene, parts: Tensor, *, of_one: bool = False) -> str:
+    """From which source token most comes: as a share of the sum where that says something, else as it is; `of_one`: parts are shares."""
+    best, whole = int(parts.abs().argmax()), float(parts.sum())
+    named, share = _quoted(scene.seen.source.pieces[best]), float(parts[best]) / whole if whole else 0.0
+    if 0.5 <= share <= 1.05:
+        return f"{percent(min(share, 1.0))} of it from {named}"
+    return f"the largest part, {percent(share) if of_one else decimal(float(parts[best]))}, from {named}"
+
+
+def _quoted(piece: str) -> str:
+    """A token's text in quotation marks; one that is only white space with its escapes."""
+    return f"“{piece.strip() or repr(piece)}”"

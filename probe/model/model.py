@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 
@@ -11,6 +11,8 @@ from probe.model.config import Config
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedTokenizerFast
+
+    from probe.model.records import PairTrace, Trace
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,13 @@ class Model:
         c = self.config
         layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
         return f"<Model {self.name}: {layers} layers x {c.n_heads} heads, d_model {c.d_model}, {self.origin.kind}>"
+
+    @overload
+    def trace(self, text: str) -> "Trace": ...
+    @overload
+    def trace(self, text: str, target: str) -> "PairTrace": ...
+    def trace(self, text: str, target: str | None = None) -> "Trace | PairTrace":
+        """Everything that happens to `text` in this model, and to `target` in its decoder: `probe.trace`."""
+        from probe.model.trace import trace
+
+        return trace(self, text) if target is None else trace(self, text, target)

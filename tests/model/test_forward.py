@@ -9,7 +9,6 @@ from families import HEADS, LAYERS, MADE, PAIRED, SINGLE, family_model, make_fam
 from handmade import ODD, make_random, random_model
 from transformers import AutoTokenizer
 
-from probe.errors import UnsupportedModel
 from probe.model import forward
 from probe.model.architectures import FAMILIES
 from probe.model.load import load, untrained
@@ -117,17 +116,6 @@ def test_sizes_that_no_two_axes_share_are_read_as_they_are() -> None:
     weights = read_weights(random_model(torch.float64))
     assert weights.shape == (ODD["n_layer"], ODD["n_head"], ODD["n_embd"], ODD["n_embd"] // ODD["n_head"])
     assert weights.blocks[0].d_mlp == ODD["n_inner"]
-
-
-@pytest.mark.parametrize("kind", PAIRED)
-def test_an_encoder_decoder_has_no_one_stack(kind: str) -> None:
-    with pytest.raises(UnsupportedModel) as caught:
-        read_weights(family_model(kind))
-    assert str(caught.value) == (
-        f"Cannot do the reading of a word with a {FAMILIES[kind].name} model: a word is read in one stack of blocks, and it has an "
-        "encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a source and a "
-        "target."
-    )
 
 
 @pytest.mark.parametrize("kind", SINGLE)

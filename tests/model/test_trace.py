@@ -10,7 +10,7 @@ from checkpoints import SENTENCES
 from families import HEADS, LAYERS, MADE, PAIRED, SINGLE, family_model, make_family
 from handmade import random_model
 
-from probe.errors import InputError, UnsupportedModel
+from probe.errors import InputError
 from probe.model.architectures import FAMILIES
 from probe.model.load import load
 from probe.model.model import Model
@@ -320,10 +320,3 @@ def test_a_position_that_is_not_there_is_refused(kind: str, at: int) -> None:
     with pytest.raises(InputError) as refused:
         trace_target(family_model(kind), tokens, at)
     assert str(refused.value) == said
-
-
-@pytest.mark.parametrize("kind", PAIRED)
-def test_one_position_of_an_encoder_decoder_is_refused(kind: str) -> None:
-    model = family_model(kind)
-    with pytest.raises(UnsupportedModel, match=f"^Cannot do the reading of a word with a {FAMILIES[kind].name} model"):
-        trace_target(model, tokenize(model, TEXT), 1)

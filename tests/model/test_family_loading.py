@@ -56,11 +56,25 @@ def test_gated_t5_is_taken(tmp_path: Path) -> None:
     assert probe.certify(model).require().ok
 
 
+def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_path: Path) -> None:
+    """As T5 1.1 and Flan-T5: gated, with an unembedding of its own, whose logits are not scaled."""
+    folder = make_family(tmp_path / "flan", "t5", feed_forward_proj="gated-gelu")
+    edit_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)
+    head = torch.randn(400, 28, generator=torch.Generator().manual_seed(0))
+    edit_tensors(folder, lambda t: t.__setitem__("lm_head.weight", head))
+    model = probe.load(folder, dtype=torch.float64)
+    for loaded in (model, probe.load(model.bridge)):
+        assert not loaded.config.tied and torch.equal(loaded.weights["lm_head.weight"], head.double())
+        assert probe.certify(loaded).require().ok
+
+
 def test_an_untied_llama_and_a_tied_one_are_both_taken(tmp_path: Path) -> None:
     tied = probe.load(make_family(tmp_path / "tied", "llama", tie_word_embeddings=True), dtype=torch.float64)
     assert tied.config.tied and "lm_head.weight" not in tied.weights
     assert "lm_head.weight" in family_model("llama").weights
-    assert probe.certify(tied).require().ok
+    for loaded in (tied, probe.load(tied.bridge), probe.load(family_model("llama").bridge)):
+        assert loaded.config.tied == (loaded.name == "tied")
+        assert probe.certify(loaded).require().ok
 
 
 def test_keys_of_older_configs_mean_the_same(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from probe.model import forward
 from probe.model.architectures import FAMILIES
+from probe.model.check import certify
 from probe.model.load import load, untrained
 from probe.model.model import Model
 from probe.model.tokens import target_tokens, tokenize
@@ -118,13 +119,16 @@ def test_sizes_that_no_two_axes_share_are_read_as_they_are() -> None:
     assert weights.blocks[0].d_mlp == ODD["n_inner"]
 
 
-@pytest.mark.parametrize("kind", SINGLE)
+@pytest.mark.parametrize("kind", MADE)
 def test_an_untrained_twin_has_other_weights_of_the_same_shape(kind: str) -> None:
     model = family_model(kind)
     twin = untrained(model, seed=3)
     shapes = [{name: tensor.shape for name, tensor in one.weights.items()} for one in (model, twin)]
     assert shapes[0] == shapes[1]
     assert any(not torch.equal(twin.weights[name], tensor) for name, tensor in model.weights.items())
+    assert certify(twin).require().ok
+    if kind in PAIRED:
+        return
     tokens = tokenize(twin, TEXT)
     states = target_states(twin, [tokens], [4])
     *_, last = steps_of(twin, torch.tensor(tokens.ids), torch.float32)

@@ -71,6 +71,23 @@ def test_tensors_of_a_model_agree_with_the_formula_and_with_a_count_by_hand(mode
 HEAD = {"t5": 28 * 5, "gpt_neox": 32 * 8, "llama": 32 * 6, "qwen2": 32 * 8}
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "unread"),
+    [
+        ("t5", {"feed_forward_proj": "gated-gelu"}, 0),
+        ("llama", {"tie_word_embeddings": True}, 0),
+        ("llama", {"num_key_value_heads": 1}, 0),
+        ("gpt2", {"tie_word_embeddings": False}, 0),
+        ("gpt2", {"n_inner": None}, 0),
+        ("bert", {"architecture": "BertModel"}, 28 * 28 + 28),  # the pooler, which no formula reads
+    ],
+)
+def test_variants_agree_with_hugging_face_too(kind, changes, unread, tmp_path):
+    folder = make_family(tmp_path / kind, kind, **changes)
+    plain = getattr(transformers, changes.get("architecture", MADE[kind][1])).from_pretrained(folder)
+    assert count_tensors(probe.load(folder)).total == sum(part.numel() for part in plain.parameters()) - unread
+
+
 @pytest.mark.parametrize("kind", MADE)
 def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(kind, tmp_path):
     model = probe.load(make_family(tmp_path / kind, kind))

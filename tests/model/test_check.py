@@ -1,4 +1,4 @@
-"""The certificate holds on sound models of every family, and every fault that it is there for is named by the row that should name it."""
+"""The certificate holds on sound models of every family, and every fault is named by the row that should name it."""
 
 import math
 from collections.abc import Callable
@@ -128,7 +128,7 @@ def name_of(attention: Attention, layer: int, role: str, kind: str = "weight") -
 
 
 def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Tensor:
-    """The part of a raw tensor that holds this role, in whichever order the file has its axes; q, k, v and o as `head d_head ...`."""
+    """The part of a raw tensor that holds this role, however the file has its axes; q k v o as `head d_head ...`."""
     turned = model.config.family.turned and tensor.dim() == 2
     if role == "o" and tensor.dim() == 2:
         return (tensor if turned else tensor.T).unflatten(0, (HEADS, -1))
@@ -176,7 +176,7 @@ def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(kind: str, dtype
 
 
 def every_row(tensor: Tensor) -> None:
-    """A few % of the largest number in every row, not the same in all: what is added to all of T5's buckets alike is nothing to a softmax."""
+    """A few % in every row, not the same in all: what is added to all of T5's buckets alike is nothing to a softmax."""
     size = 0.01 * tensor.abs().max()
     tensor[..., 0] += size * (1 + torch.arange(len(tensor)) % 3) if tensor.dim() == 2 else size
 

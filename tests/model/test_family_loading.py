@@ -370,8 +370,9 @@ def test_a_word_is_not_read_in_two_stacks(kind: str, doing: str, ask: Callable[[
     with pytest.raises(probe.UnsupportedModel) as error:
         ask(family_model(kind))
     assert str(error.value) == (
-        f"Cannot do {doing} with a {FAMILIES[kind].name} model: a word is read in one stack of blocks, and it has an encoder and a "
-        "decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a source and a target."
+        f"Cannot do {doing} with a {FAMILIES[kind].name} model: a word is read in one stack of blocks, and it has an "
+        "encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a "
+        "source and a target."
     )
 
 

@@ -1,4 +1,4 @@
-"""The hooked side: batches of texts that are filled up, hooks that leave nothing behind, and a self-check that can fail."""
+"""The hooked side: texts filled up to one length, hooks that leave nothing behind, and a self-check that can fail."""
 
 from collections.abc import Callable
 
@@ -126,8 +126,8 @@ def look_everywhere(pattern: Tensor) -> Tensor:
 @pytest.mark.parametrize(("kind", "number"), STACKS)
 def test_rows_that_do_not_sum_to_one_are_seen(kind: str, number: int) -> None:
     assert self_check(family_model(kind), kind, number, "pattern", lambda rows: rows * 0.99) == (
-        f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; load an "
-        f"unmodified {FAMILIES[kind].name}."
+        f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; "
+        f"load an unmodified {FAMILIES[kind].name}."
     )
 
 

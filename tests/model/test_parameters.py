@@ -67,7 +67,7 @@ def test_tensors_of_a_model_agree_with_the_formula_and_with_a_count_by_hand(mode
     assert counted.tensors == len(model.weights) == 2 + 2 * 12 + 2
 
 
-# Per head of these models W_Q, W_K, W_V and W_O have as many numbers as d_model x d_head each, by hand from `families.MADE`.
+# W_Q, W_K, W_V and W_O of one head have d_model x d_head numbers each: by hand from `families.MADE`; 28 x 7 elsewhere.
 HEAD = {"t5": 28 * 5, "gpt_neox": 32 * 8, "llama": 32 * 6, "qwen2": 32 * 8}
 
 

@@ -1,4 +1,4 @@
-"""Records of what was read: their shapes are checked, places that are not there refused, and other libraries' drawings take them."""
+"""Records of what was read: shapes are checked, places that are not there refused, other libraries draw them."""
 
 from dataclasses import fields, replace
 
@@ -93,8 +93,8 @@ def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
         with pytest.raises(UnsupportedModel) as error:
             side.weights  # noqa: B018
         assert str(error.value) == (
-            f"Reading all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a sum of this side "
-            "alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+            f"Reading all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a sum "
+            "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
         )
     with pytest.raises(
         UnsupportedModel, match=f"^Reading the logits of {kind}: no language-model head of these blocks"
@@ -116,7 +116,7 @@ def test_markup_in_a_text_is_shown_and_not_run() -> None:
     assert "&lt;" in shown and "&amp;" in shown
 
 
-# --- as CircuitsVis and BertViz take it: their documented shapes, and their own checks where they are installed ---------
+# --- as CircuitsVis and BertViz take it: their documented shapes, their own checks where they are installed ----------
 
 
 def test_circuitsvis_gets_one_layer_without_a_batch_axis(causal: Trace, encoder: Trace) -> None:

@@ -1,4 +1,4 @@
-"""Hooked tensors of every family against Hugging Face and against each other: parts, prefixes, batches, single positions."""
+"""Hooked tensors of every family against Hugging Face and each other: parts, prefixes, batches, single positions."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ NORM_FIRST = tuple(kind for kind in SINGLE if FAMILIES[kind].norm_first)
 
 
 def near(kind: str) -> dict[str, float]:
-    """Equal to rounding; to that of float32 where the family's own code takes norms and softmax in it whatever the type."""
+    """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever the type."""
     return {"rtol": 0, "atol": 1e-6} if FAMILIES[kind].single == "norm and softmax" else EXACT
 
 

@@ -1,4 +1,4 @@
-"""Exact swaps at the word against the plain way, one whole hooked forward per swapped head, for every family with one stack."""
+"""Exact swaps at the word, for every family with one stack, against one whole hooked forward per swapped head."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from probe.patching import engine
 from probe.patching import swaps as patching
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
-ROUNDED = 1e-6  # where a family's own code takes norms and softmax in float32 whatever its type, no two orders of sums agree better
+ROUNDED = 1e-6  # where a family's own code rounds to float32 on the way, no two orders of sums agree better
 ODD = "random GPT-2"  # of an odd shape and three layers
 KINDS = (*SINGLE, ODD)
 TARGETS = (6, 0, 3, 6, 11)
@@ -32,7 +32,7 @@ def bound(model):
 
 
 def random_rows(model, seed=0):
-    """Random texts of several lengths, without special tokens (RoBERTa skips padding); the word is AFTER tokens before the end."""
+    """Random texts of several lengths without special tokens; the word is AFTER tokens before the end."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [target + 1 + AFTER for target in TARGETS]
     ids = [torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist() for size in sizes]

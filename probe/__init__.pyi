@@ -20,8 +20,8 @@ from .model.trace import trace_target as trace_target
 from .model.weights import read_weights as read_weights
 from .pages.folder import write_evaluation as write_evaluation
 from .pages.report import write_report as write_report
-from .pages.walk.walk import walk as walk
 from .pages.walk.page import write_walk as write_walk
+from .pages.walk.walk import walk as walk
 from .patching.cross import WordChoice as WordChoice
 from .patching.cross import cross_logits as cross_logits
 from .patching.cross import swap_cross_heads as swap_cross_heads

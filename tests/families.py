@@ -97,7 +97,8 @@ def perturb(model: PreTrainedModel) -> None:
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 noise = torch.randn_like(parameter) * SPREAD[parameter.dim()]
-                parameter.copy_(noise + 1 if "norm" in name.lower() and name.endswith("weight") else noise)
+                gain = ("norm" in name.lower() or "ln_" in name) and name.endswith("weight")
+                parameter.copy_(noise + 1 if gain else noise)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(0, 0.1)
 

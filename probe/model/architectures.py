@@ -394,6 +394,7 @@ FAMILIES: Mapping[str, Family] = {
         NEOX_KEYS,
         prefix="gpt_neox.",
         positions="rotary",
+        plain_rounds=True,
         parallel=True,
         attentions=causal_stack(NEOX_PARTS, NEOX_LIES, "by head"),
         outside={"embed_in": "v d", "final_layer_norm": "d +"},

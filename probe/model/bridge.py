@@ -102,6 +102,8 @@ def plain_model(model: Model) -> torch.nn.Module:
     }
     plain.load_state_dict(state, strict=False, assign=True)
     plain.tie_weights()
+    if not model.config.tied:  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
+        plain.get_output_embeddings().weight = torch.nn.Parameter(model.weights[family.unembed + ".weight"])
     return plain.to(model.device, model.dtype).eval()
 
 
@@ -157,6 +159,7 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
         raise refuse(f"a {kind}", "only a name, a folder or a TransformerBridge can be loaded", "give one of these")
     _check_raw(bridge)
     raw = bridge.original_model.config.to_dict()
+    raw |= _tie_of(bridge, raw)
     config = config_from(raw, where="the bridge", architecture=_class_of(bridge, raw), prepend_bos=prepend_bos)
     weights = _weights_of(bridge, config)
     for name, values in weights.items():
@@ -169,6 +172,24 @@ def _class_of(bridge: Any, raw: Mapping[str, Any]) -> str:
     named = (raw.get("architectures") or [""])[0]
     family = FAMILIES.get(str(raw.get("model_type")))
     return named if family and named in family.headless else type(bridge.original_model).__name__
+
+
+def _tie_of(bridge: Any, raw: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether the unembedding is the embedding, as it is in the model: transformers writes into the config of an untied T5 that it were."""
+    family = FAMILIES.get(str(raw.get("model_type")))
+    if family is None:
+        return {}
+    held, unembed = _held(bridge, family.prefix), family.unembed + ".weight"
+    head, table = held.get(RENAMED.get(unembed, unembed)), held.get(family.embed + ".weight")
+    if head is None or table is None:
+        return {}
+    return {"tie_word_embeddings": head.data_ptr() == table.data_ptr()}
+
+
+def _held(bridge: Any, prefix: str) -> dict[str, torch.Tensor]:
+    """The tensors that the bridge wraps and leaves whole, by Hugging Face name without the family's prefix."""
+    state = bridge.original_model.state_dict().items()
+    return {name.replace("._original_component", "").removeprefix(prefix): tensor.detach() for name, tensor in state}
 
 
 def _check_raw(bridge: Any) -> None:
@@ -192,12 +213,9 @@ def _carries_hooks(point: Any) -> bool:
 
 
 def _weights_of(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
-    """The tensors that the bridge wraps and leaves whole; a bias behind the logits moves into their product."""
+    """The raw tensors of a bridge; a bias behind the logits has moved into their product."""
     family = config.family
-    held = {
-        name.replace("._original_component", "").removeprefix(family.prefix): tensor.detach()
-        for name, tensor in bridge.original_model.state_dict().items()
-    }
+    held = _held(bridge, family.prefix)
     moved = RENAMED | {"final_logits_bias": f"{family.unembed}.bias"}
     wanted = [name for name, _ in chain(expected_shapes(config), optional_shapes(config))]
     weights = {name: held[moved.get(name, name)] for name in wanted}

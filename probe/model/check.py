@@ -28,6 +28,7 @@ DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed th
 MASKED = -1e30
 ROUNDED = 1e-6  # a softmax in float32: a few times its rounding of 1.2e-7
 FLOAT32_SOFTMAX = "the model's own softmax is in float32"
+PLAIN_SOFTMAX = "Hugging Face's softmax is in float32, the hooked model's is not"
 EXACT = torch.float64
 
 
@@ -175,8 +176,10 @@ def compare(
             "", None, "logits", "unembedding of the last stream", reading.logits, forward.unembed(side, last)
         )
     if plain is not None:
-        expected = _plain_logits(plain, ids, target)
-        yield Compared("", None, "logits, Hugging Face", "hooked against the plain model", reading.logits, expected)
+        place, formula = ("", None, "logits, Hugging Face"), "hooked against the plain model"
+        rounded = family.plain_rounds and model.dtype == EXACT
+        note, tolerance = (PLAIN_SOFTMAX, ROUNDED) if rounded else ("", None)
+        yield Compared(*place, formula, reading.logits, _plain_logits(plain, ids, target), note, tolerance)
 
 
 def _plain_logits(plain: torch.nn.Module, ids: Sequence[int], target: Sequence[int] | None) -> Tensor:

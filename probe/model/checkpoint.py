@@ -2,7 +2,7 @@
 
 A room of its own beside `models`, because nothing here knows modelling code: it reads files, compares the sizes that
 the config promises with the sizes that the safetensors header states (before memory is taken), and returns raw
-tensors. The from-scratch replay runs from these tensors, so they never pass through Hugging Face's model classes.
+tensors. The forward from scratch runs from these tensors, so they never pass through Hugging Face's model classes.
 """
 
 import hashlib

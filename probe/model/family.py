@@ -66,7 +66,8 @@ class Family:
     """What is common to every model of one architecture; `headless` names the classes that have no language-model head.
 
     `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its norms,
-    all of its norms, or its norms and its softmax. `outside` and `head` are the weights of no layer, by raw name and shape;
+    all of its norms, or its norms and its softmax. `plain_rounds` says that Hugging Face's softmax is in float32 and the hooked model's
+    is not. `outside` and `head` are the weights of no layer, by raw name and shape;
     `unembed` is among them only when it is not the transposed `embed`. `ignored` may be there: no formula reads it.
     `turned` families hold their matrices input x output, the others output x input. Raw names with "{}" have one tensor per stack.
     """
@@ -84,6 +85,7 @@ class Family:
     positions: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
     scaled: bool = True
     single: Literal["", "variance", "norm", "norm and softmax"] = ""
+    plain_rounds: bool = False
     parallel: bool = False
     special_tokens: bool = True
     free_heads: bool = False

@@ -75,7 +75,8 @@ def test_the_bare_forward_computes_the_same_states(model):
     bare = timing.bare_forward(timing.plain_model(model), [row.ids for row in tokens], batch=2)
     weights = read_weights(model)
     resid = target_states(model, tokens, [6] * 5).resid[:, -1]
-    normed = torch.nn.functional.layer_norm(resid, (128,), weights.ln_f_gain, weights.ln_f_bias, weights.epsilon)
+    gain, bias = weights.raw["ln_f.weight"], weights.raw["ln_f.bias"]
+    normed = torch.nn.functional.layer_norm(resid, (128,), gain, bias, weights.config.epsilon)
     torch.testing.assert_close(bare, normed, rtol=0, atol=1e-4)
 
 

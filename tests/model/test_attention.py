@@ -115,3 +115,107 @@ def test_gelu_is_torchs_tanh_form_and_not_the_other():
     x = torch.linspace(-6, 6, 241, dtype=torch.float64)
     torch.testing.assert_close(attention.gelu_new(x), functional.gelu(x, approximate="tanh"), **EXACT)
     assert (attention.gelu_new(x) - functional.gelu(x)).abs().max() > 1e-4
+
+
+# --- what not every family has ----------------------------------------------------------------------------------------
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_rms_norm_by_hand_and_as_torch_has_it() -> None:
+    # mean of squares of (3, 4) is 12.5, its root 3.5355...
+    found = attention.rms_norm(torch.tensor([3.0, 4.0], dtype=torch.float64), torch.tensor([1.0, 2.0]), 0.0)
+    torch.testing.assert_close(found, torch.tensor([3 / 12.5**0.5, 8 / 12.5**0.5], dtype=torch.float64), **EXACT)
+    x, gain = random(5, 8), random(8, seed=1)
+    torch.testing.assert_close(attention.rms_norm(x, gain, 1e-3), functional.rms_norm(x, (8,), gain, 1e-3), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (attention.gelu, functional.gelu),
+        (attention.relu, functional.relu),
+        (attention.silu, functional.silu),
+    ],
+)
+def test_activations_are_torchs(ours, theirs) -> None:
+    x = torch.linspace(-40, 40, 401, dtype=torch.float64)
+    torch.testing.assert_close(ours(x), theirs(x), **EXACT)
+
+
+def test_scores_are_matches_divided_by_the_root_of_d_head() -> None:
+    q, k = random(2, 3, 9), random(2, 4, 9, seed=1)
+    torch.testing.assert_close(attention.scores(q, k) * 3, attention.matches(q, k), **EXACT)
+    assert attention.matches(q, k)[1, 2, 3].item() == pytest.approx((q[1, 2] * k[1, 3]).sum().item(), abs=1e-12)
+
+
+def test_shared_heads_stand_side_by_side() -> None:
+    k = random(2, 3, 4)
+    shared = attention.share_heads(k, 6)
+    assert [next(g for g in range(2) if torch.equal(shared[head], k[g])) for head in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert torch.equal(attention.share_heads(k, 2), k)
+
+
+def test_rotary_positions_turn_pairs_like_complex_numbers_and_leave_the_rest() -> None:
+    x = random(2, 6, 10)
+    angles = attention.rotary_angles(torch.arange(6), attention.rotary_frequencies(8, 10000.0))
+    turned = attention.rotate(x, angles)
+    for i in range(4):
+        angle = torch.arange(6).float() * torch.tensor(1 / 10000.0 ** (2 * i / 8))
+        whole = torch.complex(x[..., i], x[..., i + 4]) * torch.polar(torch.ones(6), angle).to(torch.complex128)
+        torch.testing.assert_close(turned[..., i], whole.real, rtol=0, atol=1e-6)
+        torch.testing.assert_close(turned[..., i + 4], whole.imag, rtol=0, atol=1e-6)
+    assert torch.equal(turned[..., 8:], x[..., 8:])
+    assert torch.equal(turned[:, 0], x[:, 0])  # position 0 is not turned
+
+
+def test_rotated_scores_depend_on_the_distance_alone_and_lengths_stay() -> None:
+    q, k = random(1, 1, 8).expand(1, 12, 8), random(1, 1, 8, seed=1).expand(1, 12, 8)
+    angles = attention.rotary_angles(torch.arange(12), attention.rotary_frequencies(8, 100.0))
+    turned, keyed = attention.rotate(q, angles), attention.rotate(k, angles)
+    found = attention.scores(turned, keyed)[0]
+    for distance in range(5):
+        line = found.diagonal(-distance)
+        torch.testing.assert_close(line, line[:1].expand_as(line), rtol=0, atol=1e-5)  # the angles are float32
+    assert found[3, 0] != found[0, 3]  # before is not after
+    torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1), rtol=0, atol=1e-6)
+
+
+def test_stretched_frequencies_by_hand() -> None:
+    # In 100 positions these turn 20, 4, 2 and 0.5 times; between 1 and 5 the share that stays is 0.75 and 0.25.
+    frequencies = torch.tensor([20.0, 4.0, 2.0, 0.5]) * 2 * math.pi / 100
+    found = attention.stretch(frequencies, factor=8, low=1, high=5, length=100)
+    expected = frequencies * torch.tensor([1, 0.75 + 0.25 / 8, 0.25 + 0.75 / 8, 1 / 8])
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+# 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over log2(128/8) = 4 octaves, two an
+# octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16 exact, then 16 over log2(128/16) = 3 octaves.
+BOTH_WAYS = {0: 0, -1: 1, -7: 7, -8: 8, -11: 8, -12: 9, -17: 10, -23: 11, -127: 15, -128: 15, -5000: 15}
+BOTH_WAYS |= {1: 17, 7: 23, 9: 24, 40: 28, 500: 31}
+ONE_WAY = {0: 0, 1: 0, 50: 0, -1: 1, -15: 15, -16: 16, -18: 16, -19: 17, -33: 21, -127: 31, -4000: 31}
+
+
+@pytest.mark.parametrize(("known", "both_ways"), [(BOTH_WAYS, True), (ONE_WAY, False)])
+def test_relative_buckets_by_hand(known: dict[int, int], both_ways: bool) -> None:
+    offsets = torch.tensor(list(known))
+    found = attention.relative_buckets(offsets, 32, furthest=128, both_ways=both_ways)
+    assert dict(zip(known, found.tolist(), strict=True)) == known
+
+
+def test_a_relative_bias_is_looked_up_per_head() -> None:
+    table = random(8, 3)
+    places = torch.arange(4)
+    bias = attention.relative_bias(table, places[None] - places[:, None], furthest=20, both_ways=True)
+    assert bias.shape == (3, 4, 4)
+    assert torch.equal(bias[:, 2, 2], table[0]) and torch.equal(bias[:, 2, 1], table[1])
+    assert torch.equal(bias[:, 1, 2], table[4 + 1])  # a later key, in the second half of the buckets
+
+
+def test_sinusoids_by_hand() -> None:
+    table = attention.sinusoids(3, 4)  # two frequencies: 1 and 1/100
+    for pos in range(3):
+        expected = [math.sin(pos), math.sin(pos / 100), math.cos(pos), math.cos(pos / 100)]
+        torch.testing.assert_close(table[pos], torch.tensor(expected), rtol=0, atol=1e-7)

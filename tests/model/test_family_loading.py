@@ -1,4 +1,4 @@
-"""Loading families beside GPT-2: what is taken, what is refused and how, and what a model of them may not be used for yet."""
+"""Loading every family: what is taken, what is refused and how, and what needs a model with one stack."""
 
 import json
 import re
@@ -10,6 +10,7 @@ import pytest
 import torch
 from families import MADE, PAIRED, family_model, family_tokenizer, make_family
 from safetensors.torch import load_file, save_file
+from test_load import edit_config, refusal
 from transformer_lens.model_bridge import TransformerBridge
 from typer.testing import CliRunner
 
@@ -23,21 +24,6 @@ from probe.model.weights import read_weights
 from probe.text.sentences import Corpus
 
 WEIGHTS = "model.safetensors"
-NAMES = {kind: FAMILIES[kind].name for kind in MADE}
-
-
-def refusal(source: object, error: type[Exception] = probe.ModelError) -> str:
-    with pytest.raises(error) as caught:
-        probe.load(source)
-    sentence = str(caught.value)
-    assert type(caught.value) is error
-    assert sentence.endswith(".") and "\n" not in sentence
-    return sentence
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -54,11 +40,13 @@ def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)
     model, prefix = probe.load(folder), FAMILIES[kind].prefix
     stored = {name.removeprefix(prefix): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
-    assert model.weights and set(model.weights) <= set(stored)
+    sines = {f"{side}.embed_positions.weight" for side in ("encoder", "decoder")} if kind == "marian" else set()
+    assert model.weights and set(model.weights) == set(stored) - sines
     assert all(torch.equal(model.weights[name], stored[name]) for name in model.weights)
+    assert all(not tensor.requires_grad for tensor in (*model.weights.values(), *model.bridge.parameters()))
     assert model.config.architecture == kind and model.origin.kind == "folder"
     assert model.config.n_decoder_layers == (2 if kind in PAIRED else 0)
-    assert model.config.causal == (kind in ("gpt_neox", "llama", "qwen2"))
+    assert model.config.causal == (kind in ("gpt2", "gpt_neox", "llama", "qwen2"))
     assert model.config.n_kv_heads == (2 if kind in ("llama", "qwen2") else 4)
 
 
@@ -68,11 +56,25 @@ def test_gated_t5_is_taken(tmp_path: Path) -> None:
     assert probe.certify(model).require().ok
 
 
+def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_path: Path) -> None:
+    """As T5 1.1 and Flan-T5: gated, with an unembedding of its own, whose logits are not scaled."""
+    folder = make_family(tmp_path / "flan", "t5", feed_forward_proj="gated-gelu")
+    edit_config(folder, tie_word_embeddings=False, scale_decoder_outputs=None)
+    head = torch.randn(400, 28, generator=torch.Generator().manual_seed(0))
+    edit_tensors(folder, lambda t: t.__setitem__("lm_head.weight", head))
+    model = probe.load(folder, dtype=torch.float64)
+    for loaded in (model, probe.load(model.bridge)):
+        assert not loaded.config.tied and torch.equal(loaded.weights["lm_head.weight"], head.double())
+        assert probe.certify(loaded).require().ok
+
+
 def test_an_untied_llama_and_a_tied_one_are_both_taken(tmp_path: Path) -> None:
     tied = probe.load(make_family(tmp_path / "tied", "llama", tie_word_embeddings=True), dtype=torch.float64)
     assert tied.config.tied and "lm_head.weight" not in tied.weights
     assert "lm_head.weight" in family_model("llama").weights
-    assert probe.certify(tied).require().ok
+    for loaded in (tied, probe.load(tied.bridge), probe.load(family_model("llama").bridge)):
+        assert loaded.config.tied == (loaded.name == "tied")
+        assert probe.certify(loaded).require().ok
 
 
 def test_keys_of_older_configs_mean_the_same(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
     assert not model.config.has_head
     certificate = probe.certify(model).require()
     assert "logits" not in {row.quantity for row in certificate.rows}
-    seen = model.trace("The muddy bank")
+    seen = probe.trace(model, "The muddy bank")
     assert seen.pattern.shape[-1] == len(seen.tokens)
     with pytest.raises(probe.UnsupportedModel) as error:
         seen.logits  # noqa: B018
@@ -131,7 +133,7 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
         "load a checkpoint with one, or read resid_post."
     )
     with pytest.raises(probe.UnsupportedModel, match="Reading the logits of bare"):
-        probe.load(model.bridge).trace("The muddy bank").logits  # noqa: B018
+        probe.trace(probe.load(model.bridge), "The muddy bank").logits  # noqa: B018
 
 
 # What is refused, and the sentence
@@ -189,7 +191,11 @@ DAMAGED = [
     ("bart", drop("decoder.embed_positions"), "the tensor decoder.embed_positions.weight is missing"),
     ("marian", drop("encoder_attn.q_proj.bias"), "decoder.layers.0.encoder_attn.q_proj.bias is missing"),
     ("gpt_neox", drop("query_key_value.bias"), "layers.0.attention.query_key_value.bias is missing"),
-    ("gpt_neox", config(hidden_size=33), "its width 33 does not divide evenly among 4 heads; correct its config"),
+    (
+        "gpt_neox",
+        config(hidden_size=33),
+        "hidden_size is 33 and does not divide evenly among num_attention_heads = 4 heads; correct",
+    ),
     ("llama", config(num_key_value_heads=3), "4 heads cannot share num_key_value_heads = 3 evenly; correct its config"),
     ("llama", config(num_key_value_heads=4), "k_proj.weight has shape [12, 32] where config.json asks for [24, 32]"),
     ("llama", config(num_hidden_layers=10**12), "the tensor layers.2.self_attn.q_proj.weight is missing"),
@@ -291,17 +297,21 @@ def test_an_embedding_that_should_be_tied_and_is_not_is_refused(tmp_path: Path) 
 def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
     model = family_model(kind)
     bridged = probe.load(model.bridge)
-    assert bridged.config == model.config and bridged.origin.kind == "bridge"
+    assert bridged.config == model.config and bridged.bridge is model.bridge
+    assert (bridged.origin.kind, bridged.origin.location) == ("bridge", model.name)
+    assert bridged.origin.sha256 == probe.load(model.bridge).origin.sha256 != model.origin.sha256
     assert set(bridged.weights) == set(model.weights)
     assert all(torch.equal(bridged.weights[name], tensor) for name, tensor in model.weights.items())
     assert probe.certify(bridged).require().ok
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
 def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(kind: str, tmp_path: Path) -> None:
     bridge = probe.load(make_family(tmp_path / kind, kind)).bridge
     bridge.enable_compatibility_mode(no_processing=True)
-    assert "it is in compatibility mode, which changes every head's contribution; boot it again with" in refusal(bridge)
+    sentence = refusal(bridge)
+    assert "it is in compatibility mode, which changes every head's contribution; boot it again with" in sentence
+    assert "TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()" in sentence
 
 
 def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path: Path) -> None:
@@ -338,59 +348,32 @@ def test_too_long_a_text_is_refused_with_its_special_tokens_counted() -> None:
     assert len(tokenize(family_model("bert"), "The" + " bank" * 37)) == 40
 
 
-# What does not work yet says so
+# What needs a model with one stack
 
 
 def corpus() -> Corpus:
     return Corpus((), (), "none", "0" * 64)
 
 
-UNDONE: list[tuple[str, Callable[[Model], object]]] = [
-    ("a count of parameters", probe.count_parameters),
-    ("a whole forward from raw weights", read_weights),
-    ("the trace of one position", lambda model: trace_target(model, tokenize(model, "A bank"), 1)),
-]
-WORKS = {
-    "bert": "trace, check, report, evaluate and walk",
-    "t5": "trace, check and a walk with a target",
-    "llama": "trace, check, report, evaluate and walk",
-}
 NEEDS_ONE_STACK: list[tuple[str, Callable[[Model], object]]] = [
     ("a study", lambda model: probe.study(model, "bank")),
     ("an evaluation", lambda model: probe.evaluate(model, corpus())),
     ("the reading of a word", lambda model: target_states(model, [tokenize(model, "A bank")], [1])),
+    ("the reading of a word", lambda model: trace_target(model, tokenize(model, "A bank"), 1)),
+    ("the reading of a word", read_weights),
 ]
 
 
-@pytest.mark.parametrize("kind", WORKS)
-@pytest.mark.parametrize(("doing", "ask"), UNDONE, ids=[doing for doing, _ in UNDONE])
-def test_what_works_for_gpt2_only_is_refused_in_one_sentence(
-    kind: str, doing: str, ask: Callable[[Model], object]
-) -> None:
-    with pytest.raises(probe.UnsupportedModel) as error:
-        ask(family_model(kind))
-    assert str(error.value) == (
-        f"Cannot do {doing} with a {NAMES[kind]} model: so far it works for GPT-2 only, and for {NAMES[kind]} {WORKS[kind]} "
-        "do; take a GPT-2 or tiny-senses."
-    )
-
-
-@pytest.mark.parametrize("kind", ["t5", "bart", "marian"])
-@pytest.mark.parametrize(("doing", "ask"), NEEDS_ONE_STACK, ids=[doing for doing, _ in NEEDS_ONE_STACK])
+@pytest.mark.parametrize("kind", PAIRED)
+@pytest.mark.parametrize(("doing", "ask"), NEEDS_ONE_STACK)
 def test_a_word_is_not_read_in_two_stacks(kind: str, doing: str, ask: Callable[[Model], object]) -> None:
     with pytest.raises(probe.UnsupportedModel) as error:
         ask(family_model(kind))
     assert str(error.value) == (
-        f"Cannot do {doing} with a {NAMES[kind]} model: a word is read in one stack of blocks, and it has an encoder and a "
-        "decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a source and a target."
+        f"Cannot do {doing} with a {FAMILIES[kind].name} model: a word is read in one stack of blocks, and it has an "
+        "encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a "
+        "source and a target."
     )
-
-
-def test_the_weights_of_a_trace_beyond_attention_are_refused() -> None:
-    with pytest.raises(
-        probe.UnsupportedModel, match="Reading all weights of bert from a trace: this works for GPT-2 only"
-    ):
-        family_model("bert").trace("A bank").weights  # noqa: B018
 
 
 # The command line

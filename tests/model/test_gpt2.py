@@ -13,8 +13,8 @@ from huggingface_hub import try_to_load_from_cache
 from planted import planted_model
 
 import probe
+from probe.model import forward
 from probe.model.trace import trace
-from probe.model.weights import unembed
 
 CACHED = isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)
 needs_gpt2 = pytest.mark.skipif(not CACHED, reason="the weights of GPT-2 small are not in the local hub cache")
@@ -61,8 +61,9 @@ def induction_scores(model, texts):
 def logit_direction(seen, answer, other):
     """What a vector at the last position has to be multiplied by to give its share of the logit difference, ln_f frozen."""
     weights, last = seen.weights, seen.resid_post[-1, -1]
-    spread = ((last - last.mean()).pow(2).mean() + weights.epsilon).sqrt()
-    raw = weights.ln_f_gain * (weights.unembed[answer] - weights.unembed[other]) / spread
+    spread = ((last - last.mean()).pow(2).mean() + weights.config.epsilon).sqrt()
+    table = forward.unembedding(weights, weights.dtype)
+    raw = weights.raw["ln_f.weight"] * (table[answer] - table[other]) / spread
     return raw - raw.mean()  # LayerNorm takes the mean off every vector
 
 
@@ -89,8 +90,9 @@ def test_direct_logits_and_all_other_writes_sum_to_the_logit_difference():
     heads = direct_logits(seen, direction).sum()
     b_o = sum(block.b_o for block in seen.weights.blocks)
     rest = (seen.resid_pre[0, -1] + seen.mlp_out[:, -1].sum(0) + b_o) @ direction
-    logits = unembed(seen.weights, seen.resid_post[-1, -1])
-    bias = seen.weights.ln_f_bias @ (seen.weights.unembed[5] - seen.weights.unembed[9])
+    logits = forward.unembed(seen.weights, seen.resid_post[-1, -1])
+    table = forward.unembedding(seen.weights, torch.float64)
+    bias = seen.weights.raw["ln_f.bias"] @ (table[5] - table[9])
     assert (heads + rest + bias).item() == pytest.approx((logits[5] - logits[9]).item(), abs=1e-10)
 
 

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+from families import PAIRED, SINGLE, family_model
 
+import probe
+from probe.errors import UnsupportedModel
 from probe.model.lens import logit_lens, nearest_tokens, residual_stream
 
 TEXT = "The river near the old bank"
@@ -10,27 +13,39 @@ TEXT = "The river near the old bank"
 
 @pytest.fixture(scope="module")
 def trace(model):
-    return model.trace(TEXT)
+    return probe.trace(model, TEXT)
 
 
 def test_the_stream_enters_the_first_block_and_leaves_the_last(trace):
     stream = residual_stream(trace, 2)
     assert stream.shape == (len(trace.resid_pre) + 1, trace.resid_pre.shape[-1])
-    token, position = trace.weights.wte[trace.tokens.ids[2]], trace.weights.wpe[2]
+    token, position = (
+        trace.weights.raw[f"{name}.weight"][row] for name, row in (("wte", trace.tokens.ids[2]), ("wpe", 2))
+    )
     torch.testing.assert_close(stream[0], token + position)
     assert torch.equal(stream[-1], trace.resid_post[-1, 2])
     assert torch.equal(stream[1], trace.resid_post[0, 2])
 
 
-def test_at_the_last_depth_the_lens_is_what_the_model_predicts(trace):
+@pytest.mark.parametrize("kind", SINGLE)
+def test_at_the_last_depth_the_lens_is_what_the_model_predicts(kind):
+    trace = probe.trace(family_model(kind), TEXT)
     for at in (0, -1):
         torch.testing.assert_close(logit_lens(trace, at)[-1], torch.softmax(trace.logits[at], -1), rtol=1e-4, atol=1e-6)
 
 
 def test_before_the_last_depth_it_is_the_final_norm_and_the_unembedding(trace):
-    w, vector = trace.weights, residual_stream(trace, 3)[1]
-    normal = torch.nn.functional.layer_norm(vector, vector.shape, w.ln_f_gain, w.ln_f_bias, w.epsilon)
-    torch.testing.assert_close(logit_lens(trace, 3)[1], torch.softmax(w.unembed @ normal, -1), rtol=1e-4, atol=1e-6)
+    raw, vector = trace.weights.raw, residual_stream(trace, 3)[1]
+    gain, bias, epsilon = raw["ln_f.weight"], raw["ln_f.bias"], trace.weights.config.epsilon
+    normal = torch.nn.functional.layer_norm(vector, vector.shape, gain, bias, epsilon)
+    expected = torch.softmax(raw["wte.weight"] @ normal, -1)
+    torch.testing.assert_close(logit_lens(trace, 3)[1], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", PAIRED)
+def test_a_side_of_an_encoder_decoder_has_no_lens(kind):
+    with pytest.raises(UnsupportedModel, match="^Reading all weights of .* from a trace: it is one side"):
+        logit_lens(probe.trace(family_model(kind), TEXT, TEXT).decoder, 1)
 
 
 def test_a_token_is_nearest_to_itself_at_any_length(model):

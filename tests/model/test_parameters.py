@@ -6,7 +6,9 @@ import sys
 from dataclasses import replace
 
 import pytest
+import transformers
 from checkpoints import SMALL_PARAMETERS, make_checkpoint, make_model
+from families import MADE, make_family
 
 import probe
 from probe.cli import main
@@ -63,6 +65,46 @@ def test_tensors_of_a_model_agree_with_the_formula_and_with_a_count_by_hand(mode
     assert counted.total == SMALL_PARAMETERS == sum(tensor.numel() for tensor in make_model().parameters())
     assert counted.parts == count(sizes_of(model)).parts
     assert counted.tensors == len(model.weights) == 2 + 2 * 12 + 2
+
+
+# W_Q, W_K, W_V and W_O of one head have d_model x d_head numbers each: by hand from `families.MADE`; 28 x 7 elsewhere.
+HEAD = {"t5": 28 * 5, "gpt_neox": 32 * 8, "llama": 32 * 6, "qwen2": 32 * 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "unread"),
+    [
+        ("t5", {"feed_forward_proj": "gated-gelu"}, 0),
+        ("llama", {"tie_word_embeddings": True}, 0),
+        ("llama", {"num_key_value_heads": 1}, 0),
+        ("gpt2", {"tie_word_embeddings": False}, 0),
+        ("gpt2", {"n_inner": None}, 0),
+        ("bert", {"architecture": "BertModel"}, 28 * 28 + 28),  # the pooler, which no formula reads
+    ],
+)
+def test_variants_agree_with_hugging_face_too(kind, changes, unread, tmp_path):
+    folder = make_family(tmp_path / kind, kind, **changes)
+    plain = getattr(transformers, changes.get("architecture", MADE[kind][1])).from_pretrained(folder)
+    assert count_tensors(probe.load(folder)).total == sum(part.numel() for part in plain.parameters()) - unread
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(kind, tmp_path):
+    model = probe.load(make_family(tmp_path / kind, kind))
+    plain = getattr(transformers, MADE[kind][1]).from_pretrained(tmp_path / kind)
+    counted = count_tensors(model)
+    held = {parameter.data_ptr(): parameter.numel() for parameter in plain.parameters()}
+    fixed = 2 * 40 * 28 if kind == "marian" else 0  # its sines are no weights
+    biased = 400 if kind in ("bart", "marian") else 0  # a buffer there
+    assert counted.total == sum(held.values()) - fixed + biased == sum(part.total for part in counted.parts)
+    assert counted.parts == count(sizes_of(model)).parts
+    assert counted.total == sum(tensor.numel() for tensor in model.weights.values())
+    assert counted.tensors == len(model.weights)
+    by_name = {part.name: part for part in counted.parts}
+    attentions = 6 if kind in ("t5", "bart", "marian") else 2
+    shared = 2 if kind in ("llama", "qwen2") else 4
+    assert {by_name[name].each for name in HEAD_PARTS} == {HEAD.get(kind, 28 * 7)}
+    assert [by_name[name].number for name in HEAD_PARTS] == [n * attentions for n in (4, shared, shared, 4)]
 
 
 def test_tied_weights_are_counted_once_and_untied_ones_twice(model, tmp_path):

@@ -1,114 +1,222 @@
-"""Hooked tensors against Hugging Face and against each other: parts, prefixes, batches, and hooks that leave nothing behind."""
+"""Hooked tensors of every family against Hugging Face and each other: parts, prefixes, batches, single positions."""
 
 import sys
-from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import SENTENCES, make_checkpoint
-from handmade import ODD, random_model
-from transformers import GPT2LMHeadModel
+import transformers
+from checkpoints import SENTENCES
+from families import HEADS, LAYERS, MADE, PAIRED, SINGLE, family_model, make_family
+from handmade import random_model
 
+import probe
 from probe.errors import InputError
+from probe.model.architectures import FAMILIES
 from probe.model.load import load
+from probe.model.model import Model
+from probe.model.records import TargetStates, Trace
 from probe.model.tokens import tokenize
-from probe.model.trace import HOOKS, run_hooked, target_states, trace, trace_target
+from probe.model.trace import target_states, trace, trace_target
 from probe.model.weights import read_weights
 
 EXACT = {"rtol": 0, "atol": 1e-12}
-TEXT = SENTENCES[0]
-LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
+TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
+CAUSAL = tuple(kind for kind in SINGLE if FAMILIES[kind].kind == "decoder")
+NORM_FIRST = tuple(kind for kind in SINGLE if FAMILIES[kind].norm_first)
 
 
-@pytest.fixture(scope="module")
-def model():
-    return random_model(torch.float64)
+def near(kind: str) -> dict[str, float]:
+    """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever the type."""
+    return {"rtol": 0, "atol": 1e-6} if FAMILIES[kind].single == "norm and softmax" else EXACT
 
 
-@pytest.fixture(scope="module")
-def whole(model):
-    return trace(model, TEXT)
+def traced(kind: str, text: str = TEXT) -> dict[str, Trace]:
+    """Every attention of a float64 model on the text, by its name in the table."""
+    model = family_model(kind, torch.float64)
+    if kind not in PAIRED:
+        return {"": trace(model, text)}
+    pair = trace(model, text, TARGET)
+    return {"encoder": pair.encoder, "decoder": pair.decoder, "cross": pair.cross}
 
 
-def test_attention_is_far_from_uniform(whole):
-    """Otherwise a wrong query or key would hardly show anywhere below."""
-    entropy = -(whole.pattern * whole.pattern.clamp_min(1e-300).log()).sum(-1)[..., 1:]
-    uniform = torch.arange(2, len(whole.tokens) + 1, dtype=torch.float64).log()
-    assert (entropy / uniform).mean() < 0.6
+def evenness(seen: Trace) -> float:
+    """Mean entropy of the attention of every token but the first, as a share of that of looking everywhere alike."""
+    rows = seen.pattern[..., 1:, :]
+    entropy = -(rows * rows.clamp_min(1e-300).log()).sum(-1)
+    return float((entropy / (rows > 0).sum(-1).double().log()).mean())
 
 
-def test_a_trace_is_what_hugging_face_computes(tmp_path):
-    folder = make_checkpoint(tmp_path / "plain", **ODD)
-    model = load(folder)
-    plain = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
-    seen = trace(model, TEXT)
-    with torch.no_grad():
-        theirs = plain(torch.tensor([seen.tokens.ids]), output_hidden_states=True, output_attentions=True)
-    near = {"rtol": 0, "atol": 1e-5}
-    torch.testing.assert_close(seen.logits, theirs.logits[0], **near)
-    for layer in range(LAYERS):
-        torch.testing.assert_close(seen.resid_pre[layer], theirs.hidden_states[layer][0], **near)
-        torch.testing.assert_close(seen.pattern[layer], theirs.attentions[layer][0], **near)
+@pytest.mark.parametrize("kind", MADE)
+def test_attention_is_far_from_uniform(kind: str) -> None:
+    """Otherwise a wrong query or key would hardly show."""
+    for seen in traced(kind).values():
+        assert evenness(seen) < 0.92
 
 
-def test_parts_sum_to_the_whole(model, whole):
-    blocks = read_weights(model).blocks
-    rows = whole.pattern.sum(-1)
-    torch.testing.assert_close(rows, torch.ones_like(rows), **EXACT)
-    for layer, block in enumerate(blocks):
-        for at in (0, 4, len(whole.tokens) - 1):
-            writes = [whole.delta_e(layer, head, at) for head in range(HEADS)]
-            torch.testing.assert_close(sum(writes) + block.b_o, whole.attn_out[layer, at], **EXACT)
-            for head, write in enumerate(writes):
-                by_source = whole.delta_e_by_source(layer, head, at)
-                torch.testing.assert_close(by_source.sum(0), write, **EXACT)
-                assert (by_source[at + 1 :] == 0).all()
-    torch.testing.assert_close(whole.resid_pre + whole.attn_out, whole.resid_mid, **EXACT)
-    torch.testing.assert_close(whole.resid_mid + whole.mlp_out, whole.resid_post, **EXACT)
-    assert torch.equal(whole.resid_post[:-1], whole.resid_pre[1:])
+def test_attention_of_the_random_gpt2_is_further_from_uniform() -> None:
+    assert evenness(trace(random_model(torch.float64), SENTENCES[0])) < 0.6
 
 
-def test_a_later_token_changes_nothing_before_it(model, whole):
-    longer = trace(model, TEXT + " The bank, the spy, the garden.")
-    n = len(whole.tokens)
-    assert longer.tokens.ids[:n] == whole.tokens.ids
-    assert len(longer.tokens) > n
+# --- one text --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_trace_is_what_hugging_face_computes(kind: str, tmp_path: Path) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    model = load(folder, dtype=torch.float64)
+    plain = getattr(transformers, MADE[kind][1]).from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float64
+    )
+    single = kind in ("llama", "qwen2", "gpt_neox")  # Hugging Face softmaxes in float32 there
+    close = {"rtol": 0, "atol": 1e-6 if single else 1e-10}
+    options = {"output_attentions": True, "output_hidden_states": True}
+    if kind in PAIRED:
+        pair = trace(model, TEXT, TARGET)
+        with torch.no_grad():
+            ids, given = torch.tensor([pair.source.ids]), torch.tensor([pair.target.ids])
+            theirs = plain.eval()(ids, decoder_input_ids=given, **options)
+        whole = [
+            (pair.encoder.pattern, theirs.encoder_attentions),
+            (pair.decoder.pattern, theirs.decoder_attentions),
+            (pair.cross.pattern, theirs.cross_attentions),
+            (pair.encoder.resid_pre, theirs.encoder_hidden_states[:LAYERS]),
+            (pair.decoder.resid_pre, theirs.decoder_hidden_states[:LAYERS]),
+        ]
+        logits = pair.logits
+    else:
+        seen = trace(model, TEXT)
+        with torch.no_grad():
+            theirs = plain.eval()(torch.tensor([seen.tokens.ids]), **options)
+        whole = [(seen.pattern, theirs.attentions), (seen.resid_pre, theirs.hidden_states[:LAYERS])]
+        logits = seen.logits
+    torch.testing.assert_close(logits, theirs.logits[0], **close)
+    for ours, layers in whole:
+        torch.testing.assert_close(ours, torch.stack([layer[0] for layer in layers]), **close)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_parts_sum_to_the_whole(kind: str) -> None:
+    for name, seen in traced(kind).items():
+        rows = seen.pattern.sum(-1)
+        torch.testing.assert_close(rows, torch.ones_like(rows), **near(kind))
+        for layer, block in enumerate(seen.stack.blocks):
+            for at in (0, 2, len(seen.tokens) - 1):
+                writes = [seen.delta_e(layer, head, at) for head in range(HEADS)]
+                whole = sum(writes) if block.b_o is None else sum(writes) + block.b_o
+                torch.testing.assert_close(whole, seen.attn_out[layer, at], **EXACT)
+                for head, write in enumerate(writes):
+                    by_source = seen.delta_e_by_source(layer, head, at)
+                    torch.testing.assert_close(by_source.sum(0), write, **EXACT)
+                    assert len(by_source) == seen.pattern.shape[-1], name
+                    assert not seen.stack.causal or (by_source[at + 1 :] == 0).all()
+        if seen.stack.config.family.norm_first:
+            torch.testing.assert_close(seen.resid_pre + seen.attn_out, seen.resid_mid, **EXACT)
+        if kind in NORM_FIRST:
+            torch.testing.assert_close(seen.resid_mid + seen.mlp_out, seen.resid_post, **EXACT)
+        if name != "cross":
+            assert torch.equal(seen.resid_post[:-1], seen.resid_pre[1:])
+
+
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_in_a_decoder_a_later_token_changes_nothing_before_it(kind: str) -> None:
+    short, long = traced(kind)[""], traced(kind, TEXT + " after the flood")[""]
+    n = len(short.tokens)
+    assert long.tokens.ids[:n] == short.tokens.ids and len(long.tokens) > n
     for name in ("resid_post", "z", "q", "k", "v", "mlp_out"):
-        torch.testing.assert_close(getattr(longer, name)[..., :n, :], getattr(whole, name), **EXACT)
-    torch.testing.assert_close(longer.pattern[..., :n, :n], whole.pattern, **EXACT)
-    assert (longer.pattern[..., :n, n:] == 0).all()
+        torch.testing.assert_close(getattr(long, name)[..., :n, :], getattr(short, name), **near(kind))
+    torch.testing.assert_close(long.pattern[..., :n, :n], short.pattern, **near(kind))
+    assert (long.pattern[..., :n, n:] == 0).all()
+    assert (long.scores[..., :n, n:] < -1e30).all()
 
 
-def test_a_single_precision_trace_is_on_the_cpu_without_gradients():
-    seen = trace(random_model(torch.float32), TEXT)
-    for name in (*HOOKS, "logits"):
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_in_an_encoder_every_cell_is_filled_and_a_later_word_reaches_an_earlier_one(kind: str) -> None:
+    model = family_model(kind, torch.float64)
+    first, second = (trace(model, f"The bank raised the {word}") for word in ("interest", "tree"))
+    assert (first.pattern > 0).all()
+    at = first.tokens.pieces.index(" bank")
+    assert torch.equal(first.resid_pre[0, at], second.resid_pre[0, at])
+    assert (first.resid_post[0, at] - second.resid_post[0, at]).abs().max() > 1e-3
+
+
+def test_grouped_query_heads_share_keys_and_values_and_ask_each_for_itself() -> None:
+    seen = traced("llama")[""]
+    assert torch.equal(seen.k[:, 0], seen.k[:, 1]) and torch.equal(seen.v[:, 2], seen.v[:, 3])
+    assert not torch.equal(seen.k[:, 1], seen.k[:, 2])
+    assert not torch.equal(seen.q[:, 0], seen.q[:, 1])
+    assert seen.stack.shape == (LAYERS, HEADS, 32, 6)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_trace_is_on_the_cpu_in_the_models_type_without_gradients(kind: str) -> None:
+    model = family_model(kind)
+    seen = trace(model, TEXT) if kind in SINGLE else trace(model, TEXT, TARGET).decoder
+    for name in (*seen.stack.attention.hooks, "scores", "resid_mid", "logits"):
         tensor = getattr(seen, name)
         assert (tensor.dtype, tensor.device.type, tensor.requires_grad) == (torch.float32, "cpu", False), name
 
 
-def test_the_models_own_method_is_the_same(model, whole):
-    assert torch.equal(model.trace(TEXT).z, whole.z)
+# --- two texts -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*HOOKS])
-def test_a_trace_of_a_wrong_shape_cannot_be_made(whole, name):
-    with pytest.raises(ValueError, match=f"{name} has shape"):
-        replace(whole, **{name: getattr(whole, name)[..., :-1]})
+@pytest.mark.parametrize("kind", PAIRED)
+def test_cross_attention_is_rectangular_and_nothing_is_masked(kind: str) -> None:
+    pair = trace(family_model(kind, torch.float64), TEXT, TARGET)
+    n, m = len(pair.target), len(pair.source)
+    assert n != m
+    assert pair.cross.pattern.shape == pair.cross.scores.shape == (LAYERS, HEADS, n, m)
+    assert (pair.cross.pattern > 0).all() and pair.cross.scores.isfinite().all()
+    assert (pair.decoder.pattern.triu(1) == 0).all()
+    assert (pair.encoder.pattern > 0).all()
+    torch.testing.assert_close(pair.cross.resid_pre, pair.decoder.resid_mid, **EXACT)
+    assert torch.equal(pair.cross.memory[0], pair.cross.memory[1])
+    assert repr(pair) == f"<PairTrace of {m} source and {n} target tokens through {kind}>"
+    assert repr(pair.cross) == f"<CrossTrace of {n} x {m} tokens through {kind}: {LAYERS} layers x {HEADS} heads>"
 
 
-def test_markup_in_a_text_is_shown_and_not_run(model):
-    shown = trace(model, "a </script><b onclick='x'>bank</b> & \"mole\"")._repr_html_()
-    assert "</script>" not in shown
-    assert "<b onclick" not in shown
-    assert "&lt;" in shown and "&amp;" in shown
+@pytest.mark.parametrize("kind", PAIRED)
+def test_a_later_target_token_changes_nothing_before_it_and_a_source_token_does(kind: str) -> None:
+    model = family_model(kind, torch.float64)
+    short, long = (trace(model, TEXT, target) for target in (TARGET, TARGET + " into the garden"))
+    n = len(short.target)
+    assert long.target.ids[:n] == short.target.ids and len(long.target) > n
+    torch.testing.assert_close(long.cross.pattern[..., :n, :], short.cross.pattern, **EXACT)
+    torch.testing.assert_close(long.logits[:n], short.logits, **EXACT)
+    other = trace(model, TEXT + " again", TARGET)
+    assert (other.logits - short.logits).abs().max() > 1e-3
 
 
-def test_too_long_a_text_is_refused_before_it_runs(model):
+def test_the_decoder_reads_the_start_token_and_the_target_without_its_end() -> None:
+    model = family_model("bart")
+    pair = trace(model, TEXT, TARGET)
+    assert pair.target.ids[0] == model.config.start_token
+    assert pair.target.pieces == ("</s>", "<s>", "A", " red", " apple", " fell")
+    assert pair.source.pieces[0] == "<s>" and pair.source.pieces[-1] == "</s>"
+    assert pair.target.spans[3:] == ((2, 5), (6, 11), (12, 16))
+
+
+def test_a_target_is_asked_for_and_refused_where_it_belongs() -> None:
+    with pytest.raises(InputError) as missing:
+        trace(family_model("t5"), TEXT)
+    assert str(missing.value) == (
+        "Tracing a text through t5: it is an encoder-decoder; give trace(model, source, target)."
+    )
+    with pytest.raises(InputError) as too_much:
+        probe.trace(family_model("bert"), TEXT, TARGET)
+    assert str(too_much.value) == ("Tracing a text through bert: it has no decoder for a target; give one text only.")
+
+
+def test_too_long_a_text_is_refused_before_it_runs() -> None:
     with pytest.raises(InputError, match="expected at most 40"):
-        trace(model, "bank " * 60)
+        trace(family_model("gpt2"), "bank " * 60)
+    with pytest.raises(InputError, match="expected at most 40"):
+        trace(family_model("bart"), TEXT, "bank " * 50)
 
 
-SENTENCES_OF_MANY_LENGTHS = [
+# --- the target positions of many texts ------------------------------------------------------------------------------
+
+MANY = [
     ("The mole dug a tunnel under the river bank.", 3),
     ("A bank.", 1),
     ("She photographed the muddy bank, and he sold the apple stock.", 11),
@@ -118,140 +226,92 @@ SENTENCES_OF_MANY_LENGTHS = [
 ]
 
 
-def states_of(model, chosen=SENTENCES_OF_MANY_LENGTHS):
+def states_of(model: Model, chosen: list[tuple[str, int]] = MANY) -> TargetStates:
     sentences = [tokenize(model, text) for text, _ in chosen]
     return target_states(model, sentences, [target for _, target in chosen])
 
 
-def test_target_states_are_the_traces_at_the_target_in_the_order_given(model):
-    states = states_of(model)
-    weights = read_weights(model)
-    assert states.target.tolist() == [target for _, target in SENTENCES_OF_MANY_LENGTHS]
-    for row, (text, target) in enumerate(SENTENCES_OF_MANY_LENGTHS):
+@pytest.mark.parametrize("kind", SINGLE)
+def test_target_states_are_the_traces_at_the_target_in_the_order_given(kind: str) -> None:
+    model, family = family_model(kind, torch.float64), FAMILIES[kind]
+    states, close = states_of(model), near(kind)
+    assert states.target.tolist() == [target for _, target in MANY]
+    assert len({len(tokenize(model, text)) for text, _ in MANY}) > 3  # the shorter ones are filled up
+    for row, (text, target) in enumerate(MANY):
         seen = trace(model, text)
-        assert states.ids[row] == seen.tokens.ids[target]
-        assert torch.equal(states.token_embedding[row], weights.wte[seen.tokens.ids[target]])
-        assert torch.equal(states.position_embedding[row], weights.wpe[target])
+        token, first = seen.tokens.ids[target], model.config.positions.first
+        assert states.ids[row] == token
+        assert torch.equal(states.token_embedding[row], model.weights[f"{family.embed}.weight"][token])
+        table = model.weights.get(f"{family.position_table}.weight")
+        placed = torch.zeros_like(states.position_embedding[row]) if table is None else table[first + target]
+        assert torch.equal(states.position_embedding[row], placed)
         expected = torch.cat([seen.resid_pre[:, target], seen.resid_post[-1:, target]])
-        torch.testing.assert_close(states.resid[row], expected, **EXACT)
-        torch.testing.assert_close(states.mlp_out[row], seen.mlp_out[:, target], **EXACT)
+        torch.testing.assert_close(states.resid[row], expected, **close)
+        torch.testing.assert_close(states.mlp_out[row], seen.mlp_out[:, target], **close)
         for name in ("q", "k", "v", "z"):
-            torch.testing.assert_close(getattr(states, name)[row], getattr(seen, name)[:, :, target], **EXACT)
-        torch.testing.assert_close(
-            states.pattern[row, ..., : target + 1], seen.pattern[:, :, target, : target + 1], **EXACT
-        )
-        assert (states.pattern[row, ..., target + 1 :] == 0).all()
+            torch.testing.assert_close(getattr(states, name)[row], getattr(seen, name)[:, :, target], **close)
+        shown = target + 1 if model.config.causal else len(seen.tokens)
+        torch.testing.assert_close(states.pattern[row, ..., :shown], seen.pattern[:, :, target, :shown], **close)
+        assert (states.pattern[row, ..., shown:] == 0).all()
 
 
-def test_a_sentence_alone_is_the_sentence_among_others(model):
+@pytest.mark.parametrize("kind", SINGLE)
+def test_a_sentence_alone_is_the_sentence_among_others(kind: str) -> None:
+    model = family_model(kind, torch.float64)
     together = states_of(model)
-    for row, one in enumerate(SENTENCES_OF_MANY_LENGTHS):
+    for row, one in enumerate(MANY):
         alone = states_of(model, [one])
-        torch.testing.assert_close(alone.resid[0], together.resid[row], **EXACT)
-        torch.testing.assert_close(alone.z[0], together.z[row], **EXACT)
+        torch.testing.assert_close(alone.resid[0], together.resid[row], **near(kind))
+        torch.testing.assert_close(alone.z[0], together.z[row], **near(kind))
 
 
-def test_the_residual_is_the_sum_of_what_was_written(model):
+@pytest.mark.parametrize("kind", NORM_FIRST)
+def test_the_residual_is_the_sum_of_what_was_written(kind: str) -> None:
+    model = family_model(kind, torch.float64)
     states, weights = states_of(model), read_weights(model)
     running = states.token_embedding + states.position_embedding
     torch.testing.assert_close(states.resid[:, 0], running, **EXACT)
     for layer, block in enumerate(weights.blocks):
         writes = (states.z[:, layer].unsqueeze(-2) @ block.w_o).squeeze(-2).sum(1)
-        running = running + writes + block.b_o + states.mlp_out[:, layer]
+        running = running + writes + (0 if block.b_o is None else block.b_o) + states.mlp_out[:, layer]
         torch.testing.assert_close(states.resid[:, layer + 1], running, **EXACT)
 
 
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ({"layer": 9}, f"layer is 9, expected 0 to {LAYERS - 1}"),
-        ({"head": HEADS}, f"head is {HEADS}, expected 0 to {HEADS - 1}"),
-        ({"at": 99}, "at is 99, expected -{n} to {last}"),
-    ],
-)
-def test_a_place_that_is_not_there_is_refused_in_one_sentence(whole, place, said):
-    n = len(whole.tokens)
-    expected = f"Taking ΔE out of a trace: {said.format(n=n, last=n - 1)}; choose one of these."
-    for take in (whole.delta_e, whole.delta_e_by_source):
-        with pytest.raises(InputError) as error:
-            take(**({"layer": 0, "head": 0, "at": -1} | place))
-        assert str(error.value) == expected
-        take(layer=LAYERS - 1, head=HEADS - 1, at=-n)
-
-
-def test_traces_and_states_show_themselves_in_one_line(model, whole):
-    assert repr(whole) == f"<Trace of {len(whole.tokens)} tokens through {model.name}: {LAYERS} layers x {HEADS} heads>"
-    states = states_of(model)
-    assert repr(states) == f"<TargetStates of {len(states)} sentences: {LAYERS} layers x {HEADS} heads>"
-
-
-def test_states_with_a_row_missing_cannot_be_made(model):
-    states = states_of(model)
-    for field in fields(states):
-        if field.name != "ids":
-            with pytest.raises(ValueError, match=f"{field.name} has 5 rows"):
-                replace(states, **{field.name: getattr(states, field.name)[:-1]})
-    with pytest.raises(ValueError, match="3 depths for 3 layers, expected one more"):
-        replace(states, resid=states.resid[:, :-1])
-
-
-def hooked_points(model):
-    return [point.name for point in model.bridge.hook_dict.values() if point.has_hooks()]
-
-
-def test_no_hook_is_left_behind(model):
-    trace(model, TEXT)
-    states_of(model)
-    assert hooked_points(model) == []
-
-    def fail(name, tensor):
-        raise RuntimeError("while reading")
-
-    with pytest.raises(RuntimeError, match="while reading"):
-        run_hooked(model, [tokenize(model, TEXT).ids], fail, names=("z",))
-    assert hooked_points(model) == []
+# --- one position of one text ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chunk", [3, 4, 64])
 @pytest.mark.parametrize("at", [0, 4, 9])
-def test_a_trace_of_one_position_is_the_whole_trace_there(model, whole, at, chunk, monkeypatch):
-    monkeypatch.setattr(sys.modules["probe.trace"], "CHUNK", chunk)
-    kept = trace_target(model, whole.tokens, at)
-    torch.testing.assert_close(kept.states.pattern[0], whole.pattern[:, :, at, : at + 1], **EXACT)
-    torch.testing.assert_close(kept.v, whole.v[:, :, : at + 1], **EXACT)
-    torch.testing.assert_close(kept.states.resid[0, :-1], whole.resid_pre[:, at], **EXACT)
+@pytest.mark.parametrize("kind", SINGLE)
+def test_a_trace_of_one_position_is_the_whole_trace_there(
+    kind: str, at: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["probe.model.trace"], "CHUNK", chunk)
+    model, close = family_model(kind, torch.float64), near(kind)
+    whole = trace(model, "The mole dug a tunnel under the muddy river bank, and it was cold.")
+    assert len(whole.tokens) > 12
+    kept, shown = trace_target(model, whole.tokens, at), at + 1 if model.config.causal else len(whole.tokens)
+    torch.testing.assert_close(kept.states.pattern[0], whole.pattern[:, :, at, :shown], **close)
+    torch.testing.assert_close(kept.v, whole.v[:, :, :shown], **close)
+    torch.testing.assert_close(kept.states.resid[0, :-1], whole.resid_pre[:, at], **close)
+    torch.testing.assert_close(kept.states.resid[0, -1], whole.resid_post[-1, at], **close)
+    torch.testing.assert_close(kept.states.mlp_out[0], whole.mlp_out[:, at], **close)
+    for name in ("q", "k", "v", "z"):
+        torch.testing.assert_close(getattr(kept.states, name)[0], getattr(whole, name)[:, :, at], **close)
     for layer in range(LAYERS):
         for head in range(HEADS):
             by_source = kept.delta_e_by_source(layer, head)
-            torch.testing.assert_close(by_source, whole.delta_e_by_source(layer, head, at)[: at + 1], **EXACT)
-            torch.testing.assert_close(by_source.sum(0), kept.delta_e(layer, head), **EXACT)
+            torch.testing.assert_close(by_source, whole.delta_e_by_source(layer, head, at)[:shown], **close)
+            torch.testing.assert_close(by_source.sum(0), kept.delta_e(layer, head), **close)
             assert by_source.abs().max() > 0.01
 
 
 @pytest.mark.parametrize("at", [-1, 99])
-def test_a_position_that_is_not_there_is_refused(model, whole, at):
-    n = len(whole.tokens)
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_a_position_that_is_not_there_is_refused(kind: str, at: int) -> None:
+    tokens = tokenize(family_model(kind), TEXT)
+    n = len(tokens)
     said = f"Tracing one position of a text of {n} tokens: got position {at}; choose one from 0 to {n - 1}."
     with pytest.raises(InputError) as refused:
-        trace_target(model, whole.tokens, at)
+        trace_target(family_model(kind), tokens, at)
     assert str(refused.value) == said
-
-
-def test_without_logits_the_same_hooks_see_the_same_tensors(model):
-    ids = tokenize(model, TEXT).ids
-    seen = {True: [], False: []}
-    last = {
-        wanted: run_hooked(
-            model,
-            [ids],
-            lambda name, tensor, wanted=wanted: seen[wanted].append(tensor.clone()),
-            names=tuple(HOOKS),
-            logits=wanted,
-        )
-        for wanted in seen
-    }
-    assert len(seen[True]) == LAYERS * len(HOOKS)
-    for with_logits, without in zip(*seen.values(), strict=True):
-        torch.testing.assert_close(with_logits, without, **EXACT)
-    unembedding = model.weights.get("lm_head.weight", model.weights["wte.weight"])
-    torch.testing.assert_close(last[False] @ unembedding.T, last[True], **EXACT)

@@ -190,7 +190,6 @@ def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, w
         other = probe.walk(model, TEXT, word="bank", head=(layer, head), beside="A red bank")
         c, at = at_head(walked, layer, head), walked.block["first"]["at"]
         cells, values = other.frames["attention"], other.frames["values"]
-        n = len(traced.tokens)
         for name in ("dot", "score", "pattern", "open", "steep"):
             assert unpacked(walked.block, name)[c].ravel() == pytest.approx(cells[name].to_numpy(), rel=1e-4, abs=1e-6)
         mine = unpacked(walked.block, "share")[c, at, : at + 1]

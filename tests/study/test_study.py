@@ -150,7 +150,7 @@ def test_attention_and_contribution_of_a_reading_are_those_of_the_trace(model, s
     one = study.readings.query(
         "sentence == @row.sentence and word == @row.word and layer == @row.layer and head == @row['head']"
     )
-    trace = model.trace(row["text"])
+    trace = probe.trace(model, row["text"])
     target = one.loc[one["role"] == "word", "pos"].max()
     assert np.allclose(one["attention"], trace.pattern[row["layer"], row["head"], target], atol=1e-5)
     assert one.loc[one["pos"] > target, ["attention", "contribution"]].abs().to_numpy().max(initial=0) == 0

@@ -1,0 +1,153 @@
+"""The hooked side: texts filled up to one length, hooks that leave nothing behind, and a self-check that can fail."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from families import LAYERS, MADE, PAIRED, SINGLE, family_model
+from torch import Tensor
+
+from probe.errors import ModelError
+from probe.model import forward, hooks
+from probe.model.architectures import FAMILIES
+from probe.model.model import Model
+from probe.model.tokens import tokenize
+from probe.model.trace import target_states, trace
+from probe.model.weights import read_weights
+
+TEXTS = (
+    "The mole dug under the river bank.",
+    "Make a deposit at the bank",
+    "the bank",
+    "They walked by the old grey bank of the river and back again",
+)
+STACKS = [(kind, number) for kind in MADE for number in range(len(FAMILIES[kind].attentions))]
+CAUSAL = [(kind, number) for kind, number in STACKS if FAMILIES[kind].attentions[number].causal]
+
+
+# --- texts together --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(kind: str) -> None:
+    model = family_model(kind)
+    rows = [list(tokenize(model, text).ids) for text in TEXTS]
+    targets = [[model.config.start_token, *row[:-1]] for row in rows] if kind in PAIRED else None
+    with torch.inference_mode():
+        together = hooks.run(model, rows, targets)
+        for number, row in enumerate(rows):
+            alone = hooks.run(model, [row], None if targets is None else [targets[number]])[0]
+            torch.testing.assert_close(together[number, : len(alone)], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_the_mask_of_a_batch_comes_from_lengths_and_not_from_ids() -> None:
+    """A padding token that stands inside a text is part of it."""
+    model = family_model("bert")
+    pad = model.tokenizer.pad_token_id
+    row = list(tokenize(model, TEXTS[0]).ids)
+    row[3] = pad
+    with torch.inference_mode():
+        alone = hooks.run(model, [row])
+        together = hooks.run(model, [row, [*row, *row]])[0, : len(row)]
+        without = model.bridge(torch.tensor([row]), attention_mask=(torch.tensor([row]) != pad).long())
+    torch.testing.assert_close(together, alone[0], rtol=1e-5, atol=1e-5)
+    assert (alone - without).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
+    model = family_model(kind, torch.float64)
+    ids, last, seen = tokenize(model, TEXTS[0]).ids, {}, {True: [], False: []}
+    for head, kept in seen.items():
+        with hooks._kept(model, lambda name, tensor, kept=kept: kept.append(tensor.clone())):
+            last[head] = hooks.run(model, [ids], head=head)[0]
+    assert len(seen[True]) == LAYERS * len(hooks.AT_ONE_PLACE)
+    for with_logits, without in zip(*seen.values(), strict=True):
+        torch.testing.assert_close(with_logits, without, rtol=0, atol=1e-12)
+    logits = forward.logits(read_weights(model), last[False])
+    torch.testing.assert_close(logits, last[True], rtol=0, atol=1e-6 if FAMILIES[kind].single else 1e-12)
+
+
+# --- what is left behind ---------------------------------------------------------------------------------------------
+
+
+def carried(model: Model) -> list[tuple[str, int]]:
+    return [(name, len(point.fwd_hooks)) for name, point in model.bridge.hook_dict.items()]
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = family_model(kind), tokenize(family_model(kind), TEXTS[0]).ids
+    before = carried(model)
+    if kind in PAIRED:
+        trace(model, TEXTS[0], TEXTS[2])
+    else:
+        trace(model, TEXTS[0])
+        target_states(model, [tokenize(model, TEXTS[0])], [2])
+
+        def fail_to_keep(name: str, tensor: Tensor) -> None:
+            raise RuntimeError("while reading")
+
+        with pytest.raises(RuntimeError, match="while reading"), hooks._kept(model, fail_to_keep):
+            hooks.run(model, [ids])
+    assert carried(model) == before
+
+    def fail_to_run(*_: object) -> Tensor:
+        raise RuntimeError("while running")
+
+    monkeypatch.setattr(hooks, "run", fail_to_run)
+    with pytest.raises(RuntimeError, match="while running"):
+        hooks.read(model, ids)
+    assert carried(model) == before
+
+
+# --- the self-check can fail, each part of it, in each attention ------------------------------------------------------
+
+
+def self_check(model: Model, kind: str, number: int, quantity: str, edit: Callable[[Tensor], Tensor]) -> str:
+    """What the self-check says while a hook of the last layer is edited, hooks as they were afterwards."""
+    attention, before = FAMILIES[kind].attentions[number], carried(model)
+    ids = model.tokenizer("The mole dug under the bank.", add_special_tokens=False)["input_ids"]
+    where = f"{attention.blocks}.{LAYERS - 1}.{attention.hooks[quantity]}"
+    with (
+        model.bridge.hooks(fwd_hooks=[(where, lambda tensor, hook: edit(tensor))]),
+        pytest.raises(ModelError) as caught,
+    ):
+        hooks.check_hooks(model, ids)
+    assert carried(model) == before
+    return str(caught.value)
+
+
+def look_everywhere(pattern: Tensor) -> Tensor:
+    return torch.full_like(pattern, 1 / pattern.shape[-1])
+
+
+@pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
+@pytest.mark.parametrize(("kind", "number"), STACKS)
+def test_rows_that_do_not_sum_to_one_are_seen(kind: str, number: int) -> None:
+    assert self_check(family_model(kind), kind, number, "pattern", lambda rows: rows * 0.99) == (
+        f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; "
+        f"load an unmodified {FAMILIES[kind].name}."
+    )
+
+
+@pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
+@pytest.mark.parametrize(("kind", "number"), CAUSAL)
+def test_a_look_ahead_is_seen_also_where_the_pattern_hides_it(kind: str, number: int) -> None:
+    model, said = family_model(kind), "a position looks ahead at a later token"
+    assert said in self_check(model, kind, number, "pattern", look_everywhere)
+    assert said in self_check(model, kind, number, "attn_out", lambda written: written + written[:, -1:])
+
+
+@pytest.mark.parametrize(("kind", "number"), STACKS)
+def test_an_edit_that_is_not_felt_is_seen(kind: str, number: int) -> None:
+    model = family_model(kind)
+    attention = FAMILIES[kind].attentions[number]
+    hidden = [(f"{attention.blocks}.{layer}.{attention.hooks['attn_out']}", silent) for layer in range(LAYERS - 1)]
+    with model.bridge.hooks(fwd_hooks=hidden):
+        said = self_check(model, kind, number, "attn_out", torch.zeros_like)
+    assert "an edit of a head's z does not change its logits" in said
+
+
+def silent(tensor: Tensor, hook: object) -> Tensor:
+    return torch.zeros_like(tensor)

@@ -1,0 +1,163 @@
+"""Records of what was read: shapes are checked, places that are not there refused, other libraries draw them."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from families import HEADS, LAYERS, PAIRED, family_model
+from handmade import random_model
+
+from probe.errors import InputError, UnsupportedModel
+from probe.model.architectures import FAMILIES
+from probe.model.records import CrossTrace, PairTrace, TargetStates, Trace
+from probe.model.tokens import tokenize
+from probe.model.trace import target_states, trace
+
+TEXT, TARGET = "The mole dug under the bank", "A red apple"
+
+
+@pytest.fixture(scope="module")
+def causal() -> Trace:
+    return trace(random_model(), TEXT)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Trace:
+    return trace(family_model("bert"), TEXT)
+
+
+@pytest.fixture(scope="module")
+def pair() -> PairTrace:
+    return trace(family_model("bart"), TEXT, TARGET)
+
+
+@pytest.fixture(scope="module")
+def states() -> TargetStates:
+    model = family_model("gpt2")
+    return target_states(model, [tokenize(model, text) for text in (TEXT, TARGET, "a bank")], [3, 1, 0])
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES["gpt2"].attentions[0].hooks)
+def test_a_trace_of_a_wrong_shape_cannot_be_made(causal: Trace, encoder: Trace, name: str) -> None:
+    for whole in (causal, encoder):
+        with pytest.raises(ValueError, match=f"{name} has shape"):
+            replace(whole, **{name: getattr(whole, name)[..., :-1]})
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "z", "scores", "pattern", "x", "memory", "resid_mid"])
+def test_a_cross_trace_of_a_wrong_shape_cannot_be_made(pair: PairTrace, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} has shape"):
+        replace(pair.cross, **{name: getattr(pair.cross, name)[..., :-1]})
+
+
+def test_states_with_a_row_missing_cannot_be_made(states: TargetStates) -> None:
+    for field in fields(states):
+        if field.name != "ids":
+            with pytest.raises(ValueError, match=f"{field.name} has 2 rows"):
+                replace(states, **{field.name: getattr(states, field.name)[:-1]})
+    with pytest.raises(ValueError, match="2 depths for 2 layers, expected one more"):
+        replace(states, resid=states.resid[:, :-1])
+
+
+# --- places and words ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"layer": 9}, "layer is 9, expected 0 to {layer}"),
+        ({"head": HEADS}, f"head is {HEADS}, expected 0 to {HEADS - 1}"),
+        ({"at": 99}, "at is 99, expected -{n} to {last}"),
+    ],
+)
+def test_a_place_that_is_not_there_is_refused_in_one_sentence(
+    causal: Trace, encoder: Trace, pair: PairTrace, place: dict[str, int], said: str
+) -> None:
+    for whole in (causal, encoder, pair.encoder, pair.cross):
+        n, what = len(whole.tokens), "a cross-attention trace" if isinstance(whole, CrossTrace) else "a trace"
+        expected = said.format(n=n, last=n - 1, layer=len(whole.z) - 1)
+        for take in (whole.delta_e, whole.delta_e_by_source):
+            with pytest.raises(InputError) as error:
+                take(**({"layer": 0, "head": 0, "at": -1} | place))
+            assert str(error.value) == f"Taking ΔE out of {what}: {expected}; choose one of these."
+            take(layer=len(whole.z) - 1, head=HEADS - 1, at=-n)
+
+
+@pytest.mark.parametrize("kind", PAIRED)
+def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
+    whole = trace(family_model(kind), TEXT, TARGET)
+    for side in (whole.encoder, whole.decoder):
+        with pytest.raises(UnsupportedModel) as error:
+            side.weights  # noqa: B018
+        assert str(error.value) == (
+            f"Reading all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a sum "
+            "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+        )
+    with pytest.raises(
+        UnsupportedModel, match=f"^Reading the logits of {kind}: no language-model head of these blocks"
+    ):
+        whole.encoder.logits  # noqa: B018
+
+
+def test_traces_and_states_show_themselves_in_one_line(causal: Trace, states: TargetStates) -> None:
+    assert (
+        repr(causal) == f"<Trace of {len(causal.tokens)} tokens through {causal.model_name}: 3 layers x {HEADS} heads>"
+    )
+    assert repr(states) == f"<TargetStates of {len(states)} sentences: {LAYERS} layers x {HEADS} heads>"
+
+
+def test_markup_in_a_text_is_shown_and_not_run() -> None:
+    shown = trace(family_model("gpt2"), "a </script><b onclick='x'>bank</b> & \"mole\"")._repr_html_()
+    assert "</script>" not in shown
+    assert "<b onclick" not in shown
+    assert "&lt;" in shown and "&amp;" in shown
+
+
+# --- as CircuitsVis and BertViz take it: their documented shapes, their own checks where they are installed ----------
+
+
+def test_circuitsvis_gets_one_layer_without_a_batch_axis(causal: Trace, encoder: Trace) -> None:
+    given = causal.to_circuitsvis(1)
+    n = len(causal.tokens)
+    assert given["attention"].shape == (4, n, n)
+    assert torch.equal(given["attention"], causal.pattern[1])
+    assert given["tokens"] == list(causal.tokens.pieces)
+    assert given["attention_head_names"] == ["L1H0", "L1H1", "L1H2", "L1H3"]
+    assert given["mask_upper_tri"] is True
+    assert encoder.to_circuitsvis(0)["mask_upper_tri"] is False
+    with pytest.raises(InputError) as error:
+        causal.to_circuitsvis(3)
+    assert str(error.value) == "Handing a trace to CircuitsVis: layer is 3, expected 0 to 2; choose one of these."
+
+
+def test_bertviz_gets_every_layer_with_a_batch_of_one(encoder: Trace) -> None:
+    given = encoder.to_bertviz()
+    n = len(encoder.tokens)
+    assert [layer.shape for layer in given["attention"]] == [(1, 4, n, n)] * 2
+    assert torch.equal(given["attention"][1][0], encoder.pattern[1])
+    assert given["tokens"][0] == "[CLS]" and len(given["tokens"]) == n
+
+
+def test_bertviz_gets_the_three_attentions_of_a_pair(pair: PairTrace) -> None:
+    given = pair.to_bertviz()
+    n, m = len(pair.target), len(pair.source)
+    assert given["encoder_attention"][0].shape == (1, 4, m, m)
+    assert given["decoder_attention"][0].shape == (1, 4, n, n)
+    assert given["cross_attention"][0].shape == (1, 4, n, m)
+    assert (len(given["encoder_tokens"]), len(given["decoder_tokens"])) == (m, n)
+
+
+def test_circuitsvis_itself_draws_it(causal: Trace) -> None:
+    attention = pytest.importorskip("circuitsvis.attention", reason="circuitsvis is not installed")
+    drawn = str(attention.attention_heads(**causal.to_circuitsvis(0)))
+    assert "AttentionHeads" in drawn and "L0H3" in drawn
+
+
+def test_bertviz_itself_draws_it(encoder: Trace, pair: PairTrace) -> None:
+    bertviz = pytest.importorskip("bertviz", reason="bertviz is not installed")
+    for given, piece in ((encoder.to_bertviz(), "[CLS]"), (pair.to_bertviz(), "</s>")):
+        for view in (bertviz.head_view, bertviz.model_view):
+            assert piece in view(**given, html_action="return").data

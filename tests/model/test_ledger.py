@@ -132,7 +132,7 @@ def test_a_share_is_the_difference_of_mean_writes_over_the_gap(kind):
 
 
 def jacobian_of_the_rest(model, states, row, layer, head, depth):
-    """What arrives of a head's write at the read-out of one text when every norm behind it keeps its scale, step by step."""
+    """What arrives of a head's write at the read-out of one text, every norm behind it keeping its scale."""
     weights, config = read_weights(model), model.config
     arrived = states.z[row, layer, head] @ weights.blocks[layer].w_o[head]
     for later in range(layer, depth):

@@ -93,8 +93,8 @@ def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
         with pytest.raises(UnsupportedModel) as error:
             side.weights  # noqa: B018
         assert str(error.value) == (
-            f"Reading all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a sum "
-            "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+            f"Reading all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a "
+            "sum of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
         )
     with pytest.raises(
         UnsupportedModel, match=f"^Reading the logits of {kind}: no language-model head of these blocks"

@@ -43,7 +43,7 @@ trace
 # `M` holds one row per word. Plain self-attention has no mask, so every cell is filled: later words too.
 
 # %%
-m = trace.weights.wte[list(trace.tokens.ids)][1:]  # without the first token, which starts every text
+m = trace.weights.raw["wte.weight"][list(trace.tokens.ids)][1:]  # without the first token, which starts every text
 scores = attention.scores(m, m) * math.sqrt(m.shape[-1])  # M Mᵀ, as the introductions have it, not divided
 pattern = attention.softmax(scores)
 (scores - scores.T).abs().max(), (pattern - pattern.T).abs().max(), pattern.min()

@@ -43,8 +43,8 @@ traces = {sense: probe.trace(model, text) for sense, text in TEXTS.items()}
 at = {sense: probe.positions_of_word(trace.tokens, WORD)[-1] for sense, trace in traces.items()}
 weights = traces["river"].weights
 parts = {
-    "token vector": [weights.wte[trace.tokens.ids[at[sense]]] for sense, trace in traces.items()],
-    "position vector": [weights.wpe[at[sense]] for sense in traces],
+    "token vector": [weights.raw["wte.weight"][trace.tokens.ids[at[sense]]] for sense, trace in traces.items()],
+    "position vector": [weights.raw["wpe.weight"][at[sense]] for sense in traces],
     "entering the first block": [probe.residual_stream(trace, at[sense])[0] for sense, trace in traces.items()],
 }
 {name: (here - there).norm().item() for name, (here, there) in parts.items()}

@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from probe.errors import ProbeError
-from probe.model.checkpoint import locate, read_weights
+from probe.model.checkpoint import locate, read_checkpoint
 from probe.model.config import read_config
 from probe.model.tokens import positions_of_span, tokenize
 from probe.pages import html
@@ -282,7 +282,7 @@ def read_a_config(folder: Path, changed: dict[str, Any]) -> str:
         (folder / "model.safetensors").write_bytes(tensors)
     try:
         config = read_config(folder, prepend_bos=True)
-        read_weights(folder, config)
+        read_checkpoint(folder, config)
     except ProbeError as error:
         return sentence_of(error)
     return TAKEN
@@ -331,8 +331,8 @@ def read_a_header(folder: Path, content: bytes) -> str:
     (folder / "config.json").write_text(json.dumps(raw))
     (folder / "model.safetensors").write_bytes(content)
     try:
-        locate(folder)
-        read_weights(folder, read_config(folder, prepend_bos=True))
+        locate(folder, "gpt2")
+        read_checkpoint(folder, read_config(folder, prepend_bos=True))
     except ProbeError as error:
         return sentence_of(error)
     return TAKEN

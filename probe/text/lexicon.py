@@ -4,6 +4,9 @@ A frame is a sentence with a place for a cue and one for the word, in versions t
 tokens before the word. The frame says nothing about the sense, so the sentences of two senses with the same frame,
 version and place in the list of cues differ in the cue alone: that makes them aligned pairs by construction. For models
 that read both ways there are frames with the cue behind the word as well, the same for all words (`behind.toml`).
+
+These frames serve a small vocabulary. Beside them stand natural sentences of eight words (`natural/*.toml`), for models that learned from
+ordinary English.
 """
 
 import hashlib
@@ -16,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
-from probe.text.sentences import LEXICON, Corpus, LeftOut, Sentence
+from probe.text.sentences import LEXICON, NATURAL, Corpus, LeftOut, Sentence
 
 __all__ = [
     "Entry",
@@ -26,15 +29,17 @@ __all__ = [
     "Showcase",
     "entry",
     "expand",
+    "expand_natural",
     "frames_behind",
     "keep_one_token_cues",
+    "natural_words",
     "sha256",
     "showcase",
     "words",
 ]
 
 _FOLDER = Path(__file__).with_name("lexicon")
-_SHOWCASE, _BEHIND = "showcase", "behind"
+_SHOWCASE, _BEHIND, _NATURAL = "showcase", "behind", "natural"
 
 
 @dataclass(frozen=True)
@@ -186,6 +191,59 @@ def _fill(about: Entry, sense: Sense, frame: Frame, distance: int) -> Iterator[S
             cue_end=cue_end,
             distance=distance,
         )
+
+
+@cache
+def natural_words() -> tuple[str, ...]:
+    """The words that have natural sentences, in alphabetical order."""
+    return tuple(sorted(file.stem for file in (_FOLDER / _NATURAL).glob("*.toml")))
+
+
+@cache
+def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
+    """The natural sentences of a word: ordinary English in minimal pairs, the cue one to twelve words before the word.
+
+    Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner wherever it stands. With `both_sides`
+    also those with the cue behind the word. Raises InputError for a word that has none.
+    """
+    if word not in natural_words():
+        raise InputError(
+            f"Looking up natural sentences with {word!r}: there are none, the words that have some are "
+            f"{', '.join(natural_words())}; give one of these, or a file of your own sentences."
+        )
+    content = (_FOLDER / _NATURAL / f"{word}.toml").read_bytes()
+    file = tomllib.loads(content.decode("utf-8"))
+    rows = {row[0]: row for row in file["cues"]}
+    sentences = tuple(
+        _natural(file["word"], sense, frame["text"], rows[first][place], f"{side} {number}", first)
+        for side in ("before", "behind")[: 1 + both_sides]
+        for number, frame in enumerate(file[side])
+        for first in frame["cues"]
+        for place, sense in enumerate(file["senses"])
+    )
+    return Corpus(sentences, (), NATURAL, hashlib.sha256(content).hexdigest())
+
+
+def _natural(word: str, sense: str, text: str, cue: str, frame: str, row: str) -> Sentence:
+    """One sentence of a frame with its cue and word filled in; the distance is counted in words."""
+    spans = {}
+    for slot in re.findall(r"\{(cue|word)\}", text):
+        start, filled = text.index("{" + slot + "}"), cue if slot == "cue" else word
+        text = text.replace("{" + slot + "}", filled, 1)
+        spans[slot] = (start, start + len(filled))
+    (start, end), (cue_start, cue_end) = spans["word"], spans["cue"]
+    return Sentence(
+        word=word,
+        sense=sense,
+        text=text,
+        start=start,
+        end=end,
+        frame=frame,
+        pair=f"{word}/{frame}/{row}",
+        cue_start=cue_start,
+        cue_end=cue_end,
+        distance=len(re.findall(r"[\w'’-]+", text[cue_end:start])) + 1 if cue_end <= start else None,
+    )
 
 
 def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> Corpus:

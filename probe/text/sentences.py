@@ -16,6 +16,7 @@ from probe.errors import InputError
 from probe.text.files import COLUMNS, REQUIRED, Row, Source, last_name, sha256_of_all, sources, stream
 
 LEXICON = "the lexicon of probe"
+NATURAL = "the natural sentences of probe"
 REPEATS = "repeats the sentence, span and sense of"
 # Longer than any window that is read here, and cheap to refuse before the text is cut into tokens.
 LONGEST_TEXT = 100_000

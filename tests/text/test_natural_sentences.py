@@ -13,6 +13,9 @@ from statistics import median
 import pytest
 from tokenizers import Tokenizer
 
+from probe.errors import InputError
+from probe.text.lexicon import expand_natural
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "probe" / "text" / "lexicon" / "natural").glob("*.toml"))
 DATA = ROOT / ".." / "shared" / "data"
@@ -181,3 +184,30 @@ def test_aligned_sentences_have_as_many_tokens_and_a_whole_word(path: Path, gpt2
             assert len({len(tokens) for tokens in encoded}) == 1, text
             assert len({tokens.index(f"Ġ{word}") for tokens in encoded if f"Ġ{word}" in tokens}) == 1, text
             assert all(tokens.count(f"Ġ{word}") == 1 for tokens in encoded), text
+
+
+@pytest.mark.parametrize("word", [file.stem for file in FILES])
+def test_the_sentences_are_the_files_with_cue_and_word_in_their_places(word):
+    corpus = expand_natural(word, both_sides=True)
+    file = tomllib.loads((FILES[0].parent / f"{word}.toml").read_text(encoding="utf-8"))
+    filled = sum(len(frame["cues"]) for side in ("before", "behind") for frame in file[side])
+    assert len(corpus.sentences) == filled * len(file["senses"])
+    pairs = {}
+    for sentence in corpus.sentences:
+        assert "{" not in sentence.text and sentence.text[sentence.start : sentence.end] == word
+        pairs.setdefault(sentence.pair, []).append(sentence)
+    for members in pairs.values():
+        assert [member.sense for member in members] == file["senses"]
+        assert len({member.text.replace(member.cue, "", 1) for member in members}) == 1
+    before = expand_natural(word).sentences
+    assert all(sentence.cue_end <= sentence.start and 1 <= sentence.distance <= 12 for sentence in before)
+    assert len(before) < len(corpus.sentences)
+
+
+def test_a_word_without_natural_sentences_is_refused():
+    with pytest.raises(InputError) as caught:
+        expand_natural("bark")
+    assert str(caught.value) == (
+        "Looking up natural sentences with 'bark': there are none, the words that have some are apple, bank, bat, crane, mole, "
+        "organ, plant, seal; give one of these, or a file of your own sentences."
+    )

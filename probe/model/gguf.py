@@ -4,6 +4,7 @@ Names come from the `gguf` package's own map, and blocks are dequantised by it; 
 stands in the table of architectures (`GgufKeys`). What a file must hold before any of it is believed: `gguf_header`.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -79,8 +80,8 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
 def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dict[str, Any]:
     """The size of a head where the family leaves it free, and the share of it that is turned by its position."""
     width, heads = own.get("embedding_length"), own.get("attention.head_count")
-    whole = isinstance(width, int) and isinstance(heads, int) and heads > 0
-    size = own.get("attention.key_length") or (width // heads if whole else None)
+    even = width // heads if isinstance(width, int) and isinstance(heads, int) and heads > 0 else None
+    size = own.get("attention.key_length") or even
     if own.get("attention.value_length", size) != size:
         raise refuse(opened.path, "its keys and its values differ in length", CONVERT)
     found = {"head_dim": size} if family.free_heads and size else {}
@@ -210,6 +211,18 @@ def read_gguf_tokenizer(opened: GgufFile, config: Config) -> "PreTrainedTokenize
     try:
         architecture, described, settings = get_gguf_tokenizer(str(opened.path))
         backend, _ = convert_gguf_tokenizer(architecture, described)
-        return PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+        own = _without_added(backend, len(described["tokens"]))
+        return PreTrainedTokenizerFast(tokenizer_object=own, **settings)
     except Exception as error:  # broad, because tokenizers raises Exception itself
         raise refuse(opened.path, f"its tokenizer cannot be converted ({in_short(error)})", BESIDE) from error
+
+
+def _without_added(backend: Any, known: int) -> Any:
+    """The tokenizer without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of text."""
+    if backend.get_vocab_size(with_added_tokens=True) <= known:
+        return backend
+    from tokenizers import Tokenizer
+
+    state = json.loads(backend.to_str())
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < known]
+    return Tokenizer.from_str(json.dumps(state))

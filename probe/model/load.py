@@ -231,7 +231,12 @@ def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTra
     if largest >= config.d_vocab:
         problem = f"its tokenizer has a token {largest} and the model embeds only {config.d_vocab} tokens"
         raise refuse(where, problem, "use the tokenizer that belongs to these weights")
-    if not tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]:
+    try:
+        ids = tokenizer(SHORT_TEXT, add_special_tokens=False)["input_ids"]
+    except Exception as error:  # broad, because tokenizers raises Exception itself
+        problem = f"its tokenizer cannot cut a plain sentence ({in_short(error)})"
+        raise refuse(where, problem, "save the tokenizer again") from error
+    if not ids:
         raise refuse(where, "its tokenizer turns a plain sentence into nothing", "save the tokenizer again")
     if config.prepend_bos and tokenizer.bos_token_id is None:
         raise refuse(where, "its tokenizer has no BOS token to prepend", "pass prepend_bos=False")
@@ -287,7 +292,7 @@ def available() -> tuple[Available, ...]:
 
 def _packaged(row: Packaged) -> Available:
     where = f"in the package {row.distribution}" if is_installed(row.name) else row.install
-    return Available(row.name, "package", where, f"{row.what}; {row.licence}")
+    return Available(row.name, "package", where, f"{row.what}, {row.licence}")
 
 
 def _what(folder: Path) -> str:

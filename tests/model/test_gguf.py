@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -11,12 +12,15 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import typer.main
 from families import make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import write_gguf
 from safetensors.torch import load_file, save_file
 
 import probe
+from probe import cli
+from probe.cli import app, main
 from probe.model import gguf_header
 from probe.model.architectures import FAMILIES
 from probe.model.check import certify
@@ -472,6 +476,57 @@ def test_the_certificate_falls_short_when_the_pairs_of_a_position_stay_as_the_fi
     monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, role, config: values)
     with pytest.raises(probe.ProbeError):
         certify(probe.load(llama[1]), TEXTS).require()
+
+
+# The command line
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
+
+    def run(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["probe", *map(str, args)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_check_takes_a_file_a_device_and_a_type(run, llama) -> None:
+    code, out, err = run("check", TEXTS[0], "--model", llama[1], "--device", "cpu", "--dtype", "float64", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["ok"] and found["dtype"] == "float64" and "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["report", "walk", "check", "evaluate", "sweep", "params"])
+def test_every_command_that_runs_a_model_takes_a_device_and_a_type(command) -> None:
+    asked = {option for given in typer.main.get_command(app).commands[command].params for option in given.opts}
+    assert {"--device", "--dtype"} <= asked
+
+
+def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(run, llama, tmp_path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(llama[1].read_bytes()[:200])
+    said = f"Cannot load {cut}: it is cut short (its header goes on behind its 200 bytes); {NEXT['copy']}"
+    assert run("check", "--model", cut) == (2, "", f"probe: {said}\n")
+    assert run("check", "--device", "nowhere") == (
+        2,
+        "",
+        "probe: Cannot use the device 'nowhere' here; use 'cpu', which always works.\n",
+    )
+    code, out, err = run("check", "--dtype", "float16")
+    assert (code, out, err.count("\n")) == (2, "", 1) and "'float16' is not one of 'float32', 'float64'" in err
+
+
+def test_the_page_says_how_it_is_made_again_and_nothing_that_is_usual() -> None:
+    options = {"words": ["bank"], "seed": 0, "permutations": 1000, "device": "cpu", "dtype": "float32"}
+    made = cli._command(("dir/model.gguf", None), None, options)
+    assert made == "probe report bank --model model.gguf --seed 0"
+    made = cli._command(("smollm2", None), None, options | {"dtype": "float64"})
+    assert made == "probe report bank --model smollm2 --seed 0 --dtype float64"
 
 
 # Names of packages

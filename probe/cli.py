@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -21,6 +22,7 @@ from probe.errors import ProbeError
 
 if TYPE_CHECKING:
     from probe.model.check import Certificate
+    from probe.model.model import Model
     from probe.pages.walk.walk import Walk
     from probe.study.cost import Plan
 INTERRUPTED = 130
@@ -29,7 +31,14 @@ DEFAULT_MODEL = "tiny-senses"
 # Who reads beside whom the sentences whose cue comes after the word.
 COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
 FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
-ModelOption = Annotated[str, typer.Option("--model", help="An embedded name, a hub name or a folder.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", help="A name (probe models lists them), a hub name, a folder or a GGUF file.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="Where the model runs, as cpu or cuda.")]
+DtypeOption = Annotated[
+    Literal["float32", "float64"], typer.Option("--dtype", help="What is computed in, whatever the file holds.")
+]
+CPU, SINGLE = "cpu", "float32"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 app = typer.Typer(
@@ -70,6 +79,8 @@ def report(
     max_memory: Annotated[
         str | None, typer.Option(help="Refuse before the work what would take more, as 4GB; else what is not free.")
     ] = None,
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
     from probe.pages.folder import check_folder
@@ -81,7 +92,14 @@ def report(
         typer.echo(write_page(shards, out, words=words))
     else:
         models = (model, COMPANION.get(model) if beside is None else beside or None)
-        typer.echo(_report_study(words, models, sentences, out, (seed, permutations, max_memory)))
+        chosen = {
+            "seed": seed,
+            "permutations": permutations,
+            "max_memory": max_memory,
+            "device": device,
+            "dtype": dtype,
+        }
+        typer.echo(_report_study(words, models, sentences, out, chosen))
 
 
 def _report_study(
@@ -89,12 +107,12 @@ def _report_study(
     models: tuple[str, str | None],
     sentences: Path | None,
     out: Path,
-    options: tuple[int, int, str | None],
+    options: Mapping[str, Any],
 ) -> Path:
-    """Measure and write; `models`: the one studied and its companion, `options`: seed, permutations, memory allowed."""
+    """Measure and write; `models`: the one studied and its companion."""
     from probe.study.cost import parse_memory
 
-    (model, beside), (seed, permutations, max_memory) = models, options
+    (model, beside), max_memory = models, options["max_memory"]
     limit = None if max_memory is None else parse_memory(max_memory)
     corpus = None
     if sentences is not None:
@@ -108,22 +126,22 @@ def _report_study(
 
     with _progress_bar() as progress:
         progress("loading the model", 0.0)
-        from probe.model.load import load
         from probe.pages.report import write_report
         from probe.study.study import study
 
+        load = _loading(options["device"], options["dtype"])
         result = study(
             load(model),
             words,
             corpus=corpus,
-            seed=seed,
-            permutations=permutations,
+            seed=options["seed"],
+            permutations=options["permutations"],
             beside=load(beside) if beside else None,
             progress=progress,
             planned=planned,
         )
         progress("writing", 0.98)
-        return write_report(result, out, command=_command((model, beside), sentences, result.options))
+        return write_report(result, out, command=_command((model, beside), sentences, {**options, **result.options}))
 
 
 @app.command()
@@ -142,6 +160,8 @@ def walk(
         int | None, typer.Option(help="Follow this head of --layer; the one that moves the word most by default.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
 ) -> None:
     """One sentence, every step of attention with its real numbers: a page, its tables and a manifest."""
     from probe.pages.folder import check_folder
@@ -149,15 +169,14 @@ def walk(
     check_folder(out)
     with _progress_bar() as progress:
         progress("loading the model", 0.0)
-        from probe.model.load import load
         from probe.pages.walk.page import write_walk
         from probe.pages.walk.walk import walk
 
-        loaded = load(model)
+        loaded = _loading(device, dtype)(model)
         progress("walking", 0.4)
         walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside)
         progress("writing", 0.9)
-        page = write_walk(walked, out, command=_walk_command(model, walked))
+        page = write_walk(walked, out, command=_walk_command(model, walked, (device, dtype)))
     typer.echo(page)
 
 
@@ -167,13 +186,14 @@ def check(
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to run; two short ones by default.")
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
     """The certificate: the hooked model against the numbers from the raw weights; exit 1 when a row falls short."""
     from probe.model.check import DEFAULT_TEXTS, certify
-    from probe.model.load import load
 
-    certificate = certify(load(model), texts or DEFAULT_TEXTS)
+    certificate = certify(_loading(device, dtype)(model), texts or DEFAULT_TEXTS)
     if as_json:
         rows = [asdict(row) | {"ok": row.ok} for row in certificate.rows]
         about = {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok}
@@ -192,10 +212,11 @@ def evaluate(
     model: ModelOption = DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option(help="A folder to write the tables and a manifest into.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides the folds.")] = 0,
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no model."""
-    from probe.model.load import load
     from probe.pages.folder import check_folder, write_evaluation
     from probe.study.evaluation import evaluate
     from probe.text.sentences import read_sentences
@@ -205,9 +226,11 @@ def evaluate(
     corpus = read_sentences(sentences)
     with _progress_bar() as progress:
         progress("loading the model", 0.0)
-        result = evaluate(load(model), corpus, seed=seed, progress=progress)
+        result = evaluate(_loading(device, dtype)(model), corpus, seed=seed, progress=progress)
     if out is not None:
-        command = _again("evaluate", sentences=sentences.name, model=Path(model).name, seed=seed)
+        command = _again(
+            "evaluate", sentences=sentences.name, model=Path(model).name, seed=seed, **_place(device, dtype)
+        )
         write_evaluation(result, out, command=shlex.join(command))
     if as_json:
         typer.echo(result.to_json())
@@ -244,6 +267,8 @@ def sweep(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep what is finished; this is what happens without it, too.")
     ] = True,
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
     as_json: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
 ) -> None:
     """The measurements of a study over a large corpus, as Parquet shards that survive whatever stops it."""
@@ -251,7 +276,7 @@ def sweep(
     from probe.sweep.deal import Options
     from probe.sweep.run import Workers, sweep
 
-    given, chosen = [*sentences, *(more or [])], Options(seed=seed, block=block)
+    given, chosen = [*sentences, *(more or [])], Options(seed=seed, block=block, device=device, dtype=dtype)
     with progress.shown(as_json=as_json) as step:
         result = sweep(model, given, out, options=chosen, workers=Workers(engine, scheduler, workers), step=step)
     if result.said:
@@ -272,6 +297,8 @@ def params(
     name: Annotated[
         str, typer.Argument(metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model: its tensors are counted.")
     ] = DEFAULT_MODEL,
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
 ) -> None:
     """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
@@ -280,9 +307,7 @@ def params(
     if name in PUBLISHED:
         counted = published(name)
     else:
-        from probe.model.load import load
-
-        counted = count_tensors(load(name))
+        counted = count_tensors(_loading(device, dtype)(name))
     if as_json:
         parts = [asdict(part) | {"total": part.total} for part in counted.parts]
         totals = {name: getattr(counted, name) for name in ("per_head", "per_block", "attention", "total")}
@@ -337,16 +362,28 @@ def _command(models: tuple[str, str | None], sentences: Path | None, options: Ma
     model = Path(models[0]).name
     beside = Path(models[1]).name if models[1] else "" if model in COMPANION else None
     more = {"sentences": sentences and sentences.name, "beside": beside}
-    more |= {"permutations": permutations, "seed": options["seed"]}
+    more |= {"permutations": permutations, "seed": options["seed"]} | _place(options["device"], options["dtype"])
     return shlex.join(_again("report", *options["words"], model=model, **more))
 
 
-def _walk_command(model: str, walked: "Walk") -> str:
+def _walk_command(model: str, walked: "Walk", place: tuple[str, str]) -> str:
     """The `probe walk` that makes the same page again, without this machine's folders."""
     asked = walked.options
     text = str(asked.pop("text"))
     first = {name: asked.pop(name) for name in ("target", "word", "beside") if name in asked}
-    return shlex.join(_again("walk", text, **first, model=Path(model).name, **asked))
+    return shlex.join(_again("walk", text, **first, model=Path(model).name, **asked, **_place(*place)))
+
+
+def _place(device: str, dtype: str) -> dict[str, str | None]:
+    """--device and --dtype where they are not the usual ones."""
+    return {"device": None if device == CPU else device, "dtype": None if dtype == SINGLE else dtype}
+
+
+def _loading(device: str, dtype: str) -> "Callable[[str], Model]":
+    """`load` on this device and in this type."""
+    from probe.model.load import load
+
+    return partial(load, device=device, dtype=dtype)
 
 
 def _again(*given: str, **options: object) -> list[str]:

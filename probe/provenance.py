@@ -19,18 +19,22 @@ from typing import Any, Literal
 
 from probe.errors import InputError
 
-PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "scipy", "scikit-learn", "pandas", "altair")
+PACKAGES = ("torch", "transformers", "transformer-lens", "gguf", "numpy", "scipy", "scikit-learn", "pandas", "altair")
 KEY_LENGTH = 16
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from and the sha256 of its weights; `location` is never an absolute path of this machine."""
+    """Where a model came from and the sha256 of its weights; `location` is never an absolute path of this machine.
 
-    kind: Literal["embedded", "hub", "folder", "bridge"]
+    `stored` is the type in which the file holds the weights, or its types, the most frequent first: "bfloat16", "Q4_1, float32".
+    """
+
+    kind: Literal["embedded", "hub", "folder", "file", "package", "bridge"]
     location: str
     revision: str | None
     sha256: str
+    stored: str = "float32"
 
 
 def manifest(
@@ -44,6 +48,7 @@ def manifest(
         "model": model,
         "origin": {"kind": origin.kind, "location": origin.location, "revision": origin.revision},
         "weights_sha256": origin.sha256,
+        "weights_stored_as": origin.stored,
         "seed": seed,
         "command": command if isinstance(command, str) else list(command),
         "data_sha256": data_sha256,

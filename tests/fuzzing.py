@@ -338,6 +338,129 @@ def read_a_header(folder: Path, content: bytes) -> str:
     return TAKEN
 
 
+# --- GGUF files ------------------------------------------------------------------------------------------------------
+
+GGUF_TYPES = {bool: (7, "<?"), int: (4, "<I"), float: (6, "<f")}
+GGUF_WORDS = ("<s>", "</s>", "<unk>", "T", "h", "e", "m", "o", "l", "Ġ", "Th", "The")
+GGUF_GOOD: dict[str, Any] = {
+    "general.architecture": "llama",
+    **{f"llama.{name}": 8 for name in ("embedding_length", "context_length", "feed_forward_length")},
+    **{f"llama.{name}": 2 for name in ("attention.head_count", "attention.head_count_kv")},
+    "llama.block_count": 1,
+    "llama.rope.freq_base": 10000.0,
+    "llama.rope.dimension_count": 4,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": list(GGUF_WORDS),
+    "tokenizer.ggml.token_type": [3, 3, 3, *[1] * 9],
+    "tokenizer.ggml.merges": ["T h", "Th e"],
+    "tokenizer.ggml.bos_token_id": 0,
+}
+GGUF_LAYER = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+GGUF_TENSORS: dict[str, tuple[Any, ...]] = {
+    "token_embd.weight": (8, 12),
+    **{f"blk.0.{name}.weight": (8, 8) for name in GGUF_LAYER},
+    **{name: (8,) for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight")},
+}
+GGUF_KEYS = (
+    *GGUF_GOOD,
+    *("general.alignment", "split.count", "llama.vocab_size", "llama.attention.key_length", "llama.expert_count"),
+    *(
+        "llama.rope.scaling.type",
+        "tokenizer.ggml.pre",
+        "tokenizer.ggml.scores",
+        "tokenizer.ggml.add_bos_token",
+        "gpt2.n",
+    ),
+)
+LARGE = st.one_of(st.integers(0, 70), st.sampled_from((2**16, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1)))
+
+
+def _gguf_text(text: str) -> bytes:
+    raw = text.encode("utf-8", "surrogatepass")
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _gguf_value(value: Any) -> bytes:
+    """A metadata value with its type; what has none in the format is written as text."""
+    if isinstance(value, list):
+        if all(type(item) is int and 0 <= item < 2**32 for item in value):
+            return struct.pack(f"<IIQ{len(value)}I", 9, 4, len(value), *value)
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(_gguf_text(str(item)) for item in value)
+    if type(value) is int and 2**32 <= value < 2**64:
+        return struct.pack("<IQ", 10, value)
+    kind, form = GGUF_TYPES.get(type(value), (8, ""))
+    if kind == 8 or (type(value) is int and not 0 <= value < 2**32):
+        return struct.pack("<I", 8) + _gguf_text(str(value))
+    return struct.pack("<I", kind) + struct.pack(form, value if abs(value) < 1e38 else float("inf"))
+
+
+def gguf_bytes(metadata: dict[str, Any], tensors: dict[str, tuple[Any, ...]], stated: dict[str, int]) -> bytes:
+    """A GGUF file of ones; `stated` replaces counts, types and places of the header."""
+    entries = b"".join(_gguf_text(name) + _gguf_value(value) for name, value in metadata.items())
+    table, data = b"", b""
+    for number, (name, shape) in enumerate(tensors.items()):
+        size = 1
+        for axis in shape:
+            size *= axis
+        kind, place = stated.get(f"kind {number}", 0), stated.get(f"place {number}", len(data))
+        table += _gguf_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, place)
+        data += struct.pack("<f", 1.0) * min(size, 200)
+        data += bytes(-len(data) % 32)
+    counts = (stated.get("version", 3), stated.get("tensors", len(tensors)), stated.get("entries", len(metadata)))
+    header = b"GGUF" + struct.pack("<IQQ", *counts) + entries + table
+    return header + bytes(-len(header) % 32) + data
+
+
+@st.composite
+def gguf_files(draw: st.DrawFn) -> bytes:
+    """A small file, whole or with metadata, tensors, counts, types, places or bytes changed."""
+    metadata, tensors, stated = dict(GGUF_GOOD), dict(GGUF_TENSORS), {}
+    how = draw(st.sampled_from(("metadata", "metadata", "tensors", "stated", "bytes", "damaged")))
+    if how == "metadata":
+        sensible = st.one_of(values, LARGE, st.floats(width=32), st.lists(texts, max_size=3))
+        for key in draw(st.lists(st.sampled_from(GGUF_KEYS), min_size=1, max_size=3)):
+            metadata[key] = draw(sensible)
+            if draw(st.integers(0, 3)) == 0:
+                del metadata[key]
+    elif how == "tensors":
+        name = draw(st.sampled_from((*GGUF_TENSORS, "output.weight", "rope_freqs.weight", "blk.9.x")))
+        tensors[name] = tuple(draw(st.lists(LARGE, max_size=5)))
+        if draw(st.booleans()):
+            del tensors[name]
+    elif how == "stated":
+        places = [f"{what} {number}" for what in ("kind", "place") for number in range(len(tensors))]
+        name = draw(st.sampled_from(("version", "tensors", "entries", *places)))
+        most = 2**32 - 1 if name.startswith(("kind", "version")) else 2**64 - 1
+        stated[name] = min(draw(LARGE), most)
+    whole = gguf_bytes(metadata, tensors, stated)
+    if how == "bytes":
+        changed = bytearray(whole)
+        for _ in range(draw(st.integers(1, 4))):
+            changed[draw(st.integers(0, len(whole) - 1))] = draw(st.integers(0, 255))
+        return bytes(changed)
+    return draw(damaged(st.just(whole))) if how == "damaged" else whole
+
+
+def read_a_gguf_file(folder: Path, content: bytes) -> str:
+    """Header, config, tensors and tokenizer, as far as each is believed; all numbers finite, no memory beyond the file's."""
+    from probe.model.gguf import read_gguf_config, read_gguf_tokenizer, read_tensors
+    from probe.model.gguf_header import open_gguf
+    from probe.model.load import check_tokenizer
+
+    file = _written(folder / "model.gguf", content)
+    try:
+        opened = open_gguf(file)
+        config = read_gguf_config(opened, prepend_bos=True)
+        weights = read_tensors(opened, config)
+        check_tokenizer(read_gguf_tokenizer(opened, config), config, where=file)
+    except ProbeError as error:
+        return sentence_of(error)
+    assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
+    assert sum(tensor.numel() for tensor in weights.values()) < 40 * len(content)
+    return TAKEN
+
+
 # --- pages and shards ------------------------------------------------------------------------------------------------
 
 
@@ -417,6 +540,7 @@ TARGETS = {
     "config.json": Target(configs, read_a_config, cost=4),
     "config.json, damaged": Target(damaged(st.just(b'{"model_type": "gpt2"}')), read_any_config),
     "safetensors header": Target(headers(), read_a_header, cost=4),
+    "GGUF file": Target(gguf_files(), read_a_gguf_file, cost=4),
     "page": Target(texts.filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text)), show),
     "manifest and receipt": Target(notes(), read_notes),
 }

@@ -19,6 +19,7 @@ from probe.model.family import (
     RECOMPUTED,
     Attention,
     Family,
+    GgufKeys,
     Keys,
     Repair,
     norm_first_hooks,
@@ -263,6 +264,68 @@ LLAMA_KEYS = Keys(
 QWEN2_KEYS = Keys(
     HIDDEN, ("rms_norm_eps", 1e-6), ("hidden_act", "silu"), tied=False, must={"use_sliding_window": (False,)}
 )
+GGUF_SIZES = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "context_length": "max_position_embeddings",
+    "attention.head_count": "num_attention_heads",
+    "vocab_size": "vocab_size",
+}
+GGUF_HEAD_SIZES = ("attention.key_length", "attention.value_length", "rope.dimension_count")  # read beside the others
+GGUF_ROTARY = GGUF_SIZES | {
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+GGUF_PLAIN = {
+    "rope.scaling.type": ("none",),
+    "rope.scaling.factor": (0.0, 1.0),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "attention.causal": (True,),
+    "attention.sliding_window": (0,),
+}
+GPT2_GGUF = GgufKeys(
+    "gpt2",
+    {
+        "block_count": "n_layer",
+        "embedding_length": "n_embd",
+        "feed_forward_length": "n_inner",
+        "context_length": "n_positions",
+        "attention.head_count": "n_head",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        "vocab_size": "vocab_size",
+    },
+    must={"attention.causal": (True,)},
+    transformers=True,
+)
+BERT_GGUF = GgufKeys(
+    "bert",
+    GGUF_SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+    must={"attention.causal": (False,)},
+    unread=("pooling_type",),
+)
+NEOX_GGUF = GgufKeys(
+    "gptneox",
+    GGUF_SIZES
+    | {
+        "attention.layer_norm_epsilon": "layer_norm_eps",
+        "rope.freq_base": "rope_theta",
+        "use_parallel_residual": "use_parallel_residual",
+    },
+    must=GGUF_PLAIN,
+    unread=("rope.dimension_count", "tensor_data_layout"),
+)
+LLAMA_GGUF = GgufKeys(
+    "llama",
+    GGUF_ROTARY,
+    must=GGUF_PLAIN,
+    unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
+    paired=("q", "k"),
+    transformers=True,
+)
+QWEN2_GGUF = GgufKeys("qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES, transformers=True)
 
 FAMILIES: Mapping[str, Family] = {
     "gpt2": Family(
@@ -279,6 +342,7 @@ FAMILIES: Mapping[str, Family] = {
         position_table="wpe",
         final_norm="ln_f",
         ignored=(".attn.bias", ".attn.masked_bias"),
+        gguf=GPT2_GGUF,
     ),
     "bert": Family(
         "BERT",
@@ -303,6 +367,7 @@ FAMILIES: Mapping[str, Family] = {
         transform=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", ""),
         head_bias="cls.predictions.bias",
         ignored=("pooler.", "cls.seq_relationship.", "cls.predictions.decoder.bias", "embeddings.position_ids"),
+        gguf=BERT_GGUF,
     ),
     "roberta": Family(
         "RoBERTa",
@@ -402,6 +467,7 @@ FAMILIES: Mapping[str, Family] = {
         final_norm="final_layer_norm",
         unembed="embed_out",
         ignored=(".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"),
+        gguf=NEOX_GGUF,
     ),
     "llama": Family(
         "Llama",
@@ -419,6 +485,7 @@ FAMILIES: Mapping[str, Family] = {
         final_norm="norm",
         free_heads=True,
         ignored=(".rotary_emb.inv_freq",),
+        gguf=LLAMA_GGUF,
     ),
     "qwen2": Family(
         "Qwen2",
@@ -436,9 +503,11 @@ FAMILIES: Mapping[str, Family] = {
         final_norm="norm",
         free_heads=True,
         ignored=(".rotary_emb.inv_freq",),
+        gguf=QWEN2_GGUF,
     ),
 }
 SUPPORTED = ", ".join(family.name for family in FAMILIES.values())
+GGUF_KNOWN = ", ".join(family.name for family in FAMILIES.values() if family.gguf)
 
 
 def require_single(architecture: str, doing: str) -> None:

@@ -8,12 +8,14 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from probe.errors import ModelError
 from probe.model.architectures import FAMILIES
 from probe.model.checkpoint import check_finite
 from probe.model.config import Config, config_from, refuse
@@ -63,16 +65,103 @@ def boot(
             )
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise refuse(folder, f"transformers refuses it ({in_short(error)})", "save it again") from error
-    if not config.has_head:
-        heads = (*family.head, family.unembed)
-        info["missing_keys"] = [name for name in info["missing_keys"] if not name.startswith(heads)]
+    _require_whole(info, config, where=folder)
+    return _booted(model.to(device), str(folder), tokenizer)
+
+
+def boot_gguf(
+    file: Path, raw: Mapping[str, Any], tokenizer: Any, config: Config, weights: Mapping[str, torch.Tensor]
+) -> "TransformerBridge":
+    """The same from a GGUF file, read a second time, by transformers' own reader, where that knows the architecture.
+
+    `raw` is the config in Hugging Face's keys. Other architectures are filled with `weights`, so that only the formulas are checked by
+    two sides. The model is a fresh one: what the reader returns calls itself quantised.
+    """
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    family, like = config.family, weights[f"{config.family.embed}.weight"]
+    model_class: Any = getattr(transformers, family.architectures[0])
+    try:
+        settings = model_class.config_class(**{key: value for key, value in raw.items() if key != "model_type"})
+        if family.gguf and family.gguf.transformers:
+            state = _read_by_transformers(file, model_class, settings, config, like.dtype)
+            with no_init_weights():  # every weight is replaced; drawing them takes seconds
+                model = model_class._from_config(settings, attn_implementation="eager")
+        else:
+            state = {name: tensor.clone() for name, tensor in _full_names(weights, config).items()}
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = model_class._from_config(settings, attn_implementation="eager")
+        info = model.load_state_dict(state, strict=False, assign=True)
+    except ModelError:
+        raise
+    except Exception as error:  # broad, because its readers and validators raise direct children of Exception
+        raise refuse(file, f"transformers refuses it ({in_short(error)})", "convert the model to GGUF again") from error
+    model.tie_weights()
+    tied = {f"{family.unembed}.weight", "lm_head.weight"} if config.tied else set()
+    missing = [name for name in info.missing_keys if name not in tied]
+    _require_whole({"missing_keys": missing, "mismatched_keys": info.unexpected_keys}, config, where=file)
+    return _booted(model.to(like.device, like.dtype).eval(), str(file), tokenizer)
+
+
+def _read_by_transformers(
+    file: Path, model_class: Any, settings: Any, config: Config, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """All weights as transformers reads them from the file, without its bar and with its map of names made once, not once a module."""
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    once = cache(gguf.get_tensor_name_map)
+    with _replaced(gguf, "get_tensor_name_map", once), _replaced(reader, "tqdm", lambda items, **_: items):
+        model, info = model_class.from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            config=settings,
+            attn_implementation="eager",
+            dtype=dtype,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    _require_whole(info, config, where=file)
+    return dict(model.state_dict())
+
+
+@contextmanager
+def _replaced(place: Any, name: str, value: object) -> Iterator[None]:
+    """Another value for a name of a library, for a while."""
+    original = getattr(place, name)
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, original)
+
+
+def _require_whole(info: Mapping[str, Any], config: Config, *, where: Path) -> None:
+    """Raises ModelError when transformers left a weight out; a head that the checkpoint never had is not one."""
+    heads = () if config.has_head else (*config.family.head, config.family.unembed)
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
-        if info[kind]:
-            raise refuse(folder, f"transformers reports {kind.replace('_', ' ')} {min(info[kind])}", "save it again")
+        found = [name for name in info.get(kind, ()) if not (heads and str(name).startswith(heads))]
+        if found:
+            raise refuse(where, f"transformers reports {kind.replace('_', ' ')} {min(found)}", "save it again")
+
+
+def _booted(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     named, model.config.architectures = model.config.architectures, [type(model).__name__]
-    bridge = _wrap(model.to(device), str(folder), tokenizer)
+    bridge = _wrap(model, name, tokenizer)
     model.config.architectures = named  # it says whether there was a head, also to who loads this bridge again
     return bridge
+
+
+def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
+    """Our weights by the names that Hugging Face's class gives them."""
+    family = config.family
+    beyond = (*family.head, *family.optional, family.unembed)  # stand beside what has the family's prefix
+    return {
+        RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name: tensor
+        for name, tensor in weights.items()
+    }
 
 
 def boot_untrained(
@@ -92,15 +181,10 @@ def boot_untrained(
 
 def plain_model(model: Model) -> torch.nn.Module:
     """A fresh Hugging Face model with no hooks, filled from the same raw weights."""
-    original, family = model.bridge.original_model, model.config.family
+    original = model.bridge.original_model
     with quiet(), torch.random.fork_rng(devices=[]):
         plain = type(original)._from_config(original.config, attn_implementation="eager")
-    beyond = (*family.head, *family.optional, family.unembed)  # stand beside what has the family's prefix
-    state = {
-        RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name: tensor
-        for name, tensor in model.weights.items()
-    }
-    plain.load_state_dict(state, strict=False, assign=True)
+    plain.load_state_dict(_full_names(model.weights, model.config), strict=False, assign=True)
     plain.tie_weights()
     if not model.config.tied:  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
         plain.get_output_embeddings().weight = torch.nn.Parameter(model.weights[family.unembed + ".weight"])

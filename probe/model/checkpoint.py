@@ -21,7 +21,8 @@ from probe.model.weights import expected_shapes, optional_shapes
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-FLOATS = ("F16", "BF16", "F32", "F64")
+TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+FLOATS = tuple(TYPES)
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
 
 
@@ -50,6 +51,12 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         problem = f"its weights are only a pickle ({pickled[0]}), which can run code when opened"
         raise refuse(folder, problem, f"{RESAVE}(safe_serialization=True) to get {SINGLE}")
     raise refuse(folder, f"there is no {SINGLE} and no {INDEX}", RESAVE)
+
+
+def stored_types(folder: Path, architecture: str) -> str:
+    """The element types of the weights of `folder`, the one of most tensors first, as "bfloat16, float32"."""
+    kinds = [TYPES.get(tensor.dtype, tensor.dtype) for tensor in locate(folder, architecture).values()]
+    return ", ".join(sorted(set(kinds), key=lambda kind: (-kinds.count(kind), kind)))
 
 
 def has_weights(folder: Path) -> bool:

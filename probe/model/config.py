@@ -5,6 +5,7 @@ leaves one out is refused. A key that would make the formulas another model's mu
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,6 +267,8 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
             "load a model with plain rotary positions."
         )
     base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or 10000.0
+    if isinstance(base, bool) or not isinstance(base, int | float) or not 0 < base < math.inf:
+        raise refuse(where, f"rope_theta is {base!r} in its config", "give a number above 0")
     usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", family.keys.rotary_share))
     share = given.get("partial_rotary_factor", usual)
     stretch = _stretch(given, where) if kind == "llama3" else None

@@ -62,6 +62,24 @@ class Keys:
 
 
 @dataclass(frozen=True)
+class GgufKeys:
+    """A family in a GGUF file: its `architecture` there, and what its metadata and tensors hold otherwise than a checkpoint.
+
+    `sizes` maps metadata keys, without the architecture in front, to the config's; a key of `must` may be absent, and one that is there
+    must be one of its values; those of `unread` change no formula; any other is refused. The rows of a `paired` role, which positions
+    turn two by two, stand pair beside pair instead of half behind half. Always, queries, keys and values of a single tensor are held
+    by role, and matrices output x input. `transformers` says that this library has a reader of its own for the architecture.
+    """
+
+    architecture: str
+    sizes: Mapping[str, str]
+    must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    paired: tuple[str, ...] = ()
+    transformers: bool = False
+
+
+@dataclass(frozen=True)
 class Family:
     """What is common to every model of one architecture; `headless` names the classes that have no language-model head.
 
@@ -70,6 +88,7 @@ class Family:
     is not. `outside` and `head` are the weights of no layer, by raw name and shape;
     `unembed` is among them only when it is not the transposed `embed`. `ignored` may be there: no formula reads it.
     `turned` families hold their matrices input x output, the others output x input. Raw names with "{}" have one tensor per stack.
+    `gguf` says how a GGUF file holds the family, None where it does not.
     """
 
     name: str
@@ -103,6 +122,7 @@ class Family:
     transform: tuple[str, str, str] = ("", "", "")
     head_bias: str = ""
     ignored: tuple[str, ...] = ()
+    gguf: GgufKeys | None = None
 
 
 RECOMPUTED = "scores recomputed from q.k"

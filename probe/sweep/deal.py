@@ -93,12 +93,14 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What else decides the numbers: the seed of splits and donors, and the sizes of samples and blocks."""
+    """What else decides the numbers: the seed of splits and donors, the sizes of samples and blocks, where and in which type is computed."""
 
     seed: int = 0
     fit_most: int = 512
     donors: int = 64
     block: int = 1024
+    device: str = "cpu"
+    dtype: str = "float32"
 
 
 Samples = dict[tuple[str, str], Smallest]

@@ -73,7 +73,7 @@ def sweep(
     options, step = options or Options(), step or (lambda stage, done, of: None)
     files = sources([Path(path) for path in paths])
     about = [(source.name, sha256_of(source)) for source in files]
-    loaded = load(model)
+    loaded = load(model, device=options.device, dtype=options.dtype)
     require_single(loaded.config.architecture, "a sweep")
     made = _made(loaded, options, about, _command(model, paths, options))
     folder = Path(out) / f"{SET}{made['set']}"
@@ -113,6 +113,9 @@ def _in_sentences(folder: Path) -> Iterator[None]:
 def _command(model: str, paths: Sequence[Path], options: Options) -> str:
     """The `probe sweep` that makes the same shards again, without this machine's folders."""
     given = ["--sentences", *(Path(path).name for path in paths), "--model", Path(model).name]
+    usual = Options()
+    place = [(name, getattr(options, name)) for name in ("device", "dtype")]
+    given += [part for name, value in place if value != getattr(usual, name) for part in (f"--{name}", value)]
     return shlex.join(
         ["probe", "sweep", *given, "--seed", str(options.seed), "--block", str(options.block), "--out", "shards"]
     )

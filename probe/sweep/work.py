@@ -149,7 +149,7 @@ def the_model(job: Job) -> Model:
 
     Raises ModelError where its weights are not those of the sweep.
     """
-    model = _loaded(job.model)
+    model = _loaded(job.model, job.options.device, job.options.dtype)
     if model.origin.sha256 != job.weights_sha256:
         raise ModelError(
             f"Loading {job.model} for the sweep: its weights are not those that the sweep was started with; "
@@ -160,8 +160,8 @@ def the_model(job: Job) -> Model:
 
 
 @lru_cache(maxsize=1)
-def _loaded(name: str) -> Model:
-    return load(name)
+def _loaded(name: str, device: str, dtype: str) -> Model:
+    return load(name, device=device, dtype=dtype)
 
 
 @contextmanager

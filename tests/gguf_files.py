@@ -1,0 +1,134 @@
+"""Makers of small GGUF files from the random checkpoints of `families`: what llama.cpp's converter does, done with the `gguf` package's writer.
+
+Written from the converter's description, not from the loader: rotary rows are put pair beside pair, GPT-NeoX's queries, keys and values
+by role, GPT-2's matrices output x input.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+from safetensors.numpy import load_file
+
+ARCHITECTURES = {"gpt2": "gpt2", "bert": "bert", "gpt_neox": "gptneox", "llama": "llama", "qwen2": "qwen2"}
+PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox.", "llama": "model.", "qwen2": "model."}
+Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
+
+
+def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = None) -> Path:
+    """The checkpoint of `folder` as a GGUF file, matrices in `kind` and the rest in float32; `change` has metadata and tensors first."""
+    config = json.loads((folder / "config.json").read_text())
+    metadata, tensors = _metadata(config, folder), _tensors(config, folder)
+    if change:
+        change(metadata, tensors)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(file, metadata.pop("general.architecture"))
+    for name, value in metadata.items():
+        _add(writer, name, value)
+    for name, values in tensors.items():
+        values = np.ascontiguousarray(values)
+        if values.ndim == 2 and kind != Kind.F32:
+            writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    if config["model_type"] == "bert":  # its tokenizer is of a kind that nobody converts
+        (file.parent / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+        (file.parent / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
+    return file
+
+
+def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(name, value)
+    elif isinstance(value, int):
+        (writer.add_uint32 if value < 2**32 else writer.add_uint64)(name, value)
+    elif isinstance(value, float):
+        writer.add_float32(name, value)
+    elif isinstance(value, str):
+        writer.add_string(name, value)
+    else:
+        writer.add_array(name, value)
+
+
+def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    arch, turned = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
+    heads = config["n_head"] if turned else config["num_attention_heads"]
+    width = config["n_embd"] if turned else config["hidden_size"]
+    epsilon = next(config[k] for k in ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps") if k in config)
+    rms = "rms_" if "rms_norm_eps" in config else ""
+    own: dict[str, Any] = {
+        "block_count": config["n_layer"] if turned else config["num_hidden_layers"],
+        "context_length": config["n_positions"] if turned else config["max_position_embeddings"],
+        "embedding_length": width,
+        "feed_forward_length": config["n_inner"] if turned else config["intermediate_size"],
+        "attention.head_count": heads,
+        f"attention.layer_norm_{rms}epsilon": epsilon,
+    }
+    rope = config.get("rope_parameters") or {}
+    if arch in ("llama", "qwen2"):
+        size = config.get("head_dim") or width // heads
+        own |= {"attention.head_count_kv": config["num_key_value_heads"], "rope.freq_base": rope["rope_theta"]}
+        own |= {"rope.dimension_count": size, "attention.key_length": size, "attention.value_length": size}
+        own["vocab_size"] = config["vocab_size"]
+    if arch == "gptneox":
+        share = rope.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
+        own |= {"rope.dimension_count": int(width // heads * share), "use_parallel_residual": True}
+    if arch == "bert":
+        own |= {"attention.causal": False, "pooling_type": 1, "vocab_size": config["vocab_size"]}
+    metadata = {"general.architecture": arch, "general.name": "small"} | {f"{arch}.{k}": v for k, v in own.items()}
+    return metadata | _tokenizer(config, folder)
+
+
+def _tokenizer(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Byte-level BPE as GGUF holds it: tokens in order, their kinds, merges, and the numbers of the special ones."""
+    held = json.loads((folder / "tokenizer.json").read_text())
+    given = json.loads((folder / "tokenizer_config.json").read_text())
+    known = held["model"]["vocab"] | {token["content"]: token["id"] for token in held["added_tokens"]}
+    special = {token["id"] for token in held["added_tokens"]}
+    names = {number: token for token, number in known.items()}
+    tokens = [names.get(number, f"[PAD{number}]") for number in range(config["vocab_size"])]
+    kinds = [3 if n in special else 1 if n in names else 5 for n in range(len(tokens))]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in held["model"]["merges"]]
+    made = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": kinds, "merges": merges}
+    named = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+    made |= {f"{short}_token_id": known[given[name]] for short, name in named.items() if given.get(name)}
+    made["add_bos_token"] = config["model_type"] == "llama"
+    return {f"tokenizer.ggml.{name}": value for name, value in made.items()}
+
+
+def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
+    kind = config["model_type"]
+    arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
+    names = gguf.get_tensor_name_map(arch, 8)
+    made = {}
+    for name, values in load_file(folder / "model.safetensors").items():
+        plain = name.removeprefix(PREFIX[kind])
+        base, ending = plain.rsplit(".", 1)
+        if base.startswith("cls.") or (plain.startswith("lm_head") and config.get("tie_word_embeddings")):
+            continue
+        theirs = names.get_name(PREFIX[kind] + base) or names.get_name(base)
+        assert theirs is not None, name
+        made[f"{theirs}.{ending}"] = _converted(values, plain, config)
+    return made
+
+
+def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndarray:
+    kind = config["model_type"]
+    if kind == "gpt2" and ".c_" in name and values.ndim == 2:
+        return values.T
+    if kind == "llama" and (".q_proj" in name or ".k_proj" in name):
+        heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
+        return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+    if kind == "gpt_neox" and "query_key_value" in name:
+        heads = config["num_attention_heads"]
+        parts = values.reshape(heads, 3, -1, *values.shape[1:])
+        return np.concatenate([parts[:, role].reshape(-1, *values.shape[1:]) for role in range(3)])
+    return values

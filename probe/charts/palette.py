@@ -1,14 +1,11 @@
-"""Colours and type of every chart and page, and what turns an altair chart into a picture.
+"""Colours and type of every chart and page; a chart as a file, as a notebook's picture, with data that a page replaces.
 
-Decisions that bind every picture: effects are drawn on one diverging scale (violet with, ochre against), symmetric around zero,
-and zero is blank; a sense keeps its hue, in order of first appearance, everywhere. Both hold on white and on near-black. Text
-and lines use INK, MUTED and LINE only, which a page may replace by its theme's (`themed`).
+Decisions that bind every picture: effects are drawn on one diverging scale (violet with, ochre against), symmetric
+around zero, and zero is blank; a sense keeps its hue, in order of first appearance, everywhere. Both hold on white and
+on near-black. Text and lines use INK, MUTED and LINE only, which a page may replace by its theme's (`themed`).
 
-Smaller PNG files of the same pixels: the renderer packs its pictures quickly and loosely, with a transparency that they do not use.
-
-Format: the PNG specification (W3C), sections 9 (filters) and 11 (chunks).
-
-Data with a name, which the script of a page may replace by others of the same shape: the chart then follows.
+PNG files are packed again: the renderer packs its pictures quickly and loosely, with a transparency that they do not
+use. Format: the PNG specification (W3C), sections 9 (filters) and 11 (chunks).
 """
 
 import re
@@ -58,35 +55,16 @@ def effect_scale(limit: float) -> alt.Scale:
 
 def finish(chart: Any, description: str) -> Any:
     """The chart with its description (read aloud in place of the picture) and the look that all charts share."""
-    axis = {
-        "labelColor": MUTED,
-        "titleColor": MUTED,
-        "titleFontWeight": "normal",
-        "titleFontSize": 11,
-        "labelFontSize": 11,
-    }
+    titles = {"titleColor": MUTED, "titleFontWeight": "normal", "titleFontSize": 11}
     lines = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.6}
-    legend = {
-        "titleColor": MUTED,
-        "titleFontWeight": "normal",
-        "titleFontSize": 11,
-        "labelFontSize": 12,
-        "titleLimit": 400,
-    }
     return chart.properties(description=description, background="transparent").configure(
         font=FONT,
         view=alt.ViewConfig(stroke=None),
-        axis=alt.AxisConfig(**axis, **lines),
-        legend=alt.LegendConfig(labelColor=INK, **legend),
+        axis=alt.AxisConfig(labelColor=MUTED, labelFontSize=11, **titles, **lines),
+        legend=alt.LegendConfig(labelColor=INK, labelFontSize=12, titleLimit=400, **titles),
         locale=alt.Locale(number=NUMBERS),
         title=alt.TitleConfig(color=INK, fontSize=13, anchor="start"),
     )
-
-
-def reference_line(channel: str, at: float, *, dash: bool = True) -> alt.Chart:
-    """A line across the picture at a value of `channel` (x or y)."""
-    mark = alt.Chart(pd.DataFrame({"at": [at]})).mark_rule(color=MUTED, strokeDash=[2, 3] if dash else [1, 0])
-    return mark.encode(**{channel: alt.X("at:Q") if channel == "x" else alt.Y("at:Q")})
 
 
 def themed(spec: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +119,7 @@ def _svg(spec: dict[str, Any]) -> str:
 def _renumbered(svg: str) -> str:
     """Vega numbers gradients through the life of a process; here they count from 0 in every picture."""
     names = {name: f"gradient_{place}" for place, name in enumerate(dict.fromkeys(re.findall(r"gradient_\d+", svg)))}
-    return re.sub(r"gradient_\d+", lambda found: names[found[0]], svg)
+    return re.sub(r"gradient_\d+", lambda match: names[match[0]], svg)
 
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -186,12 +164,12 @@ def _packed(pixels: Pixels, more: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:
-    found, place = [], len(SIGNATURE)
+    chunks, place = [], len(SIGNATURE)
     while place < len(png):
         (size,) = struct.unpack(">I", png[place : place + 4])
-        found.append((png[place + 4 : place + 8], png[place + 8 : place + 8 + size]))
+        chunks.append((png[place + 4 : place + 8], png[place + 8 : place + 8 + size]))
         place += size + 12  # length, kind and checksum are four bytes each
-    return found
+    return chunks
 
 
 def _written(kind: bytes, data: bytes) -> bytes:

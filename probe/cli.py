@@ -22,7 +22,7 @@ from probe.errors import ProbeError
 if TYPE_CHECKING:
     from probe.model.check import Certificate
     from probe.pages.walk import AttentionWalk, Walk
-    from probe.study.cost import Plan
+    from probe.study.cost import StudyCost
 INTERRUPTED = 130
 PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
@@ -102,7 +102,7 @@ def _report_study(
 
         corpus = read_sentences(sentences)
 
-    def planned(plan: "Plan") -> None:
+    def planned(plan: "StudyCost") -> None:
         typer.echo(plan, err=True)
         plan.require(limit)
 

@@ -130,7 +130,7 @@ def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class SenseAtDepth:
     """Where the sentences of one sense stand at one depth: mean coordinate, 10 % and 90 % quantiles, and the depth's
     AUROC.
     """
@@ -145,7 +145,7 @@ class Place:
 
 def profile(
     stages: Sequence[Tensor], axis: Axis, fit: Sequence[Sequence[int]], report: Sequence[Sequence[int]]
-) -> list[Place]:
+) -> list[SenseAtDepth]:
     """How the senses part with depth: <resid - midpoint, u> / gap along the frozen axis, around each depth's own fit
     midpoint.
 
@@ -163,5 +163,5 @@ def profile(
         for sense, part in zip(names, new, strict=True):
             values = axis.effect(part - here.midpoint).numpy()
             low, high = np.quantile(values, [0.1, 0.9])
-            places.append(Place(depth, sense, float(values.mean()), float(low), float(high), auroc))
+            places.append(SenseAtDepth(depth, sense, float(values.mean()), float(low), float(high), auroc))
     return places

@@ -30,7 +30,7 @@ from probe.patching import effects, swaps
 from probe.stats import resampling
 from probe.study.material import prepare
 from probe.study.showcase import later_words_matter
-from probe.study.word import Options, study_word
+from probe.study.word import StudyOptions, study_word
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 1000
@@ -62,7 +62,7 @@ def studied(model, seed):
 
 @pytest.fixture(scope="module")
 def measured(model, seed):
-    return study_word(model, prepare(model, corpus_of(SENTENCES), WORD), Options(seed, MAX_PAIRS, PERMUTATIONS))
+    return study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(seed, MAX_PAIRS, PERMUTATIONS))
 
 
 def test_the_places_are_spread():
@@ -151,7 +151,7 @@ def by_part(measured):
 
 
 def study_of(model, sentences):
-    result = study_word(model, prepare(model, corpus_of(sentences), WORD), Options(0, MAX_PAIRS, PERMUTATIONS))
+    result = study_word(model, prepare(model, corpus_of(sentences), WORD), StudyOptions(0, MAX_PAIRS, PERMUTATIONS))
     [pair] = result.pairs
     return result, pair
 

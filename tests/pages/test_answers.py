@@ -7,7 +7,7 @@ import pytest
 from example_study import make_study
 
 from probe.pages import answers, remarks
-from probe.pages.remarks import grounds
+from probe.pages.remarks import evidence
 from probe.stats import numbers
 
 STUDY = make_study()
@@ -41,8 +41,8 @@ def answer_of(*heads: dict[str, object], **given: object) -> str:
     return answers.answer(frames_of(*heads, **given), "bank")
 
 
-def grounds_of(*heads: dict[str, object], **given: object) -> str:
-    return " ".join(grounds(frames_of(*heads, **given), "bank"))
+def evidence_of(*heads: dict[str, object], **given: object) -> str:
+    return " ".join(evidence(frames_of(*heads, **given), "bank"))
 
 
 def test_one_resolver_is_named_with_its_interval_and_what_it_keeps_alone():
@@ -141,10 +141,10 @@ def test_when_only_all_heads_are_enough_no_set_is_praised():
     assert "gap" not in answer_of(head("L0H2", (1, 1, 1)), kept=(0.0, 0.2)).replace("of the way", "")
 
 
-def test_the_grounds_give_the_largest_p_the_attention_and_what_the_others_are():
+def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are():
     others = [head("L1H0", (2, 2, 3), 0.01, "carrier"), head("L1H1", (3, 2, 3), 0.0, "none")]
     others += [head("L2H1", (4, 4, 4), -0.07, "opposes")]
-    said = grounds_of(head("L0H2", (1, 1, 1), 0.41), *others)
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.41), *others)
     assert said == (
         "It separates the senses held out (AUROC 0.93) and moves the word beyond a same-sense swap, both corrected for every head and "
         f"pair of senses (max-T p ≤ .013). From the word, L0H2 gives 60{N}% of its attention to the cue. The 3 other heads: L2H1 moves "
@@ -157,9 +157,9 @@ def test_heads_that_look_at_the_word_itself_are_named():
     looks = {"attention_cue": 0.02, "attention_itself": 0.83}
     told = f"L3H2 looks at the word itself (83{N}%), at what layers below have brought there."
     reader = head("L0H2", (1, 1, 1))
-    assert told in grounds_of(reader, head("L3H2", (2, 2, 2)) | looks)
-    assert "at the word itself" not in grounds_of(reader, head("L3H2", (2, 2, 2)) | {"attention_itself": 0.5})
-    both = grounds_of(
+    assert told in evidence_of(reader, head("L3H2", (2, 2, 2)) | looks)
+    assert "at the word itself" not in evidence_of(reader, head("L3H2", (2, 2, 2)) | {"attention_itself": 0.5})
+    both = evidence_of(
         reader, head("L3H2", (2, 2, 2)) | looks, head("L3H3", (3, 3, 3)) | looks | {"attention_itself": 0.9}
     )
     assert f"L3H2 and L3H3 look at the word itself (83{N}% or more)" in both
@@ -168,7 +168,7 @@ def test_heads_that_look_at_the_word_itself_are_named():
 def test_layers_after_the_read_out_are_named_as_untested():
     def told(*layers: int) -> str:
         heads = [head(f"L{layer}H0", (place, place, place)) for place, layer in enumerate(layers, 1)]
-        return grounds_of(*heads)
+        return evidence_of(*heads)
 
     assert "not tested" not in told(0, 1, 2)
     assert told(0, 3).endswith("Layer 3 writes after the read-out (after layer 2): its heads were not tested.")
@@ -176,7 +176,7 @@ def test_layers_after_the_read_out_are_named_as_untested():
 
 
 def test_without_a_resolver_there_is_no_test_to_speak_of():
-    said = grounds_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
     assert said == (
         f"The one head up to the read-out: L0H2 moves the word only when the cue stands right before it (position-explained); within ±35{N}%."
     )
@@ -184,7 +184,7 @@ def test_without_a_resolver_there_is_no_test_to_speak_of():
 
 def test_heads_after_the_read_out_are_not_counted():
     later = [head(f"L3H{place}", (3, 3, 3), 0.0, "none") | {"rank": pd.NA, "rank_low": pd.NA} for place in range(3)]
-    said = grounds_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.012, "none"), *later)
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.012, "none"), *later)
     assert "Of the one other head nothing was shown; within" in said
 
 
@@ -211,13 +211,13 @@ def test_more_than_two_senses_say_over_which_pairs_the_mean_is():
 
 
 def test_sentences_without_cues_say_nothing_about_looking():
-    said = grounds_of(head("L0H2", (1, 1, 1)) | {"attention_cue": float("nan")})
+    said = evidence_of(head("L0H2", (1, 1, 1)) | {"attention_cue": float("nan")})
     assert "attention" not in said
 
 
 @pytest.mark.parametrize("word", ["bank", "mole", "apple"])
 def test_nothing_that_may_not_be_said_is_said(word):
-    said = " ".join([answers.answer(FRAMES, word), *grounds(FRAMES, word)])
+    said = " ".join([answers.answer(FRAMES, word), *evidence(FRAMES, word)])
     assert not re.search(r"because|\bfirst,|second|third", said)
 
 

@@ -46,7 +46,7 @@ def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
 
 
 def gap_at(frame: pd.DataFrame, word: str, pair: tuple[str, str], *, depth: int | None = None) -> float:
-    """Difference of the two senses' mean coordinates at a depth, by default the last; exactly 0 for identical vectors."""
+    """Difference of two senses' mean coordinates at a depth, by default the last; exactly 0 for identical vectors."""
     rows = _of_pair(frame, word, pair)
     here = rows[rows["depth"] == (rows["depth"].max() if depth is None else depth)].set_index("sense")["coordinate"]
     return float(here[pair[0]] - here[pair[1]])
@@ -133,7 +133,7 @@ TURNS = {"its own token vector": INK, "the same word in the other sentence": SEN
 
 
 def stream_lengths(rows: pd.DataFrame) -> Any:
-    """Length of the vector after each block, and of what attention and MLP of the block wrote. `rows`: `depth what value`."""
+    """Length of the vector after each block, and of its attention and MLP outputs. `rows`: `depth what value`."""
     return _stream(rows, LENGTHS, "lengths", title="length", about=("Lengths by depth", "the vector"))
 
 

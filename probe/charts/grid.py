@@ -24,8 +24,8 @@ def token_grid(
     """A head's dot products (`dot`) or weights (`pattern`, `open`: without the mask), a dot per query and key.
 
     `cells` is a walk's `attention` frame with `chosen`, the row that is followed; queries and keys may be tokens of two
-    texts, and `named` titles their axes. Areas of weights run from 0 to 1 in every picture; those of dot products to the
-    largest of the head, violet where positive and ochre where negative. Cells that the mask closes are grey.
+    texts, and `named` titles their axes. Areas of weights run from 0 to 1 in every picture; those of dot products to
+    the largest of the head, violet where positive and ochre where negative. Cells that the mask closes are grey.
     """
     labels = {name: cells[name].drop_duplicates().tolist() for name in ("query", "key")}
     count = max(map(len, labels.values()))
@@ -83,9 +83,10 @@ LOOKS = {"query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"), "key": (SENSES[2], "circ
 
 
 def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
-    """Vectors of one head in the plane in which they differ most; names stand at keys, values and the query that is followed.
+    """Vectors of one head in the plane in which they differ most, named but for the queries that are not followed.
 
-    `points` is a walk's `vectors` frame with `chosen`. The share of the variance that the plane holds belongs in the caption.
+    `points` is a walk's `vectors` frame with `chosen`. The share of the variance that the plane holds belongs in the
+    caption.
     """
     rows = points[points["kind"].isin(kinds)]
     rows = rows.assign(name=_names(rows))

@@ -51,7 +51,7 @@ MANY_HEADS = 16
 
 
 def effect_limit(word_heads: pd.DataFrame) -> float:
-    """The largest absolute net effect of the frame, rounded up to a tenth: where the diverging scale ends on both sides."""
+    """The largest absolute net effect of the frame, rounded up to a tenth: both ends of the diverging scale."""
     largest = float(word_heads["net"].abs().max()) if len(word_heads) else 0.0
     return max(-(-largest // 0.1) / 10, 0.1)
 
@@ -63,7 +63,7 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def reached(word_heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads up to the layer that a word is read after: what later layers write has an effect of 0 by construction."""
+    """The heads up to the layer that a word is read after: later ones have an effect of 0 by construction."""
     if word_heads.empty:
         return word_heads
     acting = word_heads["layer"].where(word_heads["swap"].fillna(0) != 0).groupby(word_heads["word"]).transform("max")
@@ -80,8 +80,8 @@ def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
-        f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} heads "
-        f"exclude zero. Shown to resolve the word: {resolvers}."
+        f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} "
+        f"heads exclude zero. Shown to resolve the word: {resolvers}."
     )
     return finish(_map(word_heads, word, legend).properties(width="container"), description)
 
@@ -166,7 +166,7 @@ EFFECT_TITLE = "net swap effect (share of gap)"
 
 
 def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
-    """The heads up to a word's read-out: how well each one's write tells the senses apart, against what swapping it does.
+    """Held-out AUROC of each head's write against its net swap effect, for the heads up to a word's read-out.
 
     Heads with an effect that stands out of the frame's range are named.
     """
@@ -198,7 +198,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
 
 
 def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
-    """The rows, smallest effect first, with a `height` for each name: that of its point, or higher where names would collide."""
+    """The rows, smallest effect first; `height` is that of the point, or higher where its name would meet another."""
     rows, heights = labels.sort_values("net"), list[float]()
     for net in rows["net"]:
         heights.append(max(net, heights[-1] + room) if heights else net)

@@ -37,7 +37,7 @@ DATA = ("data", "datasets")
 
 
 def senses_of(rows: pd.DataFrame) -> list[str]:
-    """The senses of a word in the order that fixes their hues: `sense_a` and `sense_b` of its pairs, as they first appear."""
+    """The senses of a word in the order that fixes their hues: those of its pairs, as they first appear."""
     return list(dict.fromkeys(rows[["sense_a", "sense_b"]].to_numpy().ravel().tolist()))
 
 
@@ -83,8 +83,8 @@ def themed(spec: dict[str, Any]) -> dict[str, Any]:
 def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
     """Write a chart as a PNG or SVG on white, without a browser or a network; the same bytes with the same versions.
 
-    `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be written and
-    ValueError for another ending.
+    `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be
+    written and ValueError for another ending.
     """
     spec = _on_white(chart.to_dict(), width)
     ending = Path(path).suffix
@@ -98,7 +98,8 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
 def as_pictures(*, width: int = 420) -> None:
     """From now on a notebook shows altair's charts as SVG pictures: no network and no script, and so nothing on hover.
 
-    `width` in pixels is for charts that otherwise fill their container. `altair.renderers.enable("default")` takes it back.
+    `width` in pixels is for charts that otherwise fill their container. `altair.renderers.enable("default")` takes it
+    back.
     """
 
     def picture(spec: dict[str, Any], **options: Any) -> dict[str, str]:
@@ -131,8 +132,8 @@ Pixels = NDArray[np.uint8]
 def repacked(png: bytes) -> bytes:
     """The same picture in about a quarter of the bytes: as indexed colours where 256 are enough, otherwise as RGB.
 
-    Only what the renderer makes is understood, 8-bit RGBA with the filter Sub in every row; a picture that is anything else, or not
-    opaque, is returned as it is. Raises ValueError for bytes that are no PNG.
+    Only what the renderer makes is understood, 8-bit RGBA with the filter Sub in every row; a picture that is anything
+    else, or not opaque, is returned as it is. Raises ValueError for bytes that are no PNG.
     """
     if not png.startswith(SIGNATURE):
         raise ValueError(f"repacking a PNG: got bytes that begin with {png[:8]!r}, expected {SIGNATURE!r}")

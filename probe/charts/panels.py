@@ -22,7 +22,7 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture of several: its title, and the names of its axes with their units; `log`: the axes that are logarithmic."""
+    """One picture of several: title, names of its axes with their units; `log`: the axes that are logarithmic."""
 
     title: str
     x: str
@@ -79,8 +79,8 @@ def compared(
     """A line per `row` from its smallest to its largest value, a mark per condition. `rows`: `row`, `what`, `value`.
 
     The order is that of the rows; the first condition has the largest mark, so that it shows behind another at the same
-    value. `said` puts a word behind a line. A `share` (0 to 1) is written as a percentage, a `number` (0 to 1) is not, a
-    `rank` stands on a logarithmic axis with 1 on the left.
+    value. `said` puts a word behind a line. A `share` (0 to 1) is written as a percentage, a `number` (0 to 1) is not,
+    a `rank` stands on a logarithmic axis with 1 on the left.
     """
     lines, conditions = (rows[name].drop_duplicates().tolist() for name in ("row", "what"))
     words_of, values = dict(said or {}), rows["value"]
@@ -179,7 +179,7 @@ WIDE_ENOUGH = 0.06
 
 
 def parameter_bars(rows: pd.DataFrame) -> Any:
-    """The share of each of PARTS in each model's parameters, written in its bar. `rows`: `model`, `part`, `parameters`."""
+    """Share of each of PARTS in each model's parameters, written in its bar. `rows`: `model`, `part`, `parameters`."""
     sums = rows.groupby("model", sort=False)["parameters"].transform("sum")
     shown = rows.assign(share=rows["parameters"] / sums, place=rows["part"].map(PARTS.index))
     shown = shown.sort_values(["model", "place"])

@@ -1,4 +1,4 @@
-"""Sets of heads: faithfulness and necessity of the leading heads; their effects by cue distance and by what is swapped."""
+"""Faithfulness and necessity of the leading heads; their effects by cue distance and by what is swapped."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -158,7 +158,7 @@ def _route_scale(frame: pd.DataFrame) -> alt.Scale:
 
 
 def route_table(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
-    """The bars: `name`, `route`, `what` in words, `value` in fractions of the gap; swaps that could not be made are absent."""
+    """The bars: `name`, `route`, `what` in words, `value` in fractions of the gap; swaps not made are absent."""
     swap = leading(word_heads[["word", "layer", "head", "swap"]], word, heads)
     wide = leading(routes, word, heads).merge(swap, on="name")
     long = wide.melt(id_vars="name", value_vars=list(ROUTES), var_name="route", value_name="value").dropna()
@@ -166,7 +166,7 @@ def route_table(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads
 
 
 def route_bars(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> Any:
-    """What is swapped, and how far it moves the word: the whole head, its attention alone, its values alone, its mean."""
+    """Effect of swapping a whole head, its attention alone or its values alone, and of its mean instead."""
     rows = route_table(routes, word_heads, word, heads)
     domain = [name for name in heads if name in set(rows["name"])]
     kinds = [what for what in ROUTES.values() if what in set(rows["what"])]

@@ -115,7 +115,7 @@ def _toward(ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def cue_ledger(ledger: pd.DataFrame, word: str, *, sentence: int) -> Any:
-    """One sentence's ledger on the sense axis: a bar per source token, in parts by head, then what is no head, and the sum.
+    """One sentence's ledger on the sense axis: a bar per source token, in parts by head, then the rest and the sum.
 
     `ledger` is the study's frame. Right is toward the sense that is meant. Numbers are shares of the sum where the word
     stands clearly on the side of its sense, and fractions of the gap where it does not.
@@ -210,7 +210,7 @@ def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -
 
 
 def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> Any:
-    """A row of cells per vector, the first `coordinates` of each on one scale; the row named `total` stands apart below.
+    """A row of cells per vector, the first `coordinates` of each on one scale; the row named `total` stands below.
 
     `rows`: `vector`, `coordinate`, `value`.
     """

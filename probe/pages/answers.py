@@ -22,9 +22,7 @@ from probe.charts import gap_at, reached
 from probe.stats.numbers import NARROW, counted, decimal, interval, listed, measured, ordinal, p_value, percent
 
 LEADERS = 3
-SMALLEST = (
-    0.01  # of the gap: a clear effect from here on is worth its sentences, though SMALLEST of the verdicts is larger
-)
+WORTH_SHOWING = 0.01  # of the gap: a head with a clear effect from here on has its sentences on the page
 WELL = "would have been seen in 80\u202f% of cases"
 Head = dict[Hashable, Any]
 Frames = Mapping[str, pd.DataFrame]
@@ -76,7 +74,7 @@ def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
     """That no gap was shown, which is no proof that there is none: the material, and what would have been seen."""
     which, shown = "the senses", p_value(pairs["gap_p"].min()).replace("=", "≥")
     if len(pairs) == 1:
-        shown = f"gap {gap_text(pairs.iloc[0])}, {p_value(pairs.iloc[0]['gap_p'])}"
+        shown = f"gap {gap_text(pairs.iloc[0].to_dict())}, {p_value(pairs.iloc[0]['gap_p'])}"
     else:
         which = f"any of the {len(pairs)} pairs of senses"
     return (
@@ -132,7 +130,7 @@ def _effect(head: Head) -> str:
 
 
 def _together(frames: Frames, word: str, heads: Sequence[Head]) -> str:
-    """Faithfulness of the smallest set that is enough, against the best random set of its size or the next larger one."""
+    """Faithfulness of the smallest set that is enough, against the best random set of its size or the next larger."""
     enough = smallest_set(frames, word)
     if enough is None:
         return ""
@@ -153,7 +151,7 @@ def _set_name(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class SmallestSet:
-    """The fewest leading heads with F of 90 % of the gap: names, F, F as text with its interval, number of all heads."""
+    """The fewest leading heads with F of at least 0.9: names, F, F as text with its interval, number of all heads."""
 
     names: list[str]
     faithfulness: float

@@ -22,7 +22,7 @@ VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def bar_limit(rows: pd.DataFrame) -> float:
-    """The contribution that a full bar stands for: the largest of any token of a head's sentences, rounded up to 0.01."""
+    """The contribution of a full bar: the largest of any token of a head's sentences, rounded up to 0.01."""
     return max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
 
 
@@ -64,13 +64,13 @@ def _reasons(verdicts: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[Se
     """Why the head has its verdict, pair by pair, those with the verdict that says most first."""
     rows = _of_head(verdicts, word, head)
     ordered = rows.assign(other=rows["verdict"] != head["verdict"]).sort_values("other", kind="stable")
-    reasons = ordered[["verdict", "because"]].to_dict("records")
     pairs = [""] if len(rows) == 1 else (ordered["sense_a"] + " / " + ordered["sense_b"]).tolist()
-    return [{"pair": pair, **reason} for pair, reason in zip(pairs, reasons, strict=True)]
+    reasons = zip(pairs, ordered["verdict"], ordered["because"], strict=True)
+    return [{"pair": pair, "verdict": verdict, "because": because} for pair, verdict, because in reasons]
 
 
 def _routes(routes: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[tuple[str, str]]:
-    """What swapping a part of the head does, mean over the pairs of senses; a swap that could not be made is not listed."""
+    """Effect of swapping a part of the head, mean over the pairs of senses; a swap that was not made is not listed."""
     names = {name: ROUTES[name] for name in ("pattern_only", "values_only")} | {"ablation": "lost with its mean"}
     means = _of_head(routes, word, head)[list(names)].astype(float).mean()
     return [(text, percent(means[name])) for name, text in names.items() if pd.notna(means[name])]
@@ -209,7 +209,7 @@ def controls_and_power(frames: Frames) -> Section:
 
 
 def _power(pairs: pd.DataFrame) -> Section:
-    """The hardest of a word's pairs of senses: the fewest sentences and the largest effect that would have been missed."""
+    """Sample sizes and power of a word: the smallest and weakest over its pairs of senses."""
     return {
         "gate": p_value(float(pairs["gap_p"].max())).replace("p = ", "p ≤ " if len(pairs) > 1 else "p = "),
         "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
@@ -225,7 +225,7 @@ def _power(pairs: pd.DataFrame) -> Section:
 
 def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any, str]]]:
     """By word: charts of the leading heads' effect by distance and by route, each with its title and caption."""
-    sections = {}
+    sections: dict[str, list[tuple[str, Any, str]]] = {}
     for word in words_of(frames):
         rows = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
         heads = rows.merge(charts.reached(of_word(frames["word_heads"], word)), on=["layer", "head"])

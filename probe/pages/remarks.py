@@ -1,4 +1,4 @@
-"""The remarks around a report's answers: the certificate, late cues, where single words stand, the evidence of an answer."""
+"""Remarks around a report's answers: the certificate, late cues, where single words stand, an answer's evidence."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -38,8 +38,9 @@ def later_words(row: Row) -> str:
     """What a causal model can have made of a cue that comes after the word, with the measured difference."""
     cue = f"“{row['cue']}” comes" if row["cue"] else "What tells the sense comes"
     return (
-        f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after the "
-        f"word removed, no head's write at the word changes by more than {scientific(row['difference'])} of the largest ΔE."
+        f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after "
+        "the word removed, no head's write at the word changes by more than "
+        f"{scientific(row['difference'])} of the largest ΔE."
     )
 
 
@@ -51,7 +52,7 @@ def second_model(row: Row) -> str:
     )
     if not row["shown"]:
         return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
-    if pd.isna(row["share"]):
+    if not bool(pd.notna(row["share"])):
         return said
     marked = bool(pd.notna(row["cue_share"]))
     without = decimal(row["coordinate"] * (1 - row["share"]))

@@ -1,4 +1,4 @@
-"""The sections of the ambiguity report as plain values for its template: which words, pairs, heads and charts stand where.
+"""The sections of the ambiguity report as plain values for its template: words, pairs of senses, heads and charts.
 
 Every function takes the study's frames and gives lists and dicts of finished text, charts and numbers; the template
 only places them. Sentences come from `probe.pages.answers` and `probe.pages.remarks`, pictures from `probe.charts`.
@@ -177,7 +177,7 @@ def every_head(frames: Frames) -> list[Section]:
 
 
 def with_tests(word_heads: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads of words with their smallest corrected p over the word's pairs of senses (the correction covers all of them)."""
+    """Heads of words with their smallest corrected p over the word's pairs of senses (corrected over all of them)."""
     smallest = heads.groupby(["word", "layer", "head"], as_index=False)[["p_auroc", "p_swap"]].min()
     return word_heads.merge(smallest, on=["word", "layer", "head"], how="left")
 

@@ -21,7 +21,7 @@ def interval(low: float, high: float, digits: int = 2) -> str:
 
 
 def measured(value: float, low: float, high: float) -> str:
-    """A fraction as a percentage with its 95 % interval, 41 % [35, 47]; a narrow one with a decimal, 1.0 % [0.6, 1.5]."""
+    """A fraction in percent with its 95 % interval, 41 % [35, 47]; a narrow one with a decimal, 1.0 % [0.6, 1.5]."""
     digits = 1 if 100 * (high - low) < NARROW_INTERVAL else 0
     return f"{percent(value, digits)} {interval(100 * low, 100 * high, digits)}"
 

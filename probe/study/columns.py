@@ -1,4 +1,4 @@
-"""The columns of the study's tables: their order, meaning and unit (`columns.toml`), and the shape that all tables share.
+"""Columns of the study's tables: order, meaning and unit (`columns.toml`), and the shape that all tables share.
 
 Keys in front, one row per head, floats rounded far below their uncertainty.
 """

@@ -1,4 +1,4 @@
-"""The cost of a study, said before the work: forward passes, swaps, memory; and a refusal where the memory is not there.
+"""The cost of a study, said before the work: forward passes, swaps, memory; and a refusal where memory is short.
 
 Forwards and swaps are upper bounds: where the gap between two senses is not there nothing is swapped, and a read-out
 below the last block leaves out the heads above it. Memory is what is held now and what will come on top: every word's
@@ -31,7 +31,7 @@ STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class StudyCost:
-    """How much a study of these words takes at most; `held` and `extra` in bytes, `held` 0 where the system does not tell."""
+    """The most a study of these words takes; `held` and `extra` in bytes, `held` 0 where the system does not tell."""
 
     words: tuple[str, ...]
     forwards: int
@@ -97,7 +97,7 @@ def _state(model: Model, materials: Sequence[Material]) -> int:
 
 
 def _swaps(material: Material, split: splits.Split, heads: int, options: StudyOptions) -> int:
-    """Swapped runs of one word: four donors per pair of sentences, three routes, every head alone, sets of the curve."""
+    """Swapped runs of one word: four donors a pair of sentences, three routes, every head alone, sets of the curve."""
 
     def pairs(part: str, senses: tuple[str, str]) -> int:
         labels = [material.labels[row] for row in split.rows(part)]

@@ -138,8 +138,8 @@ def _left_out(corpus: Corpus, everything: Sequence[Task]) -> pd.DataFrame:
 def _nothing_to_test(corpus: Corpus, left_out: pd.DataFrame) -> InputError:
     reason, count = Counter(left_out["reason"]).most_common(1)[0]
     return InputError(
-        f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} left out: "
-        f"{reason}), expected a word with two senses and at least two sentences of each; give more sentences."
+        f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} left "
+        f"out: {reason}), expected a word with two senses and at least two sentences of each; give more sentences."
     )
 
 

@@ -84,7 +84,7 @@ def _pair_of(result: WordResult, sense: str) -> PairResult:
 
 
 def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.DataFrame:
-    """Every term of the vector at the word, for the sentences of `readings`: by component and, for a head, source token.
+    """Every term of the vector at the word, by component and, for a head, source token, on the sentences of `readings`.
 
     `contribution` (fraction of the gap) is counted from what the component writes halfway between the two senses of the
     row, on the fit part: a sentence's rows sum to its `total`. Only senses that are apart from another; see

@@ -80,17 +80,18 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
     for name, values in draws.items():
         columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(values)
     depth = pairs[0].axis.depth
-    ranks = resampling.ranks(net[:depth].ravel()).reshape(depth, -1)
+    ranks: Array = resampling.ranks(net[:depth].ravel()).reshape(depth, -1).astype(float)
     for name, values in zip(RANKS, (ranks, *effects.rank_intervals(draws["net"][:, :depth])), strict=True):
         # heads that write after the read-out have no rank
-        columns[name] = np.pad(values.astype(float), ((0, len(net) - depth), (0, 0)), constant_values=np.nan)
+        columns[name] = np.pad(values, ((0, len(net) - depth), (0, 0)), constant_values=np.nan)
     return {name: columns[name] for name in CAUSAL}
 
 
 def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.DataFrame:
     """One row per word, layer and head: means over the word's pairs of senses whose gap is there.
 
-    `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a resolver, `of` their number.
+    `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a resolver, `of` their
+    number.
     """
     parts = []
     for result in results:
@@ -119,7 +120,7 @@ def distances(results: Sequence[WordResult]) -> pd.DataFrame:
     parts = []
     for result, pair in sense_pairs_of(results):
         for distance in sorted({d for d in pair.pairs.distances if d is not None}):
-            net = pair.effects and by_distance(pair.effects, pair.pairs.distances, distance.__eq__)
+            net = None if pair.effects is None else by_distance(pair.effects, pair.pairs.distances, distance.__eq__)
             if net is not None:
                 parts.append(with_key(by_head({"net": net}), key_of(result, pair) | {"distance": distance}))
     return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])

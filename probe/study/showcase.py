@@ -75,7 +75,7 @@ def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]
 
 
 def _pair_with(result: WordResult, sense: str, other: str) -> PairResult:
-    """The pair of two senses; of the other one and any third where both are the same or the sense is not in the study."""
+    """The pair of two senses; of the other and any third where both are the same or the sense is not in the study."""
     both = [pair for pair in result.pairs if {sense, other} == set(pair.senses)]
     return (both or [pair for pair in result.pairs if other in pair.senses])[0]
 
@@ -95,10 +95,10 @@ def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     """Sense coordinate, in a second model, of the lesson's words whose cue comes later, and what it depends on.
 
     Every other token is hidden in turn ([MASK] in its place, or taken out where the tokenizer has no mask): `source` is
-    the one whose absence costs most of the coordinate, `share` how much of it, and `through` the heads that cost most of
-    that alone, when each has the z that it has without the source. `cue_share` is the same for the marked cue,
-    `cue_alone` the coordinate with the cue as the only other word that is not hidden, `nothing` with none. Missing where
-    the word does not stand on the side that is meant.
+    the one whose absence costs most of the coordinate, `share` how much of it, and `through` the heads that cost most
+    of that alone, when each has the z that it has without the source. `cue_share` is the same for the marked cue,
+    `cue_alone` the coordinate with the cue as the only other word that is not hidden, `nothing` with none. Missing
+    where the word does not stand on the side that is meant.
     """
     rows = [_beside(model, result, item) for result, item in _lessons(results) if item.cue_after]
     return rounded(pd.DataFrame(rows, columns=BESIDE))

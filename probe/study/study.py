@@ -119,7 +119,7 @@ def _require_both_ways(beside: Model | None) -> None:
 
 
 def _late(beside: Model | None, studied: Sequence[Material]) -> list[tuple[Model, Material]]:
-    """The second model, if any, with the lexicon's sentences of each word that a lesson's sentence has before its cue."""
+    """The second model, if any, with the lexicon's sentences of each word that stands before its cue in the lesson."""
     if beside is None:
         return []
     senses = {material.word: set(material.labels) for material in studied}

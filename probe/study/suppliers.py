@@ -75,7 +75,8 @@ def _tell(sources: list[Source]) -> str:
     first = sources[0]
     if not clear(first):
         return (
-            f"Here “{first['word']}” stands at {decimal(first['total'])}, from −0.50 for {first['sense_b']} to 0.50 for "
+            f"Here “{first['word']}” stands at {decimal(first['total'])}, from −0.50 for {first['sense_b']} to 0.50 "
+            "for "
             f"{first['sense_a']}: not clearly {first['sense']}, so no part of it is called a share of that sense."
         )
     tokens = [source for source in sources if pd.notna(source["pos"])]
@@ -89,7 +90,7 @@ def _tell(sources: list[Source]) -> str:
 
 
 def _named(tokens: list[Source], lead: Source) -> list[Source]:
-    """The other tokens that are named, in reading order: the cue, and the NAMED_TOKENS largest that are WORTH_NAMING."""
+    """The other tokens that are named, in reading order: the cue, and the NAMED_TOKENS largest WORTH_NAMING."""
     others = [token for token in tokens if token is not lead]
     large = [token for token in others if token["role"] != "cue" and abs(token["share"]) >= WORTH_NAMING]
     large = sorted(large, key=lambda token: -abs(token["share"]))[:NAMED_TOKENS]

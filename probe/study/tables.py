@@ -1,9 +1,9 @@
 """The border between tensors and tables: results in, tidy pandas frames out. To its right there is no torch.
 
 One frame per question, one row per observation, column names with their meaning and unit in `probe.study.columns`.
-Numbers that were not measured are missing (NaN), never zero. Numbers are rounded to DIGITS significant digits, far below
-their uncertainty, so that the same command writes the same bytes on one machine with one set of versions; elsewhere the
-last may differ.
+Numbers that were not measured are missing (NaN), never zero. Numbers are rounded to DIGITS significant digits, far
+below their uncertainty, so that the same command writes the same bytes on one machine with one set of versions;
+elsewhere the last may differ.
 """
 
 from collections.abc import Sequence
@@ -116,7 +116,7 @@ def depth_label(depth: int) -> str:
 
 
 def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
-    """Direct share of every component in the difference of the sense means at the read-out; a pair's shares sum to 1."""
+    """Direct share of every component in the difference of sense means at the read-out; a pair's shares sum to 1."""
     rows = []
     for result, pair in sense_pairs_of(results):
         a, b = (result.part(REPORT, sense) for sense in pair.senses)

@@ -211,7 +211,7 @@ def _swapped(
 
 
 def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions) -> Curves:
-    """Faithfulness on report pairs, heads in the order of their effect on the select part (on fit where it is small)."""
+    """Faithfulness on report pairs, heads ordered by their effect on the select part (on fit where it is small)."""
     most = max(2, CURVE_PAIRS // len(passed))
 
     def chosen(part: str, most: int) -> list[tuple[Axis, Pairs]]:

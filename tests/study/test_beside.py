@@ -91,7 +91,8 @@ def test_a_causal_model_beside_is_refused_before_the_work():
     with pytest.raises(InputError) as caught:
         probe.study(model, "seal", beside=model, planned=lambda plan: pytest.fail("it had begun"))
     assert str(caught.value) == (
-        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads left to right only, expected a model "
+        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads left to right only, "
+        "expected a model "
         "that reads both ways; give tiny-senses-bidirectional or another BERT or RoBERTa."
     )
 

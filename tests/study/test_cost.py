@@ -67,7 +67,9 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
 
 
 def test_a_model_beside_is_part_of_the_plan(model):
-    """Of bank no sentence of the lesson has a late cue; of apple one has, and each of its sentences is read once more."""
+    """Of bank no sentence of the lesson has a late cue; of apple one has, and each of its sentences is read once
+    more.
+    """
     beside = load("tiny-senses-bidirectional")
     assert plan(model, "bank", beside=beside).forwards == plan(model, "bank").forwards
     with_apple = plan(model, "apple", beside=beside).forwards - plan(model, "apple").forwards
@@ -85,7 +87,8 @@ def test_more_than_is_free_is_refused(monkeypatch):
     with pytest.raises(InputError) as refused:
         planned.require()
     assert str(refused.value) == (
-        "Planning the study of bank: it would take about 1.2 GB of memory and 1.0 GB are free; close other programs, or take "
+        "Planning the study of bank: it would take about 1.2 GB of memory and 1.0 GB are free; close other programs, "
+        "or take "
         "fewer words, fewer sentences or a smaller model."
     )
     monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
@@ -99,7 +102,8 @@ def test_more_than_is_allowed_is_refused():
     with pytest.raises(InputError) as refused:
         planned.require(1_700_000_000)
     assert str(refused.value) == (
-        "Planning the study of bank: it would take about 1.8 GB of memory and --max-memory allows 1.7 GB; allow more, or take "
+        "Planning the study of bank: it would take about 1.8 GB of memory and --max-memory allows 1.7 GB; allow more, "
+        "or take "
         "fewer words, fewer sentences or a smaller model."
     )
     assert planned.require(1_750_000_000) is planned

@@ -1,8 +1,8 @@
 """Experiments with a known answer, on models built by hand in which exactly one head resolves the word.
 
-The head sits at a place drawn with the seed; every other head and neuron is alive and random, LayerNorm stands before each.
-1 nothing swapped, everything swapped, labels swapped · 2 shares of all components · 3 the planted head, and no other, is
-found · 7 a cue after the word can resolve nothing at the word.
+The head sits at a place drawn with the seed; every other head and neuron is alive and random, LayerNorm stands before
+each. 1 nothing swapped, everything swapped, labels swapped · 2 shares of all components · 3 the planted head, and no
+other, is found · 7 a cue after the word can resolve nothing at the word.
 """
 
 from dataclasses import replace
@@ -305,7 +305,8 @@ def test_only_late_cues_are_refused_in_one_sentence(model):
         probe.study(model, corpus=corpus_of(late))
     assert str(error.value) == (
         f"Comparing the senses of 'lock': got no usable sentence (40 sentences were left out: {LATE}), "
-        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word, or take a model "
+        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word, or "
+        "take a model "
         "that reads both ways, as tiny-senses-bidirectional."
     )
 

@@ -1,8 +1,9 @@
-"""Experiments with a known answer on circuits planted by hand, at places drawn with the seed, LayerNorm and tokenizer and all.
+"""Experiments with a known answer on circuits planted by hand, at places drawn with the seed, with LayerNorm.
 
-4 a decoy separates perfectly and nothing depends on it · 5 two heads combined: additive, either is enough, both are needed ·
-6 a head and its backup · 10 a head that looks one back · 11 the published heads of GPT-2, where its weights are at hand.
-Of every circuit and seed: the verdicts of the planted heads are right and no other head is called a resolver.
+4 a decoy separates perfectly and nothing depends on it · 5 two heads combined: additive, either is enough, both are
+needed · 6 a head and its backup · 10 a head that looks one back · 11 the published heads of GPT-2, where its weights
+are at hand. Of every circuit and seed: the verdicts of the planted heads are right and no other head is called a
+resolver.
 """
 
 from functools import cache

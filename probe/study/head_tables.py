@@ -83,7 +83,7 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
     ranks: Array = resampling.ranks(net[:depth].ravel()).reshape(depth, -1).astype(float)
     for name, values in zip(RANKS, (ranks, *effects.rank_intervals(draws["net"][:, :depth])), strict=True):
         # heads that write after the read-out have no rank
-        columns[name] = np.pad(values, ((0, len(net) - depth), (0, 0)), constant_values=np.nan)
+        columns[name] = np.pad(values.astype(float), ((0, len(net) - depth), (0, 0)), constant_values=np.nan)
     return {name: columns[name] for name in CAUSAL}
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from probe.model.check import Certificate
     from probe.model.model import Model
     from probe.pages.walk.walk import Walk
-    from probe.study.cost import Plan
+    from probe.study.cost import StudyCost
 INTERRUPTED = 130
 PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
@@ -121,7 +121,7 @@ def _report_study(
 
         corpus = read_sentences(sentences)
 
-    def planned(plan: "Plan") -> None:
+    def planned(plan: "StudyCost") -> None:
         typer.echo(plan, err=True)
         plan.require(limit)
 

@@ -1,11 +1,12 @@
-"""What the same measurement gives where there is nothing to find: separation of every head under each control."""
+"""Held-out separation of every head as measured and under each control, where there is nothing to find."""
 
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from probe.charts.palette import INK, MUTED, WITH, finish, reference_line
+from probe.charts.channels import bare_axis, head_names, reference_line, tips
+from probe.charts.palette import INK, MUTED, WITH, finish
 from probe.stats.numbers import decimal
 
 CHANCE = 0.5
@@ -13,33 +14,27 @@ ORDER = ("as measured", "labels permuted", "later token", "untrained model")
 
 
 def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None = None) -> Any:
-    """Held-out AUROC of every head, a strip per condition; the heads named in `shown` stand out. One axis for every word.
+    """Held-out AUROC of every head, a strip per condition; the heads named in `shown` are marked.
 
-    `controls` is the study's frame; conditions that could not be measured have no strip.
+    `controls` is the study's frame: its axis is the same for every word, and a condition that could not be measured has
+    no strip.
     """
     rows = controls[controls["word"] == word]
-    names = [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
-    rows = rows.assign(name=names, stands_out=[name in (shown or []) for name in names])
+    rows = rows.assign(name=head_names(rows)).assign(stands_out=lambda made: made["name"].isin(shown or []))
     conditions = [name for name in ORDER if name in set(rows["condition"])]
     scale = alt.Scale(domain=[min(0.3, float(controls["auroc"].min()) - 0.04), 1.03], nice=False, zero=False)
     axis = alt.Axis(values=[0.25, 0.5, 0.75, 1], format=".2f")
     x = alt.X("auroc:Q", title="held-out AUROC (0.5 = chance)", scale=scale, axis=axis)
-    labels = alt.Axis(labelLimit=130, ticks=False, domain=False, grid=False)
-    y = alt.Y("condition:N", title="condition", sort=conditions, axis=labels)
-    tip = [alt.Tooltip("name:N", title="head"), alt.Tooltip("condition:N")]
-    tip.append(alt.Tooltip("auroc:Q", title="AUROC", format=".2f"))
-    base = alt.Chart(rows).encode(x=x, y=y, tooltip=tip)
+    y = alt.Y("condition:N", title="condition", sort=conditions, axis=bare_axis(labelLimit=130, grid=False))
+    base = alt.Chart(rows).encode(x=x, y=y, tooltip=tips("name:N | head", "condition:N", "auroc:Q | AUROC | .2f"))
     ticks = base.mark_tick(color=MUTED, thickness=1.5, size=16, opacity=0.6)
     leaders = base.transform_filter(alt.datum.stands_out)
     diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
-    medians = rows.groupby("condition")["auroc"].median().reset_index()
-    middle = alt.Chart(medians).mark_tick(color=INK, thickness=2.5, size=22).encode(x=x, y=y)
+    medians = rows.groupby("condition")["auroc"].median()
+    middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22).encode(x=x, y=y)
     picture = alt.layer(reference_line("x", CHANCE), ticks, middle, diamonds)
-    height = 34 * len(conditions)
-    return finish(picture.properties(width="container", height=height), _description(medians, conditions, word))
-
-
-def _description(medians: pd.DataFrame, conditions: list[str], word: str) -> str:
-    middle = medians.set_index("condition")["auroc"]
-    told = ", ".join(f"{name} {decimal(float(middle[name]))}" for name in conditions)
-    return f"Controls for {word}: median held-out AUROC over all heads by condition: {told}; 0.5 is chance."
+    told = ", ".join(f"{name} {decimal(float(medians[name]))}" for name in conditions)
+    return finish(
+        picture.properties(width="container", height=34 * len(conditions)),
+        f"Controls for {word}: median held-out AUROC over all heads by condition: {told}; 0.5 is chance.",
+    )

@@ -1,12 +1,8 @@
-"""The mark of each verdict: the same shape in maps, scatters, tables and legends, so that no verdict rests on colour alone.
+"""Effects of heads: the layer x head map of net swap effects, separation against effect, and the mark of each verdict.
 
-A shape is an SVG path within a square from -1 to 1. "none" has no mark in a map and is a small dot among points.
-
-What swapping each head does, and what that showed: the layer x head map.
-
-The map takes the whole frame and a word, so that scales are the same for every word.
-
-To separate the senses is not to move the word: every head's separation against its effect, with its verdict.
+A verdict has the same shape in maps, scatters, tables and legends, so that none rests on colour alone. A shape is an
+SVG path within a square from -1 to 1; "none" has no mark in a map and is a small dot among points. Every picture takes
+the whole frame and a word, so that scales are the same for every word.
 """
 
 from typing import Any
@@ -14,16 +10,19 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish, reference_line
+from probe.charts.channels import TEXT, by_value, head_names, reference_line, tips
+from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish
 from probe.stats.numbers import NARROW, percent
 from probe.stats.verdicts import ORDER
 
 MARKS = {
-    "resolver": "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81L0.00,0.42L-0.59,0.81L-0.40,0.13L-0.95,-0.31L-0.25,-0.34Z",
+    "resolver": "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81"
+    "L0.00,0.42L-0.59,0.81L-0.40,0.13L-0.95,-0.31L-0.25,-0.34Z",
     "position-explained": "M0.8,-0.9L-0.9,0L0.8,0.9Z",
     "opposes": "M-0.9,-0.7L0.9,-0.7L0,0.9Z",
     "backup": "M0,-1L0.8,0L0,1L-0.8,0Z",
-    "carrier": "M-0.8,0A0.8,0.8,0,1,1,0.8,0A0.8,0.8,0,1,1,-0.8,0ZM-0.45,0A0.45,0.45,0,1,0,0.45,0A0.45,0.45,0,1,0,-0.45,0Z",
+    "carrier": "M-0.8,0A0.8,0.8,0,1,1,0.8,0A0.8,0.8,0,1,1,-0.8,0Z"
+    "M-0.45,0A0.45,0.45,0,1,0,0.45,0A0.45,0.45,0,1,0,-0.45,0Z",
     "none": "M-0.4,0A0.4,0.4,0,1,1,0.4,0A0.4,0.4,0,1,1,-0.4,0Z",
 }
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "opposes": AGAINST}
@@ -45,33 +44,26 @@ def marked(rows: pd.DataFrame) -> list[str]:
 def verdict_shape(names: list[str], *, legend: bool) -> Any:
     """The shape channel for these verdicts."""
     key = alt.Legend(orient="bottom", symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=90) if legend else None
-    scale = alt.Scale(domain=names, range=[MARKS[name] for name in names])
-    return alt.Shape("verdict:N", title="verdict", scale=scale, legend=key)
-
-
-def verdict_colour(names: list[str]) -> Any:
-    """The colour channel that says the same as the shape."""
-    return alt.Color("verdict:N", scale=alt.Scale(domain=names, range=[COLOURS[name] for name in names]), legend=None)
+    return by_value(alt.Shape, "verdict:N", names, [MARKS[name] for name in names], key, "verdict")
 
 
 MANY_HEADS = 16
 
 
 def effect_limit(word_heads: pd.DataFrame) -> float:
-    """The largest absolute net effect of the frame, rounded up to a tenth: where the diverging scale ends on both sides."""
+    """The largest absolute net effect of the frame, rounded up to a tenth: both ends of the diverging scale."""
     largest = float(word_heads["net"].abs().max()) if len(word_heads) else 0.0
     return max(-(-largest // 0.1) / 10, 0.1)
 
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     """The frame with each head's `name` (L0H2) and whether its interval excludes zero (`clear`)."""
-    names = [f"L{layer}H{head}" for layer, head in zip(word_heads["layer"], word_heads["head"], strict=True)]
     clear = (word_heads["net_low"] > 0) | (word_heads["net_high"] < 0)
-    return word_heads.assign(name=names, clear=clear)
+    return word_heads.assign(name=head_names(word_heads), clear=clear)
 
 
 def reached(word_heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads that a word's read-out can see: what later layers write comes after it, so their effect is 0 by construction."""
+    """The heads up to the layer that a word is read after: later ones have an effect of 0 by construction."""
     if word_heads.empty:
         return word_heads
     acting = word_heads["layer"].where(word_heads["swap"].fillna(0) != 0).groupby(word_heads["word"]).transform("max")
@@ -85,40 +77,25 @@ def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any
     """
     rows = named(reached(word_heads[word_heads["word"] == word]))
     best = rows.nlargest(1, "net").to_dict("records")[0]
+    resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     description = (
-        f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is {percent(best['net'])} of the sense "
-        f"gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} heads exclude zero. {_shown(rows)}"
+        f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
+        f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} "
+        f"heads exclude zero. Shown to resolve the word: {resolvers}."
     )
-    return finish(
-        _map(word_heads, word, legend).properties(width="container", height=_map_height(word_heads)), description
-    )
-
-
-def _shown(rows: pd.DataFrame) -> str:
-    """The resolvers by name, in reading order."""
-    names = rows.loc[rows["verdict"] == "resolver", "name"].tolist()
-    return f"Shown to resolve the word: {', '.join(names) or 'none'}."
+    return finish(_map(word_heads, word, legend).properties(width="container"), description)
 
 
 def head_maps(word_heads: pd.DataFrame) -> Any:
     """The maps of all words side by side, on one scale."""
-    charts = []
-    for place, word in enumerate(word_heads["word"].unique()):
-        bare = _map(word_heads, word, legend=not place).properties(
-            width=260, height=_map_height(word_heads), title=word
-        )
-        charts.append(bare)
-    if not charts:
-        return finish(_nothing(), "No word was shown to have a gap between its senses, so there is no effect to map.")
-    description = f"Maps of {', '.join(word_heads['word'].unique())}: net swap effects of every head by layer and head."
+    words = word_heads["word"].unique()
+    if not len(words):
+        said = "No word was shown to have a gap between its senses: there is nothing to map."
+        chart = alt.Chart(pd.DataFrame({"said": [said]})).mark_text(color=MUTED, align="left")
+        return finish(chart.encode(text="said:N", x=alt.value(0)).properties(height=30), said)
+    charts = [_map(word_heads, word, word == words[0]).properties(width=260, title=word) for word in words]
+    description = f"Maps of {', '.join(words)}: net swap effects of every head by layer and head."
     return finish(alt.hconcat(*charts), description)
-
-
-def _nothing() -> alt.Chart:
-    said = pd.DataFrame({"said": ["No word was shown to have a gap between its senses: there is nothing to map."]})
-    return (
-        alt.Chart(said).mark_text(color=MUTED, align="left").encode(text="said:N", x=alt.value(0)).properties(height=30)
-    )
 
 
 def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
@@ -128,29 +105,24 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
     layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
     x = alt.X("head:O", title="head", scale=alt.Scale(domain=heads), axis=alt.Axis(labelAngle=0, labelOverlap=True))
     y = alt.Y("layer:O", title="layer", scale=alt.Scale(domain=layers))
-    key = alt.Legend(
-        title="net swap effect (share of the sense gap)",
-        format=".0%",
-        orient="bottom",
-        gradientLength=260,
-        values=[-limit, 0, limit],
-    )
-    colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key if legend else None)
-    base = alt.Chart(rows).encode(x=x, y=y, tooltip=HEAD_TOOLTIP)
+    look = {"format": ".0%", "orient": "bottom", "gradientLength": 260, "values": [-limit, 0, limit]}
+    key = alt.Legend(title="net swap effect (share of the sense gap)", **look) if legend else None
+    colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key)
+    base = alt.Chart(rows).encode(x=x, y=y, tooltip=HEAD_TIPS)
     cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)
     strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
     clear = base.transform_filter(alt.datum.clear)
     marks = clear.mark_text(fontSize=11).encode(text="mark:N", color=strong)
     corner = len(heads) <= MANY_HEADS
     beyond = _beyond(layers[int(rows["layer"].max()) + 1 :], heads, y)
-    return alt.layer(
-        cells, *([marks] if corner else []), *_verdicts(base, word_heads, (strong, corner), legend), *beyond
-    )
+    verdicts = _verdicts(base, marked(word_heads), (strong, corner), legend)
+    step = 30 if len(layers) <= 6 else 22 if len(layers) <= 24 else 14
+    picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond)
+    return picture.properties(height=step * len(layers))
 
 
-def _verdicts(base: alt.Chart, word_heads: pd.DataFrame, look: tuple[Any, bool], legend: bool) -> list[alt.Chart]:
+def _verdicts(base: alt.Chart, kinds: list[str], look: tuple[Any, bool], legend: bool) -> list[alt.Chart]:
     """The verdict marks, in the corner of their cell where a number may stand in its middle."""
-    kinds = marked(word_heads)
     if not kinds:
         return []
     strong, corner = look
@@ -175,81 +147,58 @@ def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
     return [alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="said:N")]
 
 
-def _map_height(word_heads: pd.DataFrame) -> int:
-    layers = word_heads["layer"].nunique()
-    return layers * (30 if layers <= 6 else 22 if layers <= 24 else 14)
-
-
-HEAD_TOOLTIP = [
-    alt.Tooltip("name:N", title="head"),
-    alt.Tooltip("verdict:N"),
-    alt.Tooltip("net:Q", title="net swap effect", format=".1%"),
-    alt.Tooltip("net_low:Q", title="95 % from", format=".1%"),
-    alt.Tooltip("net_high:Q", title="95 % to", format=".1%"),
-    alt.Tooltip("swap:Q", title="swap", format=".1%"),
-    alt.Tooltip("same_sense:Q", title="same-sense swap", format=".1%"),
-    alt.Tooltip("direct:Q", title="its own write", format=".1%"),
-    alt.Tooltip("auroc:Q", title="held-out AUROC", format=".2f"),
-    alt.Tooltip("attention_cue:Q", title="attention to the cue", format=".0%"),
-    alt.Tooltip("attention_previous:Q", title="attention to the previous token", format=".0%"),
-]
+HEAD_TIPS = tips(
+    "name:N | head",
+    "verdict:N",
+    "net:Q | net swap effect | .1%",
+    "net_low:Q | 95 % from | .1%",
+    "net_high:Q | 95 % to | .1%",
+    "swap:Q | swap | .1%",
+    "same_sense:Q | same-sense swap | .1%",
+    "direct:Q | its own write | .1%",
+    "auroc:Q | held-out AUROC | .2f",
+    "attention_cue:Q | attention to the cue | .0%",
+    "attention_previous:Q | attention to the previous token | .0%",
+)
 
 NAMED = 6
 EFFECT_TITLE = "net swap effect (share of gap)"
 
 
 def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
-    """The heads up to a word's read-out: how well each one's write tells the senses apart, against what swapping it does.
+    """Held-out AUROC of each head's write against its net swap effect, for the heads up to a word's read-out.
 
     Heads with an effect that stands out of the frame's range are named.
     """
     rows = named(reached(word_heads[word_heads["word"] == word]))
-    x = alt.X(
-        "auroc:Q",
-        title="held-out AUROC of the head's write (0.5 = chance)",
-        scale=alt.Scale(domain=_auroc_domain(word_heads), nice=False, zero=False),
-        axis=alt.Axis(tickCount=6, format=".1f"),
-    )
-    y = alt.Y(
-        "net:Q",
-        title="net swap effect (share of gap)",
-        axis=alt.Axis(format=".0%", tickCount=6),
-        scale=_effect_axis(word_heads),
-    )
+    scale = alt.Scale(domain=[min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02], nice=False, zero=False)
+    axis = alt.Axis(tickCount=6, format=".1f")
+    x = alt.X("auroc:Q", title="held-out AUROC of the head's write (0.5 = chance)", scale=scale, axis=axis)
+    low, high = float(word_heads["net_low"].min()), float(word_heads["net_high"].max())
+    room = 0.06 * (high - low)
+    scale = alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False, zero=False)
+    y = alt.Y("net:Q", title=EFFECT_TITLE, axis=alt.Axis(format=".0%", tickCount=6), scale=scale)
     base = alt.Chart(rows).encode(x=x)
     bars = base.mark_rule(color=MUTED, opacity=0.5).encode(alt.Y("net_low:Q", title=EFFECT_TITLE), alt.Y2("net_high"))
     kinds = [name for name in ORDER if name in set(word_heads["verdict"])]
-    look = {"shape": verdict_shape(kinds, legend=False), "color": verdict_colour(kinds), "tooltip": HEAD_TOOLTIP}
-    dots = base.mark_point(filled=True, size=90, opacity=1, strokeWidth=0).encode(y=y, **look)
-    room = 0.055 * _reach(word_heads)
-    labels = _spread(rows[rows["clear"] & (rows["net"].abs() > room / 2)].nlargest(NAMED, "net"), room=room)
-    names = alt.Chart(labels).mark_text(align="right", dx=-8, fontSize=11, color=INK)
+    colour = by_value(alt.Color, "verdict:N", kinds, [COLOURS[name] for name in kinds])
+    dots = base.mark_point(filled=True, size=90, opacity=1, strokeWidth=0)
+    dots = dots.encode(y=y, shape=verdict_shape(kinds, legend=False), color=colour, tooltip=HEAD_TIPS)
+    line = 0.055 * (high - low)  # the height of a name
+    labels = _spread(rows[rows["clear"] & (rows["net"].abs() > line / 2)].nlargest(NAMED, "net"), room=line)
+    names = alt.Chart(labels).mark_text(**TEXT | {"align": "right", "dx": -8})
     names = names.encode(x="auroc:Q", y="height:Q", text="name:N")
     inert = int(((rows["auroc"] > 0.75) & ~rows["clear"]).sum())
     description = (
-        f"Separation against effect of {word}: {len(rows)} heads. {inert} of them separate the senses with an AUROC above 0.75 while "
-        "the interval of their effect includes zero."
+        f"Separation against effect of {word}: {len(rows)} heads. {inert} of them separate the senses with an AUROC "
+        "above 0.75 while the interval of their effect includes zero."
     )
     picture = alt.layer(reference_line("y", 0.0), reference_line("x", 0.5), bars, dots, names)
     return finish(picture.properties(width="container", height=250), description)
 
 
-def _auroc_domain(word_heads: pd.DataFrame) -> list[float]:
-    return [min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02]
-
-
-def _effect_axis(word_heads: pd.DataFrame) -> alt.Scale:
-    low, high = float(word_heads["net_low"].min()), float(word_heads["net_high"].max())
-    room = 0.06 * _reach(word_heads)
-    return alt.Scale(domain=[min(low, 0.0) - room, max(high, 0.0) + room], nice=False, zero=False)
-
-
-def _reach(word_heads: pd.DataFrame) -> float:
-    return float(word_heads["net_high"].max() - word_heads["net_low"].min())
-
-
 def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
-    """The rows, smallest effect first, with a `height` for each name: that of its point, or higher where names would collide."""
+    """The rows, smallest effect first; `height` is that of the point, or higher where its name would meet another."""
     rows, heights = labels.sort_values("net"), list[float]()
     for net in rows["net"]:
         heights.append(max(net, heights[-1] + room) if heights else net)

@@ -1,14 +1,11 @@
-"""Colours and type of every chart and page, and what turns an altair chart into a picture.
+"""Colours and type of every chart and page; a chart as a file, as a notebook's picture, with data that a page replaces.
 
-Decisions that bind every picture: effects are drawn on one diverging scale (violet with, ochre against), symmetric around zero,
-and zero is blank; a sense keeps its hue, in order of first appearance, everywhere. Both hold on white and on near-black. Text
-and lines use INK, MUTED and LINE only, which a page may replace by its theme's (`themed`).
+Decisions that bind every picture: effects are drawn on one diverging scale (violet with, ochre against), symmetric
+around zero, and zero is blank; a sense keeps its hue, in order of first appearance, everywhere. Both hold on white and
+on near-black. Text and lines use INK, MUTED and LINE only, which a page may replace by its theme's (`themed`).
 
-Smaller PNG files of the same pixels: the renderer packs its pictures quickly and loosely, with a transparency that they do not use.
-
-Format: the PNG specification (W3C), sections 9 (filters) and 11 (chunks).
-
-Data with a name, which the script of a page may replace by others of the same shape: the chart then follows.
+PNG files are packed again: the renderer packs its pictures quickly and loosely, with a transparency that they do not
+use. Format: the PNG specification (W3C), sections 9 (filters) and 11 (chunks).
 """
 
 import re
@@ -40,7 +37,7 @@ DATA = ("data", "datasets")
 
 
 def senses_of(rows: pd.DataFrame) -> list[str]:
-    """The senses of a word in the order that fixes their hues: `sense_a` and `sense_b` of its pairs, as they first appear."""
+    """The senses of a word in the order that fixes their hues: those of its pairs, as they first appear."""
     return list(dict.fromkeys(rows[["sense_a", "sense_b"]].to_numpy().ravel().tolist()))
 
 
@@ -58,35 +55,16 @@ def effect_scale(limit: float) -> alt.Scale:
 
 def finish(chart: Any, description: str) -> Any:
     """The chart with its description (read aloud in place of the picture) and the look that all charts share."""
-    axis = {
-        "labelColor": MUTED,
-        "titleColor": MUTED,
-        "titleFontWeight": "normal",
-        "titleFontSize": 11,
-        "labelFontSize": 11,
-    }
+    titles = {"titleColor": MUTED, "titleFontWeight": "normal", "titleFontSize": 11}
     lines = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.6}
-    legend = {
-        "titleColor": MUTED,
-        "titleFontWeight": "normal",
-        "titleFontSize": 11,
-        "labelFontSize": 12,
-        "titleLimit": 400,
-    }
     return chart.properties(description=description, background="transparent").configure(
         font=FONT,
         view=alt.ViewConfig(stroke=None),
-        axis=alt.AxisConfig(**axis, **lines),
-        legend=alt.LegendConfig(labelColor=INK, **legend),
+        axis=alt.AxisConfig(labelColor=MUTED, labelFontSize=11, **titles, **lines),
+        legend=alt.LegendConfig(labelColor=INK, labelFontSize=12, titleLimit=400, **titles),
         locale=alt.Locale(number=NUMBERS),
         title=alt.TitleConfig(color=INK, fontSize=13, anchor="start"),
     )
-
-
-def reference_line(channel: str, at: float, *, dash: bool = True) -> alt.Chart:
-    """A line across the picture at a value of `channel` (x or y)."""
-    mark = alt.Chart(pd.DataFrame({"at": [at]})).mark_rule(color=MUTED, strokeDash=[2, 3] if dash else [1, 0])
-    return mark.encode(**{channel: alt.X("at:Q") if channel == "x" else alt.Y("at:Q")})
 
 
 def themed(spec: dict[str, Any]) -> dict[str, Any]:
@@ -105,8 +83,8 @@ def themed(spec: dict[str, Any]) -> dict[str, Any]:
 def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
     """Write a chart as a PNG or SVG on white, without a browser or a network; the same bytes with the same versions.
 
-    `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be written and
-    ValueError for another ending.
+    `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be
+    written and ValueError for another ending.
     """
     spec = _on_white(chart.to_dict(), width)
     ending = Path(path).suffix
@@ -120,7 +98,8 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
 def as_pictures(*, width: int = 420) -> None:
     """From now on a notebook shows altair's charts as SVG pictures: no network and no script, and so nothing on hover.
 
-    `width` in pixels is for charts that otherwise fill their container. `altair.renderers.enable("default")` takes it back.
+    `width` in pixels is for charts that otherwise fill their container. `altair.renderers.enable("default")` takes it
+    back.
     """
 
     def picture(spec: dict[str, Any], **options: Any) -> dict[str, str]:
@@ -141,7 +120,7 @@ def _svg(spec: dict[str, Any]) -> str:
 def _renumbered(svg: str) -> str:
     """Vega numbers gradients through the life of a process; here they count from 0 in every picture."""
     names = {name: f"gradient_{place}" for place, name in enumerate(dict.fromkeys(re.findall(r"gradient_\d+", svg)))}
-    return re.sub(r"gradient_\d+", lambda found: names[found[0]], svg)
+    return re.sub(r"gradient_\d+", lambda match: names[match[0]], svg)
 
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -153,8 +132,8 @@ Pixels = NDArray[np.uint8]
 def repacked(png: bytes) -> bytes:
     """The same picture in about a quarter of the bytes: as indexed colours where 256 are enough, otherwise as RGB.
 
-    Only what the renderer makes is understood, 8-bit RGBA with the filter Sub in every row; a picture that is anything else, or not
-    opaque, is returned as it is. Raises ValueError for bytes that are no PNG.
+    Only what the renderer makes is understood, 8-bit RGBA with the filter Sub in every row; a picture that is anything
+    else, or not opaque, is returned as it is. Raises ValueError for bytes that are no PNG.
     """
     if not png.startswith(SIGNATURE):
         raise ValueError(f"repacking a PNG: got bytes that begin with {png[:8]!r}, expected {SIGNATURE!r}")
@@ -186,12 +165,12 @@ def _packed(pixels: Pixels, more: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:
-    found, place = [], len(SIGNATURE)
+    chunks, place = [], len(SIGNATURE)
     while place < len(png):
         (size,) = struct.unpack(">I", png[place : place + 4])
-        found.append((png[place + 4 : place + 8], png[place + 8 : place + 8 + size]))
+        chunks.append((png[place + 4 : place + 8], png[place + 8 : place + 8 + size]))
         place += size + 12  # length, kind and checksum are four bytes each
-    return found
+    return chunks
 
 
 def _written(kind: bytes, data: bytes) -> bytes:

@@ -1,7 +1,4 @@
-"""What heads do together: faithfulness and necessity of the leading heads, beside random sets from the same layers.
-
-How the effect of the leading heads comes about: at which distance from the cue, by where they look, by what they carry.
-"""
+"""Faithfulness and necessity of the leading heads; their effects by cue distance and by what is swapped."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +6,18 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.palette import INK, MUTED, WITH, finish, reference_line
+from probe.charts.channels import (
+    TEXT,
+    bare_axis,
+    by_value,
+    head_names,
+    line_legend,
+    lines_with_dots,
+    numbers_at,
+    reference_line,
+    tips,
+)
+from probe.charts.palette import INK, MUTED, WITH, finish
 from probe.stats.numbers import percent
 
 ENOUGH = 0.9
@@ -19,9 +27,9 @@ KEPT, LOST, RANDOM = "leading heads", "lost without them", "random sets"
 
 
 def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> Any:
-    """F and necessity of a word's leading heads by their number, random sets as ticks at their sizes, the 0.9 line.
+    """Faithfulness and necessity of a word's leading heads by their number; ticks are random sets, the line is at 0.9.
 
-    The smallest set that reaches it is ringed and labelled. Frames are the study's, whole, so that axes are the same for every word.
+    The smallest set that reaches it is ringed. Frames are the study's, whole, so that axes are the same for every word.
     """
     mine = curves[curves["word"] == word]
     lines = pd.concat([_line(mine, name, what) for name, what in _LINES.items()], ignore_index=True)
@@ -32,16 +40,15 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> An
     x = alt.X("size:Q", title="number of heads, leading first", scale=x_scale, axis=axis)
     reach = _scale(curves, random_sets)
     y = alt.Y("value:Q", title=_Y, axis=_SHARES, scale=reach)
-    key = alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=3, symbolOpacity=1, offset=6, columns=2)
-    scale = alt.Scale(domain=[KEPT, LOST, RANDOM], range=[WITH, NECESSITY, MUTED])
-    hue = alt.Color("what:N", title=None, scale=scale, legend=key)
+    key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=2)
+    colour = by_value(alt.Color, "what:N", [KEPT, LOST, RANDOM], [WITH, NECESSITY, MUTED], key)
     ticks = alt.Chart(chance).mark_tick(orient="horizontal", size=11, thickness=1.5, opacity=0.55)
-    ticks = ticks.encode(x=x, y=y, color=hue, tooltip=_TOOLTIP[1:4])
-    base = alt.Chart(lines).encode(x=x, y=y, color=hue)
+    ticks = ticks.encode(x=x, y=y, color=colour, tooltip=_TIPS[1:4])
+    base = alt.Chart(lines).encode(x=x, y=y, color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=_Y, scale=reach), y2="high:Q")
-    drawn = base.mark_line(strokeWidth=2).encode(strokeDash=_dash())
-    dots = base.mark_point(filled=True, size=26, opacity=1).encode(tooltip=_TOOLTIP)
-    picture = alt.layer(reference_line("y", ENOUGH), band, ticks, drawn, dots, *_smallest(mine, x, y))
+    dash = by_value(alt.StrokeDash, "what:N", [KEPT, LOST], [[1, 0], [5, 3]])
+    drawn = lines_with_dots(base, 26, line={"strokeDash": dash}, tooltip=_TIPS)
+    picture = alt.layer(reference_line("y", ENOUGH), band, ticks, *drawn, *_smallest(mine, x, y))
     return finish(picture.properties(width="container", height=230), _description(mine, chance, word))
 
 
@@ -53,18 +60,14 @@ def _line(mine: pd.DataFrame, name: str, what: str) -> pd.DataFrame:
 _Y = "share of the sense gap"
 _LINES = {"faithfulness": KEPT, "necessity": LOST}
 _SHARES = alt.Axis(format=".0%", values=[0, 0.25, 0.5, 0.75, 0.9, 1])
-_TOOLTIP = [
-    alt.Tooltip("added:N", title="joined"),
-    alt.Tooltip("size:Q", title="heads"),
-    alt.Tooltip("what:N", title="what"),
-    alt.Tooltip("value:Q", title="share of the gap", format=".1%"),
-    alt.Tooltip("low:Q", title="95 % from", format=".1%"),
-    alt.Tooltip("high:Q", title="to", format=".1%"),
-]
-
-
-def _dash() -> alt.StrokeDash:
-    return alt.StrokeDash("what:N", scale=alt.Scale(domain=[KEPT, LOST], range=[[1, 0], [5, 3]]), legend=None)
+_TIPS = tips(
+    "added:N | joined",
+    "size:Q | heads",
+    "what:N | what",
+    "value:Q | share of the gap | .1%",
+    "low:Q | 95 % from | .1%",
+    "high:Q | to | .1%",
+)
 
 
 def _scale(curves: pd.DataFrame, random_sets: pd.DataFrame) -> alt.Scale:
@@ -87,22 +90,20 @@ def _smallest(mine: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
         return []
     size, value = int(rows["size"].iloc[0]), float(rows["faithfulness"].iloc[0])
     said = f"{size} {'head' if size == 1 else 'heads'}: {percent(value)}"
-    found = {"size": size, "value": value, "said": said}
-    ring = alt.Chart(pd.DataFrame([found])).encode(x=x, y=y).mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1)
-    left = size > 0.6 * int(mine["size"].max())
-    label = alt.Chart(pd.DataFrame([found])).mark_text(
-        align="right" if left else "left", dx=4 if left else -4, fontSize=11, color=INK
-    )
-    return [ring, label.encode(x=x, y=alt.value(8), text="said:N")]  # above every line, band and tick
+    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "said": said}]))
+    ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1).encode(x=x, y=y)
+    side = {"align": "right", "dx": 4} if size > 0.6 * int(mine["size"].max()) else {"dx": -4}
+    label = base.mark_text(**TEXT | side).encode(x=x, y=alt.value(8), text="said:N")  # above every line, band and tick
+    return [ring, label]
 
 
 def _description(mine: pd.DataFrame, chance: pd.DataFrame, word: str) -> str:
     size = mine["smallest"].iloc[0]
     rows = mine[mine["size"] == size]
-    found = "No set of leading heads" if rows.empty else f"The first {int(size)} heads"
+    reaching = "No set of leading heads" if rows.empty else f"The first {int(size)} heads"
     kept = "" if rows.empty else f", keeping {percent(float(rows['faithfulness'].iloc[0]))}"
     return (
-        f"Sets of heads for {word}: {found} reach {percent(ENOUGH)} of the sense gap{kept}; "
+        f"Sets of heads for {word}: {reaching} reach {percent(ENOUGH)} of the sense gap{kept}; "
         f"{len(chance)} random sets from the same layers are drawn beside them."
     )
 
@@ -119,7 +120,7 @@ ROUTES = {
 def leading(frame: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
     """The rows of a word's heads, given as L0H0, in their order, with `name`; mean over the pairs of senses."""
     rows = frame[frame["word"] == word]
-    rows = rows.assign(name=[f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)])
+    rows = rows.assign(name=head_names(rows))
     rows = rows[rows["name"].isin(heads)]
     keys = ["name", *(["distance"] if "distance" in rows else [])]
     numbers = [name for name in ("net", *ROUTES) if name in rows]
@@ -131,25 +132,21 @@ def distance_lines(distances: pd.DataFrame, word: str, heads: Sequence[str]) -> 
     rows = leading(distances, word, heads)
     labels = alt.Axis(labelExpr="datum.value > 3 ? '4 or more' : datum.value", labelAngle=0)
     x = alt.X("distance:O", title="tokens from the cue to the word", axis=labels)
-    y = alt.Y(
-        "net:Q", title="net swap effect (share of gap)", axis=alt.Axis(format=".0%"), scale=_route_scale(distances)
-    )
+    axis = alt.Axis(format=".0%")
+    y = alt.Y("net:Q", title="net swap effect (share of gap)", axis=axis, scale=_route_scale(distances))
     key = alt.Legend(orient="top", offset=4)
     domain = [name for name in heads if name in set(rows["name"])]
-    hue = alt.Color("name:N", title=None, scale=alt.Scale(domain=domain, range=list(HUES)), legend=key)
-    dash = alt.StrokeDash("name:N", title=None, scale=alt.Scale(domain=domain, range=list(DASHES)), legend=key)
-    shape = alt.Shape("name:N", title=None, scale=alt.Scale(domain=domain, range=list(SHAPES)), legend=key)
-    tip = [alt.Tooltip("name:N", title="head"), alt.Tooltip("distance:O", title="distance")]
-    tip.append(alt.Tooltip("net:Q", title="net swap effect", format=".1%"))
-    base = alt.Chart(rows).encode(x=x, y=y, color=hue)
-    lines = base.mark_line(strokeWidth=2).encode(strokeDash=dash)
-    dots = base.mark_point(filled=True, size=60, opacity=1).encode(shape=shape, tooltip=tip)
-    picture = alt.layer(reference_line("y", 0.0), lines, dots).properties(width="container", height=190)
+    looks = ((alt.Color, HUES), (alt.StrokeDash, DASHES), (alt.Shape, SHAPES))
+    colour, dash, shape = (by_value(channel, "name:N", domain, look, key) for channel, look in looks)
+    tip = tips("name:N | head", "distance:O | distance", "net:Q | net swap effect | .1%")
+    base = alt.Chart(rows).encode(x=x, y=y, color=colour)
+    drawn = lines_with_dots(base, 60, line={"strokeDash": dash}, shape=shape, tooltip=tip)
     near, far = (rows[rows["distance"] == end]["net"].max() for end in (rows["distance"].min(), rows["distance"].max()))
     description = (
-        f"Effect by cue distance for {word}, heads {', '.join(domain)}: the largest is {percent(near)} of the gap at the shortest "
-        f"distance and {percent(far)} at the longest."
+        f"Effect by cue distance for {word}, heads {', '.join(domain)}: the largest is {percent(near)} of the gap at "
+        f"the shortest distance and {percent(far)} at the longest."
     )
+    picture = alt.layer(reference_line("y", 0.0), *drawn).properties(width="container", height=190)
     return finish(picture, description)
 
 
@@ -161,7 +158,7 @@ def _route_scale(frame: pd.DataFrame) -> alt.Scale:
 
 
 def route_table(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
-    """The bars: `name`, `route`, `what` in words, `value` in fractions of the gap; swaps that could not be made are absent."""
+    """The bars: `name`, `route`, `what` in words, `value` in fractions of the gap; swaps not made are absent."""
     swap = leading(word_heads[["word", "layer", "head", "swap"]], word, heads)
     wide = leading(routes, word, heads).merge(swap, on="name")
     long = wide.melt(id_vars="name", value_vars=list(ROUTES), var_name="route", value_name="value").dropna()
@@ -169,23 +166,20 @@ def route_table(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads
 
 
 def route_bars(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> Any:
-    """What is swapped, and how far it moves the word: the whole head, its attention alone, its values alone, its mean."""
+    """Effect of swapping a whole head, its attention alone or its values alone, and of its mean instead."""
     rows = route_table(routes, word_heads, word, heads)
     domain = [name for name in heads if name in set(rows["name"])]
     kinds = [what for what in ROUTES.values() if what in set(rows["what"])]
-    y = alt.Y("what:N", title="what is replaced", sort=kinds, axis=alt.Axis(labelLimit=150, ticks=False, domain=False))
+    y = alt.Y("what:N", title="what is replaced", sort=kinds, axis=bare_axis(labelLimit=150))
     low, high = min(0.0, float(rows["value"].min())), max(0.0, float(rows["value"].max()))
     scale = alt.Scale(domain=[low - 0.12 * (low < -0.005), high + 0.14 * (high - low or 1.0)], nice=False)
     x = alt.X("value:Q", title="share of the sense gap", axis=alt.Axis(format=".0%", tickCount=5), scale=scale)
     key = alt.Legend(orient="top", offset=4, symbolType="square")
-    hue = alt.Color("name:N", title=None, scale=alt.Scale(domain=domain, range=list(HUES)), legend=key)
-    rank = alt.YOffset("name:N", sort=domain, scale=alt.Scale(domain=domain))
-    tip = [alt.Tooltip("name:N", title="head"), alt.Tooltip("what:N"), alt.Tooltip("value:Q", format=".1%")]
-    base = alt.Chart(rows).encode(y=y, yOffset=rank)
-    bars = base.mark_bar(height={"band": 0.8}).encode(x=x, color=hue, tooltip=tip)
-    ends = rows.assign(edge=rows["value"].clip(lower=0))
-    texts = alt.Chart(ends).mark_text(align="left", dx=4, fontSize=11, color=INK)
-    texts = texts.encode(y=y, yOffset=rank, x=alt.X("edge:Q"), text="text:N")
+    colour = by_value(alt.Color, "name:N", domain, HUES, key)
+    place = {"y": y, "yOffset": alt.YOffset("name:N", sort=domain, scale=alt.Scale(domain=domain))}
+    tip = tips("name:N | head", "what:N", "value:Q | | .1%")
+    bars = alt.Chart(rows).mark_bar(height={"band": 0.8}).encode(x=x, color=colour, tooltip=tip, **place)
+    texts = numbers_at(rows.assign(edge=rows["value"].clip(lower=0)), "edge", dx=4, **place)
     height = max(34, 15 * len(domain) + 10) * len(kinds)
     picture = alt.layer(reference_line("x", 0.0), bars, texts).properties(width="container", height=height)
     first = rows[rows["name"] == domain[0]]

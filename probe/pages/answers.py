@@ -1,15 +1,15 @@
-"""The sentences that a report says of each word, made from verdicts, effects and intervals alone: pure functions from frames to text.
+"""The answer for each word in sentences, made from verdicts, effects and intervals alone: frames in, text out.
 
-What may be said is bound here. Only a head with the verdict resolver is said to resolve. A percentage is of the sense gap, measured
-on sentences that nothing was fitted or ranked on, and stands with its 95 % interval. Effects are those beyond a same-sense swap
-(`net`). Heads whose rank intervals overlap are named together and never put in order. Looking at the cue is described, never
-offered as a reason. Where the gap is not there nothing is ranked; where nothing was shown, the smallest visible effect is said.
+What may be said is bound here. Only a head with the verdict resolver is said to resolve. A percentage is of the sense
+gap, measured on sentences that nothing was fitted or ranked on, and stands with its 95 % interval. Effects are those
+beyond a same-sense swap (`net`). Heads whose rank intervals overlap are named together and never put in order. Looking
+at the cue is described, never offered as a reason. Where the gap is not there nothing is ranked; where nothing was
+shown, the smallest visible effect is said.
 
-The first sentence of a word's card, for a reader who has never heard of a head's name: where the meaning comes from, by what way.
-
-It says no more than the verdicts do. Only resolvers are counted; that an earlier word gives the meaning is said where the swapped
-sentences differ in that word alone, and "the words before it" where the word itself is the same vector in every sentence. Of a model
-that reads both ways it is "another word" and "the words around it".
+`plain` is the first sentence of a word's card, for a reader who has never heard of a head's name. It says no more than
+the verdicts do: that an earlier word gives the meaning is said where the swapped sentences differ in that word alone,
+and "the words before it" where the word itself is the same vector in every sentence. Of a model that reads both ways it
+is "another word" and "the words around it".
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -22,7 +22,7 @@ from probe.charts import gap_at, reached
 from probe.stats.numbers import NARROW, counted, decimal, interval, listed, measured, ordinal, p_value, percent
 
 LEADERS = 3
-SMALLEST = 0.01
+WORTH_SHOWING = 0.01  # of the gap: a head with a clear effect from here on has its sentences on the page
 WELL = "would have been seen in 80\u202f% of cases"
 Head = dict[Hashable, Any]
 Frames = Mapping[str, pd.DataFrame]
@@ -74,14 +74,18 @@ def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
     """That no gap was shown, which is no proof that there is none: the material, and what would have been seen."""
     which, shown = "the senses", p_value(pairs["gap_p"].min()).replace("=", "≥")
     if len(pairs) == 1:
-        pair = pairs.iloc[0]
-        shown = f"gap {decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}, {p_value(pair['gap_p'])}"
+        shown = f"gap {gap_text(pairs.iloc[0].to_dict())}, {p_value(pairs.iloc[0]['gap_p'])}"
     else:
         which = f"any of the {len(pairs)} pairs of senses"
     return (
         f"This model was not shown to separate {which} of “{word}” at the word ({shown}), so no head is ranked. "
         f"{_material(pairs)}, a difference of {decimal(float(pairs['visible_d'].max()))} standard deviations {WELL}."
     )
+
+
+def gap_text(pair: Mapping[Any, Any]) -> str:
+    """The gap of a pair of senses with its 95 % interval."""
+    return f"{decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}"
 
 
 def _material(pairs: pd.DataFrame) -> str:
@@ -99,31 +103,19 @@ def _resolve(heads: Sequence[Head], pairs: pd.DataFrame, word: str) -> list[str]
     opening = f"{counted(len(heads), 'head', words=True)} {verb} “{word}”{everywhere}{'.' if among else ':'}{among}"
     number = len(pairs) if len(pairs) > 1 and not everywhere else 0
     same = len(named) > 1 and len({head["resolves"] for head in named}) == 1
-    first, *rest = [_place(head, 0 if same else number) for head in named]
-    way = f"{first[0]} moves it {first[1]} of the way {_way(pairs)}{first[2]}"
-    told = listed([way, *(f"{name} {effect}{where}" for name, effect, where in rest)])
+    places = [f" (in {head['resolves']} of {number} pairs)" if number and not same else "" for head in named]
+    way = "two senses" if len(pairs) > 1 else f"{pairs.iloc[0]['sense_a']} and {pairs.iloc[0]['sense_b']}"
+    first, *rest = [(head_name(head), _effect(head), place) for head, place in zip(named, places, strict=True)]
+    lead = f"{first[0]} moves it {first[1]} of the way between {way}{first[2]}"
+    told = listed([lead, *(f"{name} {effect}{place}" for name, effect, place in rest)])
     each = f"each in {named[0]['resolves']} of {number} pairs" if same and number else ""
     over = "; ".join(part for part in (each, _mean(pairs)) if part)
     return [f"{opening} {told}{f' ({over})' if over else ''}.", *_overlaps(named)]
 
 
-def _place(head: Head, pairs: int) -> tuple[str, str, str]:
-    return head_name(head), _effect(head), f" (in {head['resolves']} of {pairs} pairs)" if pairs else ""
-
-
 def _overlaps(heads: Sequence[Head]) -> list[str]:
-    groups = [group for group in in_groups(heads) if len(group) > 1]
-    return [
-        f"The ranks of {listed([head_name(head) for head in group])} overlap: they are in no order." for group in groups
-    ]
-
-
-def _way(pairs: pd.DataFrame) -> str:
-    return (
-        f"between {pairs.iloc[0]['sense_a']} and {pairs.iloc[0]['sense_b']}"
-        if len(pairs) == 1
-        else "between two senses"
-    )
+    groups = [listed([head_name(head) for head in group]) for group in in_groups(heads) if len(group) > 1]
+    return [f"The ranks of {names} overlap: they are in no order." for names in groups]
 
 
 def _mean(pairs: pd.DataFrame) -> str:
@@ -138,16 +130,16 @@ def _effect(head: Head) -> str:
 
 
 def _together(frames: Frames, word: str, heads: Sequence[Head]) -> str:
-    """What the smallest set of leading heads that is enough keeps, against the best random set of its size or the next larger one."""
-    found = smallest_set(frames, word)
-    if found is None:
+    """Faithfulness of the smallest set that is enough, against the best random set of its size or the next larger."""
+    enough = smallest_set(frames, word)
+    if enough is None:
         return ""
-    names, kept, every = found.names, found.kept, found.every
+    names, every = enough.names, enough.every
     if len(names) == every:
         return f"Nothing less than all {every} heads together keeps 90{NARROW}% of the gap."
-    who = "Together they keep" if {head_name(head) for head in heads} == set(names) else _set_name(names)
-    alone = "Alone it keeps" if who.startswith("Together") and len(names) == 1 else who
-    return f"{alone} {kept} of the gap{_against(frames, word, found)}."
+    all_of_them = {head_name(head) for head in heads} == set(names)
+    who = ("Alone it keeps" if len(names) == 1 else "Together they keep") if all_of_them else _set_name(names)
+    return f"{who} {enough.kept} of the gap{_against(frames, word, enough)}."
 
 
 def _set_name(names: Sequence[str]) -> str:
@@ -159,7 +151,7 @@ def _set_name(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class SmallestSet:
-    """The fewest leading heads that keep 90 % of the gap: their names, F and F as text with its interval, how many heads there are."""
+    """The fewest leading heads with F of at least 0.9: names, F, F as text with its interval, number of all heads."""
 
     names: list[str]
     faithfulness: float
@@ -170,17 +162,17 @@ class SmallestSet:
 def smallest_set(frames: Frames, word: str) -> SmallestSet | None:
     """The smallest set of a word, or None where no set of leading heads is enough."""
     rows = frames["curves"][frames["curves"]["word"] == word].sort_values("size")
-    reaching = rows[rows["size"] == rows["smallest"]].to_dict("records")
-    if not reaching:
+    smallest = next(iter(rows[rows["size"] == rows["smallest"]].to_dict("records")), None)
+    if smallest is None:
         return None
-    found = reaching[0]
-    names = [name for added in rows.loc[rows["size"].between(1, found["size"]), "added"] for name in added.split(", ")]
-    kept = measured(found["faithfulness"], found["faithfulness_low"], found["faithfulness_high"])
-    return SmallestSet(names, float(found["faithfulness"]), kept, int(rows["size"].max()))
+    joined = rows.loc[rows["size"].between(1, smallest["size"]), "added"]
+    names = [name for added in joined for name in added.split(", ")]
+    kept = measured(*(smallest[f"faithfulness{end}"] for end in ("", "_low", "_high")))
+    return SmallestSet(names, float(smallest["faithfulness"]), kept, int(rows["size"].max()))
 
 
 def best_random(frames: Frames, word: str, size: int) -> tuple[int, int, float] | None:
-    """Of the random sets with `size` heads, or the next more that were drawn: heads in each, how many sets, the best one's F."""
+    """Size, number and best F of the random sets with `size` heads, or the next more that were drawn."""
     rows = frames["random_sets"][(frames["random_sets"]["word"] == word) & (frames["random_sets"]["size"] >= size)]
     if rows.empty:
         return None
@@ -190,25 +182,27 @@ def best_random(frames: Frames, word: str, size: int) -> tuple[int, int, float] 
 
 def _against(frames: Frames, word: str, kept: SmallestSet) -> str:
     size = len(kept.names)
-    found = best_random(frames, word, size)
-    if found is None:
+    random = best_random(frames, word, size)
+    if random is None:
         return ""
-    drawn, sets, best = found
-    rival = f"the best of {counted(sets, 'random set')} of {counted(drawn, 'head')} from the same layers"
+    drawn, _, best = random
     same = best >= kept.faithfulness and drawn == size
-    return f", {rival} {percent(best)}{': a random set does as well' if same else ''}"
+    return f", {best_of(random)} from the same layers {percent(best)}{': a random set does as well' if same else ''}"
+
+
+def best_of(random: tuple[int, int, float]) -> str:
+    """In words, the best of some random sets, as `best_random` gives them."""
+    size, sets, _ = random
+    return f"the best of {counted(sets, 'random set')} of {counted(size, 'head')}"
 
 
 def _no_head(frames: Frames, pairs: pd.DataFrame, word: str) -> list[str]:
     best = heads_of(frames, word).to_dict("records")[0]
     separation, swap = (decimal(float(pairs[name].max())) for name in ("visible_d", "visible_d_pairs"))
     seen = f"{_material(pairs)}, a separation of {separation} standard deviations and a swap effect of {swap} {WELL}"
-    largest = f"the largest effect is {_effect(best)}, by {head_name(best)}{_verdict_of(best)}"
+    verdict = "" if best["verdict"] == "none" else f" ({best['verdict']})"
+    largest = f"the largest effect is {_effect(best)}, by {head_name(best)}{verdict}"
     return [f"No head was shown to resolve “{word}”, although its senses are apart at the word.", f"{seen}; {largest}."]
-
-
-def _verdict_of(head: Head) -> str:
-    return "" if head["verdict"] == "none" else f" ({head['verdict']})"
 
 
 ALIGNED = "aligned pairs"
@@ -223,8 +217,10 @@ def plain(frames: Frames, word: str) -> str:
     opening = "As far as a few sentences can tell, in this model" if pairs["exploratory"].any() else "In this model"
     heads = resolvers(frames, word)
     if not heads:
-        return f"{opening} the vector of “{word}” changes with its meaning, but no single attention head was shown to bring that about."
-    return f"{opening} the word “{word}” {_origin(frames, pairs, word)}, {_plain_way(frames, word, heads)}{_where(frames, pairs, word)}."
+        changes = f"{opening} the vector of “{word}” changes with its meaning"
+        return f"{changes}, but no single attention head was shown to bring that about."
+    way = f"{_plain_way(frames, word, heads)}{_where(frames, pairs, word)}"
+    return f"{opening} the word “{word}” {_origin(frames, pairs, word)}, {way}."
 
 
 def _origin(frames: Frames, pairs: pd.DataFrame, word: str) -> str:
@@ -252,8 +248,8 @@ def _cue(sentences: pd.DataFrame, word: str, sense: str) -> str:
 
 def _plain_way(frames: Frames, word: str, heads: Sequence[Head]) -> str:
     """Through how many heads of which layers; in part, unless these heads together are enough."""
-    found = smallest_set(frames, word)
-    enough = found is not None and set(found.names) <= {head_name(head) for head in heads}
+    smallest = smallest_set(frames, word)
+    enough = smallest is not None and set(smallest.names) <= {head_name(head) for head in heads}
     number = counted(len(heads), "attention head", words=True).lower()
     return f"{'' if enough else 'in part '}by way of {number} in {_layers(frames, heads)}"
 

@@ -1,8 +1,7 @@
-"""Sentences as a page shows them: tokens with their tints and bars, and texts with their word and cue marked.
+"""Sentences and evidence as a page shows them: tokens with tints and bars, texts with their word and cue, charts.
 
-Nothing here is HTML: pieces of text and numbers for the template, which escapes every one of them.
-
-What the answers rest on, as plain values for the page: heads together, controls and power, how effects come about, the ledger.
+Nothing here is HTML: pieces of text and numbers for the template, which escapes every one of them. The evidence: sets
+of heads, controls and power, effects by distance and by what is swapped, ledgers of single sentences.
 """
 
 from typing import Any
@@ -10,25 +9,26 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
+from probe.charts.sets import ROUTES
 from probe.pages import answers, remarks
 from probe.pages.sections import Frames, Section, head_facts, of_word, sense_marks, with_tests, words_of
-from probe.stats.numbers import counted, decimal, p_value, percent
+from probe.stats.numbers import decimal, p_value, percent
 from probe.study import suppliers
 
 TINTS = 20
 BAR = 20
-SAID = 0.005
+SAID = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written
 VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def bar_limit(rows: pd.DataFrame) -> float:
-    """What a full bar stands for in all sentences of a head: the largest contribution of a token, rounded up to 0.01."""
+    """The contribution of a full bar: the largest of any token of a head's sentences, rounded up to 0.01."""
     return max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
 
 
 def readings(frames: Frames) -> list[Section]:
     """For each word its leading heads, each with its numbers and the sentences it reads."""
-    found = []
+    sections = []
     for number, word in enumerate(words_of(frames)):
         rows, heads = of_word(frames["readings"], word), charts.reached(of_word(frames["word_heads"], word))
         if rows.empty:
@@ -43,14 +43,14 @@ def readings(frames: Frames) -> list[Section]:
             | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
             for head in shown.to_dict("records")
         ]
-        found.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
-    return found
+        sections.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
+    return sections
 
 
 def worth_showing(heads: pd.DataFrame) -> pd.DataFrame:
     """The resolvers and the heads whose effect is clear; the largest where there is none."""
     ordered = heads.sort_values("rank")
-    clear = (ordered["net_low"] > 0) & (ordered["net"] >= answers.SMALLEST)
+    clear = (ordered["net_low"] > 0) & (ordered["net"] >= answers.WORTH_SHOWING)
     named = ordered[clear | (ordered["verdict"] == "resolver")]
     return named if len(named) else ordered.head(1)
 
@@ -63,25 +63,15 @@ def _of_head(frame: pd.DataFrame, word: str, head: dict[Any, Any]) -> pd.DataFra
 def _reasons(verdicts: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[Section]:
     """Why the head has its verdict, pair by pair, those with the verdict that says most first."""
     rows = _of_head(verdicts, word, head)
-    first = rows.assign(other=rows["verdict"] != head["verdict"]).sort_values("other", kind="stable")
-    alone = len(first) == 1
-    return [
-        {
-            "pair": "" if alone else f"{row['sense_a']} / {row['sense_b']}",
-            "verdict": row["verdict"],
-            "because": row["because"],
-        }
-        for row in first.to_dict("records")
-    ]
+    ordered = rows.assign(other=rows["verdict"] != head["verdict"]).sort_values("other", kind="stable")
+    pairs = [""] if len(rows) == 1 else (ordered["sense_a"] + " / " + ordered["sense_b"]).tolist()
+    reasons = zip(pairs, ordered["verdict"], ordered["because"], strict=True)
+    return [{"pair": pair, "verdict": verdict, "because": because} for pair, verdict, because in reasons]
 
 
 def _routes(routes: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[tuple[str, str]]:
-    """What swapping a part of the head does, mean over the pairs of senses; a swap that could not be made is not listed."""
-    names = {
-        "pattern_only": "only where it looks",
-        "values_only": "only what it carries",
-        "ablation": "lost with its mean",
-    }
+    """Effect of swapping a part of the head, mean over the pairs of senses; a swap that was not made is not listed."""
+    names = {name: ROUTES[name] for name in ("pattern_only", "values_only")} | {"ablation": "lost with its mean"}
     means = _of_head(routes, word, head)[list(names)].astype(float).mean()
     return [(text, percent(means[name])) for name, text in names.items() if pd.notna(means[name])]
 
@@ -142,7 +132,7 @@ def showcase(frames: Frames) -> Section:
         if row["reads_as"] is None or pd.isna(row["reads_as"]):
             others = frames["beside"][frames["beside"]["text"] == row["text"]]
             told = [
-                {"model": other["model"], "said": remarks.beside(other), "place": _place(other, marks)}
+                {"model": other["model"], "said": remarks.second_model(other), "place": _place(other, marks)}
                 for other in others.to_dict("records")
             ]
             after.append(item | {"said": remarks.later_words(row), "difference": row["difference"], "beside": told})
@@ -157,12 +147,8 @@ def showcase(frames: Frames) -> Section:
 def _place(row: dict[Any, Any], marks: dict[str, str]) -> Section:
     """A coordinate on the small axis between its two senses."""
     ends = {"a": row["sense_a"], "b": row["sense_b"], "mark_a": marks[row["sense_a"]], "mark_b": marks[row["sense_b"]]}
-    return ends | {"x": f"{_on_axis(row['coordinate']):.1f}", "mark": marks.get(row["sense"], "")}
-
-
-def _on_axis(coordinate: float) -> float:
-    """Percent of the way from the left end of a small axis (−1) to its right end (+1); beyond them it stays at the end."""
-    return 50 * (1 + min(max(coordinate, -1.0), 1.0))
+    x = 50 * (1 + min(max(row["coordinate"], -1.0), 1.0))  # in percent; beyond −1 and 1 it stays at the end
+    return ends | {"x": f"{x:.1f}", "mark": marks.get(row["sense"], "")}
 
 
 def marked(row: dict[Any, Any]) -> list[tuple[str, str]]:
@@ -178,47 +164,37 @@ def marked(row: dict[Any, Any]) -> list[tuple[str, str]]:
     return [piece for piece in [*pieces, (text[at:], "")] if piece[0]]
 
 
-RANDOM = "random sets from the same layers"
-
-
 def together(frames: Frames) -> list[Section]:
     """For each ranked word its curves and what the smallest set keeps."""
-    found = []
+    sections = []
     for word in words_of(frames):
         curve = of_word(frames["curves"], word)
         if curve.empty:
             continue
-        best = answers.smallest_set(frames, word)
-        enough = best is not None and len(best.names) < best.every
-        found.append(
+        smallest = answers.smallest_set(frames, word)
+        random = answers.best_random(frames, word, len(smallest.names)) if smallest else None
+        sections.append(
             {
                 "word": word,
                 "chart": charts.set_curves(frames["curves"], frames["random_sets"], word),
-                "names": best.names if best and enough else [],
-                "kept": best.kept if best else "",
-                "rival": _rival(answers.best_random(frames, word, len(best.names))) if best else "",
+                "names": smallest.names if smallest and len(smallest.names) < smallest.every else [],
+                "kept": smallest.kept if smallest else "",
+                "rival": f"{answers.best_of(random)} keeps {percent(random[2])}" if random else "",
                 "area": decimal(float(curve["area"].iloc[0])),
             }
         )
-    return found
+    return sections
 
 
-def _rival(rival: tuple[int, int, float] | None) -> str:
-    if rival is None:
-        return ""
-    size, sets, best = rival
-    return f"the best of {counted(sets, 'random set')} of {counted(size, 'head')} keeps {percent(best)}"
-
-
-def believe(frames: Frames) -> Section:
+def controls_and_power(frames: Frames) -> Section:
     """Gate, power, sizes and controls of each word."""
-    found = []
+    sections = []
     for word in words_of(frames):
         pairs, controls = of_word(frames["words"], word), of_word(frames["controls"], word)
         shown = [answers.head_name(head) for head in answers.resolvers(frames, word)] if pairs["ranked"].any() else []
         chart = charts.control_strips(frames["controls"], word, shown=shown) if len(controls) else None
         pair = controls.iloc[0] if len(controls) else None
-        found.append(
+        sections.append(
             {
                 "word": word,
                 "chart": chart,
@@ -229,11 +205,11 @@ def believe(frames: Frames) -> Section:
             | _power(pairs)
         )
     conditions = set(frames["controls"]["condition"])
-    return {"words": found, "later": "later token" in conditions, "drawn": any(item["chart"] for item in found)}
+    return {"words": sections, "later": "later token" in conditions, "drawn": any(item["chart"] for item in sections)}
 
 
 def _power(pairs: pd.DataFrame) -> Section:
-    """The hardest of a word's pairs of senses: the fewest sentences and the largest effect that would have been missed."""
+    """Sample sizes and power of a word: the smallest and weakest over its pairs of senses."""
     return {
         "gate": p_value(float(pairs["gap_p"].max())).replace("p = ", "p ≤ " if len(pairs) > 1 else "p = "),
         "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
@@ -247,45 +223,44 @@ def _power(pairs: pd.DataFrame) -> Section:
     }
 
 
-def comes_about(frames: Frames) -> dict[str, list[tuple[str, Any, str]]]:
+def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any, str]]]:
     """By word: charts of the leading heads' effect by distance and by route, each with its title and caption."""
-    found = {}
+    sections: dict[str, list[tuple[str, Any, str]]] = {}
     for word in words_of(frames):
         rows = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
         heads = rows.merge(charts.reached(of_word(frames["word_heads"], word)), on=["layer", "head"])
         names = [answers.head_name(head) for head in worth_showing(heads).to_dict("records")][: answers.LEADERS]
-        made = [_by_distance(frames, word, names), _by_route(frames, word, names)] if names else []
-        found[word] = [item for item in made if item is not None]
-    return found
+        sections[word] = []
+        if names and len(of_word(frames["distances"], word)):
+            chart = charts.distance_lines(frames["distances"], word, names)
+            sections[word].append(("By distance from the cue", chart, BY_DISTANCE))
+        if names and len(of_word(frames["routes"], word)):
+            chart = charts.route_bars(frames["routes"], frames["word_heads"], word, names)
+            sections[word].append(("By what is replaced", chart, BY_ROUTE))
+    return sections
 
 
-def _by_distance(frames: Frames, word: str, names: list[str]) -> tuple[str, Any, str] | None:
-    if of_word(frames["distances"], word).empty:
-        return None
-    said = "A head that only reads the token beside the word falls to zero beyond distance 1; one that finds the cue does not."
-    return "By distance from the cue", charts.distance_lines(frames["distances"], word, names), said
+BY_DISTANCE = (
+    "A head that only reads the token beside the word falls to zero beyond distance 1; one that finds the cue does not."
+)
+BY_ROUTE = (
+    "From top to bottom: the whole output swapped; the other sentence's attention over its own values; its own "
+    "attention over the other sentence's values; its mean output instead, that is, the part of the gap that is lost "
+    "without its choice."
+)
 
 
-def _by_route(frames: Frames, word: str, names: list[str]) -> tuple[str, Any, str] | None:
-    if of_word(frames["routes"], word).empty:
-        return None
-    said = (
-        "From top to bottom: the whole output swapped; the other sentence's attention over its own values; its own attention over "
-        "the other sentence's values; its mean output instead, that is, the part of the gap that is lost without its choice."
-    )
-    return "By what is replaced", charts.route_bars(frames["routes"], frames["word_heads"], word, names), said
-
-
-def supplied(frames: Frames) -> list[Section]:
+def ledgers(frames: Frames) -> list[Section]:
     """For each word its example sentences with what supplies the sense, in words and as a chart."""
     told = suppliers.told(frames["ledger"]) if len(frames["ledger"]) else {}
-    found = []
+    sections = []
     for word in words_of(frames):
         marks, rows = sense_marks(frames, word), of_word(frames["ledger"], word)
         numbers = [int(number) for number in rows["sentence"].drop_duplicates()]
         items = [_account(frames, (word, number), marks) | {"said": told[(word, number)]} for number in numbers]
-        found.append({"word": word, "first": items[:1], "others": items[1:]})
-    return [item for item in found if item["first"]]
+        if items:
+            sections.append({"word": word, "first": items[:1], "others": items[1:]})
+    return sections
 
 
 def _account(frames: Frames, key: tuple[str, int], marks: dict[str, str]) -> Section:

@@ -1,8 +1,8 @@
 """One self-contained HTML file: no network, no eval, every text escaped, the same bytes from the same values.
 
-The same bytes: with one set of versions of Vega and of the templates' engine.
-The Vega bundle stands in the file once and draws every chart from its specification. The content security policy names the
-hashes of the scripts and of the style sheet, so a text that got past the escaping would still run nothing.
+The same bytes: with one set of versions of Vega and of the templates' engine. The Vega bundle stands in the file once
+and draws every chart from its specification. The content security policy names the hashes of the scripts and of the
+style sheet, so a text that got past the escaping would still run nothing.
 """
 
 import base64
@@ -49,7 +49,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def environment(*folders: str | Path) -> Environment:
-    """The templates of these folders, the first that has one of a name; a word is a folder of `TEMPLATES`; `chart` places a chart, and numbers have filters."""
+    """The templates of these folders of `TEMPLATES`, earlier ones first; `chart` places a chart."""
     made = Environment(
         loader=FileSystemLoader([TEMPLATES / folder for folder in folders]),
         autoescape=True,
@@ -70,7 +70,7 @@ def style(templates: Environment, name: str, values: Mapping[str, object]) -> Ma
 
 
 def assets(templates: Environment, *, sheet: str, script: str, values: Mapping[str, object]) -> dict[str, Markup | str]:
-    """What every page carries, by the names that its template has for them: style, script, vega, and the policy that allows just these."""
+    """Style, script, vega and the policy that allows just these, by the names that every template has for them."""
     made, code, drawing = style(templates, sheet, values), Markup(templates.get_template(script).render()), vega()
     return {"style": made, "script": code, "vega": drawing, "policy": policy(made, [drawing, code])}
 

@@ -1,7 +1,4 @@
-"""What a report says beside its answers: of the certificate, of sentences whose cue comes too late, of where single words stand.
-
-What an answer rests on, in a few quieter sentences: the tests, where the heads look, and what the other heads were shown to be.
-"""
+"""Remarks around a report's answers: the certificate, late cues, where single words stand, an answer's evidence."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -22,15 +19,17 @@ def agreement(certificate: pd.DataFrame) -> str:
     where = "the whole model" if pd.isna(worst["layer"]) else f"layer {worst['layer']}"
     held = int(certificate["ok"].sum())
     if held < len(certificate):
-        return f"{len(certificate) - held} of {len(certificate)} differences between the hooked model and the from-scratch math are too large."
+        wrong = f"{len(certificate) - held} of {len(certificate)} differences"
+        return f"{wrong} between the hooked model and the from-scratch math are too large."
     return (
         f"The hooked model and the from-scratch math agree: the largest of {len(certificate)} differences is "
-        f"{scientific(worst['error'])} of its scale ({worst['quantity']}, {where}), allowed {scientific(worst['tolerance'])}."
+        f"{scientific(worst['error'])} of its scale ({worst['quantity']}, {where}), "
+        f"allowed {scientific(worst['tolerance'])}."
     )
 
 
 def unpaired(sentences: pd.DataFrame) -> int:
-    """How many of a word's sentences name a pair that no sentence of another sense names: they have nobody to be swapped with."""
+    """Number of a word's sentences whose pair no sentence of another sense names, so that they cannot be swapped."""
     partners = sentences.groupby("pair")["sense"].transform("nunique")
     return int((partners == 1).sum())
 
@@ -39,23 +38,23 @@ def later_words(row: Row) -> str:
     """What a causal model can have made of a cue that comes after the word, with the measured difference."""
     cue = f"“{row['cue']}” comes" if row["cue"] else "What tells the sense comes"
     return (
-        f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after the word removed, "
-        f"no head's write at the word changes by more than {scientific(row['difference'])} of the largest ΔE."
+        f"{cue} after the word: a causal model cannot have resolved the word by it. Measured: with everything after "
+        "the word removed, no head's write at the word changes by more than "
+        f"{scientific(row['difference'])} of the largest ΔE."
     )
 
 
-def beside(row: Row) -> str:
-    """What another model, which reads on beyond the word, has at the same word: where it stands, and without which word it would not."""
-    right = "as meant" if row["reads_as"] == row["sense"] else f"although {row['sense']} is meant"
+def second_model(row: Row) -> str:
+    """The nearest sense at the word in a model that reads beyond it, and the words and heads that this depends on."""
     said = (
-        f"At the word it is nearest to {row['reads_as']}, {right} (coordinate {decimal(row['coordinate'])}). With everything after the "
-        f"word removed, heads' writes there change by up to {percent(row['difference'])} of the largest ΔE."
+        f"At the word it is {_nearest(row)}). With everything after the word removed, "
+        f"heads' writes there change by up to {percent(row['difference'])} of the largest ΔE."
     )
     if not row["shown"]:
         return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
-    known, marked = (bool(pd.notna(row[name])) for name in ("share", "cue_share"))
-    if not known:
+    if not bool(pd.notna(row["share"])):
         return said
+    marked = bool(pd.notna(row["cue_share"]))
     without = decimal(row["coordinate"] * (1 - row["share"]))
     told = f"Of single words “{row['source']}” counts most: with it hidden the coordinate is {without}"
     if marked and row["cue"] != row["source"]:
@@ -63,28 +62,28 @@ def beside(row: Row) -> str:
     if marked:
         alone, nothing = (decimal(row[name]) for name in ("cue_alone", "nothing"))
         told += f"; with no other word than “{row['cue']}” shown it is {alone}, with none {nothing}"
-    return f"{said} {told}. Heads that alone cost most of what “{row['source']}” gives, in per cent of the coordinate: {row['through']}."
+    through = f"Heads that alone cost most of what “{row['source']}” gives, in per cent of the coordinate"
+    return f"{said} {told}. {through}: {row['through']}."
+
+
+def _nearest(row: Row) -> str:
+    right = "as meant" if row["reads_as"] == row["sense"] else f"although {row['sense']} is meant"
+    return f"nearest to {row['reads_as']}, {right} (coordinate {decimal(row['coordinate'])}"
 
 
 def reading(row: Row, ranked: bool) -> str:
-    """Which sense's mean the vector at the word is nearest to, and where it stands between two senses."""
-    right = "as meant" if row["reads_as"] == row["sense"] else f"although {row['sense']} is meant"
-    said = (
-        f"At the word the model is nearest to {row['reads_as']}, {right} (coordinate {decimal(row['coordinate'])}, from −0.50 for "
-        f"{row['sense_b']} to 0.50 for {row['sense_a']})."
-    )
-    return (
-        said
-        if ranked
-        else f"{said} The senses were not shown to be apart in this model, so this is no better than a guess."
-    )
+    """The nearest sense at the word, and where the word stands between two senses."""
+    ends = f"from −0.50 for {row['sense_b']} to 0.50 for {row['sense_a']}"
+    said = f"At the word the model is {_nearest(row)}, {ends})."
+    guess = " The senses were not shown to be apart in this model, so this is no better than a guess."
+    return said if ranked else said + guess
 
 
-MOSTLY = 0.6
+MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
 
 
-def grounds(frames: answers.Frames, word: str) -> list[str]:
-    """What the answer rests on, in a few quieter sentences: the tests, where the heads look, what the other heads are."""
+def evidence(frames: answers.Frames, word: str) -> list[str]:
+    """The evidence of an answer in a few sentences: the tests, where the heads look, what the other heads are."""
     heads = answers.resolvers(frames, word)
     if answers.heads_of(frames, word).empty:
         return []
@@ -125,12 +124,12 @@ def _attention(heads: Sequence[answers.Head]) -> list[str]:
 
 def _onward(heads: Sequence[answers.Head]) -> list[str]:
     """Heads that look at the word and not at the cue: what they move, others have brought there."""
-    found = [head for head in heads if head["attention_itself"] > MOSTLY and head["attention_cue"] < 1 - MOSTLY]
-    if not found:
+    onward = [head for head in heads if head["attention_itself"] > MOSTLY and head["attention_cue"] < 1 - MOSTLY]
+    if not onward:
         return []
-    names, looks = listed([answers.head_name(head) for head in found]), "looks" if len(found) == 1 else "look"
-    least = percent(min(head["attention_itself"] for head in found))
-    or_more = " or more" if len(found) > 1 else ""
+    names, looks = listed([answers.head_name(head) for head in onward]), "looks" if len(onward) == 1 else "look"
+    least = percent(min(head["attention_itself"] for head in onward))
+    or_more = " or more" if len(onward) > 1 else ""
     return [f"{names} {looks} at the word itself ({least}{or_more}), at what layers below have brought there."]
 
 
@@ -140,12 +139,8 @@ WHAT = {
     "backup": "{} little when swapped alone, for another path makes up for it (backup)",
     "carrier": "{} the senses without being shown to move the word by " + percent(MOVES) + " or more (carrier)",
 }
-VERBS = {
-    "position-explained": ("moves", "move"),
-    "opposes": ("moves it", "move it"),
-    "backup": ("moves it", "move it"),
-    "carrier": ("separates", "separate"),
-}
+VERBS = dict.fromkeys(("opposes", "backup"), ("moves it", "move it"))
+VERBS |= {"position-explained": ("moves", "move"), "carrier": ("separates", "separate")}
 
 
 def _others(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> list[str]:
@@ -159,7 +154,8 @@ def _others(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) ->
         told.append(f"of {nothing} nothing was shown")
     bound = max(math.ceil(round(100 * float(rest[["net_low", "net_high"]].abs().max().max()), 6)), 1)
     number = "one" if len(rest) == 1 else str(len(rest))
-    who = f"{number} {'other ' if heads else ''}{'head' if number == 'one' else 'heads'}{'' if heads else ' up to the read-out'}"
+    noun = "head" if number == "one" else "heads"
+    who = f"{number} other {noun}" if heads else f"{number} {noun} up to the read-out"
     within = f"{'all ' if len(rest) > 1 else ''}within ±{bound}{NARROW}%."
     if nothing == len(rest):
         return [f"Of the {who} nothing was shown; {within}"]

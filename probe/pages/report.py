@@ -1,9 +1,8 @@
-"""A study as a folder that a reader opens: sentences from verdicts, charts, one page, its tables and what made them.
+"""The report of a study: a folder with one page, its tables, and what made them.
 
-answers    frames -> the sentences that may be said
-sections   frames -> the values of the page's sections
-excerpts   frames -> the sentences of the study as tokens and marks
-folder     page, tables and manifest -> files
+answers, remarks     frames -> the sentences that may be said
+sections, excerpts   frames -> the values of the page's sections
+folder               page, tables and manifest -> files
 
 The page is one HTML file: no network, no eval, every text escaped, the same bytes from the same study. What keeps the
 file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from probe import charts
 from probe.pages import answers, excerpts, html, sections
 from probe.pages.folder import REPORT, write_folder
-from probe.pages.sections import dictionary
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
 
@@ -42,9 +40,9 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
         every_head=sections.every_head(frames),
         showcase=excerpts.showcase(frames),
         together=excerpts.together(frames),
-        believe=excerpts.believe(frames),
-        comes_about=excerpts.comes_about(frames),
-        supplied=excerpts.supplied(frames),
+        believe=excerpts.controls_and_power(frames),
+        comes_about=excerpts.distances_and_routes(frames),
+        supplied=excerpts.ledgers(frames),
         certificate=sections.certificate(frames["certificate"]),
         data=sections.data_used(frames),
         downloads=sections.downloads(frames | {"columns": columns}),
@@ -68,5 +66,5 @@ def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = 
         dtype=study.certificate.dtype,
         options=study.options,
     )
-    frames = study.frames | {"columns": dictionary(study.frames)}
+    frames = study.frames | {"columns": sections.dictionary(study.frames)}
     return write_folder(out, {REPORT: render(study, made)}, frames=frames, made=made) / REPORT

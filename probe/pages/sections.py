@@ -1,9 +1,7 @@
-"""The sections of the ambiguity report as plain values for its template: which words, pairs, heads and charts stand where.
+"""The sections of the ambiguity report as plain values for its template: words, pairs of senses, heads and charts.
 
-Every function takes the study's frames and gives lists and dicts of finished text, charts and numbers; the template only places
-them. Sentences come from `probe.pages.answers`, pictures from `probe.charts`.
-
-The end of the page as plain values: the certificate, the sentences that were used and left out, the tables beside it.
+Every function takes the study's frames and gives lists and dicts of finished text, charts and numbers; the template
+only places them. Sentences come from `probe.pages.answers` and `probe.pages.remarks`, pictures from `probe.charts`.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,17 +10,14 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.charts import senses_of
 from probe.pages import answers, remarks
-from probe.pages.answers import plain
-from probe.pages.remarks import grounds
-from probe.stats.numbers import counted, decimal, interval, listed, measured, p_value, percent
+from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.study.columns import UNITS, meaning
 from probe.text.sentences import REPEATS
 
 Frames = Mapping[str, pd.DataFrame]
 Section = dict[str, Any]
-TABLE_ROWS = 160
+TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
 
 
 def words_of(frames: Frames) -> list[str]:
@@ -36,7 +31,7 @@ def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
 
 def sense_marks(frames: Frames, word: str) -> dict[str, str]:
     """Each sense of a word with the name of its hue in the style sheet."""
-    return {sense: f"s{place % 6}" for place, sense in enumerate(senses_of(of_word(frames["words"], word)))}
+    return {sense: f"s{place % 6}" for place, sense in enumerate(charts.senses_of(of_word(frames["words"], word)))}
 
 
 def heading(frames: Frames, model_name: str) -> Section:
@@ -48,7 +43,7 @@ def heading(frames: Frames, model_name: str) -> Section:
     facts = [model_name, f"{layers * per_layer} heads in {layers} layers", counted(len(words), "word")]
     return {
         "question": answers.question(words),
-        "facts": [*facts, f"{used:,} sentences".replace(",", "\u202f")],
+        "facts": [*facts, f"{grouped(used)} sentences"],
         "words": words,
     }
 
@@ -64,35 +59,37 @@ def _card(frames: Frames, word: str) -> Section:
         "word": word,
         "senses": sense_marks(frames, word),
         "ranked": any(pair["ranked"] for pair in pairs),
-        "plain": plain(frames, word),
+        "plain": answers.plain(frames, word),
         "answer": answers.answer(frames, word),
-        "grounds": grounds(frames, word),
+        "evidence": remarks.evidence(frames, word),
         "facts": _card_facts(frames, pairs),
         "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
-        "depth": [
-            ((pair["sense_a"], pair["sense_b"]), _profile(frames, pair, alone=len(pairs) == 1)) for pair in pairs
-        ],
-        "same_token": all(_start(frames, pair) == 0 for pair in pairs),
+        "depth": profiles(frames, pairs),
+        "same_token": all(charts.gap_at(frames["depth"], word, _senses(pair), depth=-1) == 0 for pair in pairs),
         "read_after": int(pairs[0]["depth"]) - 1,
     }
 
 
-def _profile(frames: Frames, pair: dict[Any, Any], *, alone: bool) -> Any:
-    senses, read_at = (pair["sense_a"], pair["sense_b"]), int(pair["depth"])
-    made = charts.depth_profile(frames["depth"], pair["word"], senses, read_at=read_at, legend=False)
-    return made if alone else made.properties(height=120)
+def _senses(pair: dict[Any, Any]) -> tuple[str, str]:
+    return pair["sense_a"], pair["sense_b"]
 
 
-def _start(frames: Frames, pair: dict[Any, Any]) -> float:
-    """How far apart a pair of senses already is at the token embedding: 0 unless the word is spelled in several ways."""
-    return charts.gap_at(frames["depth"], pair["word"], (pair["sense_a"], pair["sense_b"]), depth=-1)
+def profiles(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[tuple[str, str], Any]]:
+    """The depth profile of each pair of senses of a word, lower where there are several."""
+    lower = {} if len(pairs) == 1 else {"height": 120}
+    made = []
+    for pair in pairs:
+        read_at = int(pair["depth"])
+        chart = charts.depth_profile(frames["depth"], pair["word"], _senses(pair), read_at=read_at, legend=False)
+        made.append((_senses(pair), chart.properties(**lower)))
+    return made
 
 
 def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, str]]:
     first = pairs[0]
     facts = []
     if len(pairs) == 1:
-        facts.append(("gap at the word", f"{decimal(first['gap'])} {interval(first['gap_low'], first['gap_high'])}"))
+        facts.append(("gap at the word", answers.gap_text(first)))
         facts.append(("test of the gap", p_value(first["gap_p"])))
         facts.append(("AUROC of the word's vector", decimal(first["auroc"])))
     else:
@@ -115,14 +112,13 @@ def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
     rows = rows[(rows["sense_a"] == pair["sense_a"]) & (rows["sense_b"] == pair["sense_b"])]
     top = rows[rows["rank"] == 1].to_dict("records") if pair["ranked"] else []
     best = f"{answers.head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}" if top else "not ranked"
-    found = [answers.head_name(head) for head in rows[rows["verdict"] == "resolver"].to_dict("records")]
-    gap = f"{decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}"
+    resolvers = [answers.head_name(head) for head in rows[rows["verdict"] == "resolver"].to_dict("records")]
     return pair | {
-        "gap_text": gap,
+        "gap_text": answers.gap_text(pair),
         "p_text": p_value(pair["gap_p"]),
         "auroc_text": decimal(pair["auroc"]),
         "best": best,
-        "resolvers": listed(found) or "none shown",
+        "resolvers": listed(resolvers) or "none shown",
     }
 
 
@@ -145,7 +141,7 @@ def shares(frames: Frames) -> list[Section]:
     """The direct shares of each ranked word, over the pairs of senses that are apart, and their sum."""
     apart = frames["words"].loc[frames["words"]["ranked"], ["word", "sense_a", "sense_b"]]
     rows = frames["shares"].merge(apart, on=["word", "sense_a", "sense_b"])
-    found = []
+    sections = []
     for word in words_of(frames):
         mine = of_word(rows, word)
         if mine.empty:
@@ -153,7 +149,7 @@ def shares(frames: Frames) -> list[Section]:
         number = len(mine[["sense_a", "sense_b"]].drop_duplicates())
         token = mine.loc[mine["component"] == "token embedding", "share"].abs().max()
         total = decimal(mine["share"].sum() / number)
-        found.append(
+        sections.append(
             {
                 "word": word,
                 "chart": charts.share_bars(rows, word),
@@ -163,57 +159,58 @@ def shares(frames: Frames) -> list[Section]:
                 "normed": bool(mine["component"].str.startswith("norm bias").any()),
             }
         )
-    return found
+    return sections
 
 
 def every_head(frames: Frames) -> list[Section]:
     """Separation against effect, and the table of the heads up to the read-out, word by word."""
     heads = charts.reached(frames["word_heads"])
-    found = []
+    sections = []
     for word in words_of(frames):
         rows = of_word(heads, word)
         if len(rows):
             chart = charts.separation_and_effect(heads, word)
             first = rows.sort_values("rank", kind="stable").head(TABLE_ROWS)
             table = [head_facts(row) for row in with_tests(first, frames["heads"]).to_dict("records")]
-            found.append({"word": word, "chart": chart, "rows": table, "all": len(rows)})
-    return found
+            sections.append({"word": word, "chart": chart, "rows": table, "all": len(rows)})
+    return sections
 
 
 def with_tests(word_heads: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads of words with their smallest corrected p over the word's pairs of senses (the correction covers all of them)."""
+    """Heads of words with their smallest corrected p over the word's pairs of senses (corrected over all of them)."""
     smallest = heads.groupby(["word", "layer", "head"], as_index=False)[["p_auroc", "p_swap"]].min()
     return word_heads.merge(smallest, on=["word", "layer", "head"], how="left")
 
 
-def head_facts(head: dict[Any, Any]) -> Section:
-    """One head's numbers as text."""
+def head_numbers(head: Mapping[Any, Any]) -> dict[str, str]:
+    """A head's effects, separation and attention as text."""
     return {
-        "name": answers.head_name(head),
-        "clear": head["net_low"] > 0 or head["net_high"] < 0,
+        "name": answers.head_name(dict(head)),
         "net": measured(head["net"], head["net_low"], head["net_high"]),
         "swap": percent(head["swap"]),
         "same_sense": percent(head["same_sense"]),
         "direct": percent(head["direct"]),
-        "own": measured(head["direct"], head["direct_low"], head["direct_high"]),
-        "self_repair": percent(head["self_repair"]),
         "auroc": decimal(head["auroc"]),
-        "cue": _share(head["attention_cue"]),
-        "previous": _share(head["attention_previous"]),
-        "itself": _share(head["attention_itself"]),
-        "rank": "none" if pd.isna(head["rank"]) else f"{head['rank']} [{head['rank_low']}, {head['rank_high']}]",
-        "verdict": head["verdict"],
-        "mark": charts.MARKS[head["verdict"]],
-        "where": f"in {head['resolves']} of {head['of']} pairs of senses"
-        if head["resolves"] and head["of"] > 1
-        else "",
-        "p_auroc": _known(head["p_auroc"], p_value),
+        "cue": _known(head["attention_cue"], percent),
+        "previous": _known(head["attention_previous"], percent),
         "p_swap": _known(head["p_swap"], p_value),
     }
 
 
-def _share(value: float) -> str:
-    return _known(value, percent)
+def head_facts(head: dict[Any, Any]) -> Section:
+    """A head of the report as text: its numbers, ranks and verdict."""
+    several = head["resolves"] and head["of"] > 1
+    return head_numbers(head) | {
+        "clear": head["net_low"] > 0 or head["net_high"] < 0,
+        "own": measured(head["direct"], head["direct_low"], head["direct_high"]),
+        "self_repair": percent(head["self_repair"]),
+        "itself": _known(head["attention_itself"], percent),
+        "rank": "none" if pd.isna(head["rank"]) else f"{head['rank']} [{head['rank_low']}, {head['rank_high']}]",
+        "verdict": head["verdict"],
+        "mark": charts.MARKS[head["verdict"]],
+        "where": f"in {head['resolves']} of {head['of']} pairs of senses" if several else "",
+        "p_auroc": _known(head["p_auroc"], p_value),
+    }
 
 
 def _known(value: float, written: Callable[[float], str]) -> str:
@@ -273,11 +270,11 @@ def data_used(frames: Frames) -> Section:
 
 
 def _left_out(left_out: pd.DataFrame) -> list[Section]:
-    """How many sentences of each word each rule left out; repetitions count together, and so does what had no word yet."""
+    """Sentences left out by word and rule; repetitions count together, and so does what had no word yet."""
     rule = left_out["reason"].where(~left_out["reason"].str.startswith(REPEATS), f"{REPEATS} an earlier row")
     rows = pd.DataFrame({"word": left_out["word"].fillna(""), "reason": rule})
-    found = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count")
-    return [{str(name): value for name, value in row.items()} for row in found.to_dict("records")]
+    counts = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count")
+    return [{str(name): value for name, value in row.items()} for row in counts.to_dict("records")]
 
 
 def dictionary(frames: Frames) -> pd.DataFrame:
@@ -288,9 +285,9 @@ def dictionary(frames: Frames) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def downloads(frames: Frames) -> list[Section]:
-    """The tables beside the page."""
+def downloads(frames: Frames, what: Mapping[str, str] = DOWNLOADS) -> list[Section]:
+    """The tables in the page's folder, and `what` each holds."""
     return [
-        {"name": name, "what": DOWNLOADS.get(name, ""), "rows": len(frame), "columns": frame.shape[1]}
+        {"name": name, "what": what.get(name, ""), "rows": len(frame), "columns": frame.shape[1]}
         for name, frame in frames.items()
     ]

@@ -17,23 +17,17 @@ from probe.errors import InputError
 from probe.pages import answers, excerpts, html, sections
 from probe.pages.folder import SWEEP, write_folder
 from probe.pages.sections import of_word, sense_marks, words_of
-from probe.stats.numbers import counted, decimal, interval, listed, measured, p_value, percent
+from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
 from probe.sweep import summary
 from probe.sweep.work import SET
 
 SHOWN = 24  # words whose charts a page holds before it is slow to open; the tables hold all
 NO_VERDICT = "not given"
-TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
 Frames = Mapping[str, pd.DataFrame]
-DOWNLOADS = {
-    "words": "is the gap there: one row per word and pair of senses",
+DOWNLOADS = sections.DOWNLOADS | {
     "heads": "every head for every pair of senses",
-    "word_heads": "every head for every word, mean over its pairs of senses",
-    "depth": "how far apart the senses are at every depth",
     "left_out": "how many sentences of each word were left out, and why",
-    "certificate": "the hooked model against the from-scratch math, row by row",
-    "columns": "what every column of these tables says, and its unit",
 }
 
 
@@ -53,9 +47,8 @@ def read_manifest(sweep: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
         known = False
     if not known:
         raise InputError(
-            f"Reading the sweep in {place}: no finished sweep is there, expected the folder that `probe sweep "
-            "--out` wrote; run "
-            "that command to its end first."
+            f"Reading the sweep in {place}: no finished sweep is there, expected the folder that "
+            "`probe sweep --out` wrote; run that command to its end first."
         )
     return folder, made
 
@@ -73,8 +66,7 @@ def write_page(
     if frames["words"].empty:
         raise InputError(
             f"Reading the sweep in {folder}: none of its {made['counts']['in']} sentences was measured, so "
-            "there is nothing to "
-            "draw; its manifest says why they were left out."
+            "there is nothing to draw; its manifest says why they were left out."
         )
     frames["columns"] = sections.dictionary(frames)
     page = render(frames, made, _chosen(frames, words))
@@ -97,7 +89,7 @@ def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
 def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str:
     """The page as one self-contained HTML file."""
     templates = html.environment("sweep", "report")
-    templates.filters["grouped"] = lambda number: f"{number:,}".replace(",", "\u202f")
+    templates.filters["grouped"] = grouped
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
     maps = frames["word_heads"].assign(verdict=NO_VERDICT)
     return templates.get_template("sweep.html.j2").render(
@@ -108,7 +100,7 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
         others=len(words_of(frames)) - len(words),
         limit=percent(charts.effect_limit(maps)),
         certificate=sections.certificate(frames["certificate"]),
-        downloads=[item | {"what": DOWNLOADS[item["name"]]} for item in sections.downloads(frames)],
+        downloads=sections.downloads(frames, DOWNLOADS),
         dictionary=frames["columns"].to_dict("records"),
         level=LEVEL,
         smallest=percent(SMALLEST),
@@ -123,25 +115,17 @@ def _some(words: Sequence[str]) -> str:
 def _card(frames: Frames, maps: pd.DataFrame, word: str) -> dict[str, Any]:
     pairs = of_word(frames["words"], word).to_dict("records")
     rows = of_word(maps, word)
+    seen = charts.reached(rows)
     return {
         "word": word,
         "senses": sense_marks(frames, word),
         "said": _said(pairs, rows, word),
         "facts": _facts(pairs),
-        "depth": [(_names(pair), _profile(frames, pair, len(pairs))) for pair in pairs],
+        "depth": sections.profiles(frames, pairs),
         "map": _map(maps, word) if len(rows) else None,
-        "rows": [_head(row) for row in _reached(rows).sort_values("rank").head(TABLE_ROWS).to_dict("records")],
-        "all": len(_reached(rows)),
+        "rows": [_head(row) for row in seen.sort_values("rank").head(sections.TABLE_ROWS).to_dict("records")],
+        "all": len(seen),
     }
-
-
-def _names(pair: Mapping[Any, Any]) -> tuple[str, str]:
-    return pair["sense_a"], pair["sense_b"]
-
-
-def _profile(frames: Frames, pair: Mapping[Any, Any], number: int) -> Any:
-    made = charts.depth_profile(frames["depth"], pair["word"], _names(pair), read_at=int(pair["depth"]), legend=False)
-    return made if number == 1 else made.properties(height=120)
 
 
 def _map(maps: pd.DataFrame, word: str) -> Any:
@@ -151,10 +135,6 @@ def _map(maps: pd.DataFrame, word: str) -> Any:
     return drawn.properties(description=str(spec["description"]).partition(" Shown to resolve")[0])
 
 
-def _reached(rows: pd.DataFrame) -> pd.DataFrame:
-    return charts.reached(rows) if len(rows) else rows
-
-
 def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> str:
     """What was measured of a word, in a sentence or two: is there a gap, and which swaps move the word."""
     number = sum(pair["sentences_report"] for pair in pairs)
@@ -162,11 +142,8 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
     opening = f"In {counted(number, 'sentence')} that nothing was fitted on"
     if not apart:
         return f"{opening}, the senses of “{word}” were not shown to be apart at the word, so no effect is given."
-    which = (
-        "its senses are apart"
-        if len(pairs) == len(apart)
-        else f"{len(apart)} of its {len(pairs)} pairs of senses are apart"
-    )
+    some = f"{len(apart)} of its {len(pairs)} pairs of senses are apart"
+    which = "its senses are apart" if len(pairs) == len(apart) else some
     moving = rows[(rows["p_swap"] < LEVEL) & (rows["net"] >= SMALLEST)].sort_values("rank").to_dict("records")
     if not moving:
         none = f"no single head's swap was shown to move it by {percent(SMALLEST)} or more"
@@ -181,31 +158,15 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
 
 def _facts(pairs: Sequence[Mapping[Any, Any]]) -> list[tuple[str, str]]:
     first = pairs[0]
-    gap = f"{decimal(first['gap'])} {interval(first['gap_low'], first['gap_high'])}, {p_value(first['gap_p'])}"
-    sizes = [("fitted on", sum(pair["sentences_fit"] for pair in pairs) if len(pairs) == 1 else None)]
-    facts = [(name, f"{size:,} sentences".replace(",", "\u202f")) for name, size in sizes if size is not None]
-    facts.append(("read after layer", str(first["depth"] - 1)))
+    fitted = [("fitted on", f"{grouped(first['sentences_fit'])} sentences")] if len(pairs) == 1 else []
+    facts = [*fitted, ("read after layer", str(first["depth"] - 1))]
     if len(pairs) == 1:
+        gap = f"{answers.gap_text(first)}, {p_value(first['gap_p'])}"
         return [*facts, ("gap on the rest", gap), ("AUROC at the word", decimal(first["auroc"]))]
     lowest = min(pair["auroc"] for pair in pairs)
     return [*facts, ("pairs of senses", str(len(pairs))), ("lowest AUROC at the word", decimal(lowest))]
 
 
 def _head(head: Mapping[Any, Any]) -> dict[str, str]:
-    """One head's numbers as text."""
-
-    def share(value: float) -> str:
-        return "not known" if pd.isna(value) else percent(value)
-
-    return {
-        "name": answers.head_name(dict(head)),
-        "net": measured(head["net"], head["net_low"], head["net_high"]),
-        "swap": percent(head["swap"]),
-        "same_sense": percent(head["same_sense"]),
-        "direct": percent(head["direct"]),
-        "norm": decimal(head["norm"]),
-        "auroc": decimal(head["auroc"]),
-        "p_swap": p_value(head["p_swap"]),
-        "cue": share(head["attention_cue"]),
-        "previous": share(head["attention_previous"]),
-    }
+    """A head of the sweep as text."""
+    return sections.head_numbers(head) | {"norm": decimal(head["norm"])}

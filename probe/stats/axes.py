@@ -17,9 +17,9 @@ from torch import Tensor
 from probe.stats import permutation, resampling
 from probe.stats.resampling import Array
 
-FOLDS = 3
-MANY = 100
-COMPONENTS = 16
+FOLDS = 3  # each with two thirds of the sentences to fit on, and enough cue words to score on
+MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
+COMPONENTS = 16  # fewer numbers than the fifty sentences per sense from which a result is not called exploratory
 # AUROCs a hundredth apart are alike: with ten cue words a sense, a hundred pairs, that is one pair in another order.
 AS_GOOD = 0.99
 
@@ -94,8 +94,7 @@ def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:
-    """Writes centred on the fit part and, with fewer than MANY sentences per sense, on its first COMPONENTS principal
-    components.
+    """Writes centred on the fit part; with fewer than MANY sentences per sense, their first principal components.
 
     `... n d, ... m d -> ... n k, ... m k`. The labels play no part, so one reduction serves every relabelling.
     """
@@ -123,17 +122,14 @@ def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
 def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:
     """The sense whose mean over the fit sentences is nearest (Euclidean) to each new vector. `n d_model, k d_model`"""
     senses = list(dict.fromkeys(labels))
-    means = torch.stack(
-        [fit[[r for r, label in enumerate(labels) if label == sense]].double().mean(0) for sense in senses]
-    )
+    rows = [[row for row, label in enumerate(labels) if label == sense] for sense in senses]
+    means = torch.stack([fit[mine].double().mean(0) for mine in rows])
     return [senses[index] for index in torch.cdist(new.double(), means).argmin(-1).tolist()]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the sentences of one sense stand at one depth: mean coordinate, 10 % and 90 % quantiles, and the depth's
-    AUROC.
-    """
+class SenseAtDepth:
+    """Sense coordinate of one sense's sentences at one depth: mean, 10 % and 90 % quantiles; and the depth's AUROC."""
 
     depth: int
     sense: str
@@ -145,16 +141,15 @@ class Place:
 
 def profile(
     stages: Sequence[Tensor], axis: Axis, fit: Sequence[Sequence[int]], report: Sequence[Sequence[int]]
-) -> list[Place]:
-    """How the senses part with depth: <resid - midpoint, u> / gap along the frozen axis, around each depth's own fit
-    midpoint.
+) -> list[SenseAtDepth]:
+    """Sense coordinates by depth: <resid - midpoint, u> / gap, along the fitted axis, around each depth's own midpoint.
 
     `stages`: `sentence d_model` for the token embedding alone (depth -1), then depths 0, 1, ... · `fit`, `report`: rows
     of sense_a and of sense_b. `auroc` is along an axis fitted at that depth. Identical vectors give exactly 0 and
     exactly 0.5.
     """
     names = (axis.sense_a, axis.sense_b)
-    places = []
+    coordinates = []
     for depth, stage in enumerate(stages, start=-1):
         resid = (stage - stage[:1]).double()
         here = fit_axis(resid[list(fit[0])], resid[list(fit[1])], names, depth)
@@ -163,5 +158,5 @@ def profile(
         for sense, part in zip(names, new, strict=True):
             values = axis.effect(part - here.midpoint).numpy()
             low, high = np.quantile(values, [0.1, 0.9])
-            places.append(Place(depth, sense, float(values.mean()), float(low), float(high), auroc))
-    return places
+            coordinates.append(SenseAtDepth(depth, sense, float(values.mean()), float(low), float(high), auroc))
+    return coordinates

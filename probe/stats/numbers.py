@@ -1,7 +1,7 @@
-"""How numbers are written in sentences, charts and tables of a report: true minus signs, never −0, intervals in brackets."""
+"""Numbers as text, in sentences, charts and tables: true minus signs, never −0, intervals in brackets."""
 
 NARROW = "\u202f"
-NARROW_INTERVAL = 3.0
+NARROW_INTERVAL = 3.0  # percentage points: a narrower interval is written with a decimal
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -21,7 +21,7 @@ def interval(low: float, high: float, digits: int = 2) -> str:
 
 
 def measured(value: float, low: float, high: float) -> str:
-    """A fraction as a percentage with its 95 % interval: 41 % [35, 47]; with a decimal where the interval is narrow: 1.0 % [0.6, 1.5]."""
+    """A fraction in percent with its 95 % interval, 41 % [35, 47]; a narrow one with a decimal, 1.0 % [0.6, 1.5]."""
     digits = 1 if 100 * (high - low) < NARROW_INTERVAL else 0
     return f"{percent(value, digits)} {interval(100 * low, 100 * high, digits)}"
 
@@ -30,12 +30,17 @@ LEVELS = (0.01, 0.05)
 
 
 def p_value(p: float) -> str:
-    """p = .034, p = .0014: two significant digits, more where two would carry it across a level; p < .001 below that; p = 1."""
+    """p = .034, p = .0014: two significant digits, more where two would cross a level; p < .001 below that; p = 1."""
     if p < 0.001:
         return "p < .001"
     texts = [f"{p:.{digits}g}" for digits in (2, 3, 4, 5)]
     kept = [text for text in texts if all((float(text) < level) == (p < level) for level in LEVELS)]
     return f"p = {(kept or texts)[0]}".replace("= 0.", "= .")
+
+
+def grouped(number: int) -> str:
+    """12 345: thousands apart by a narrow space."""
+    return f"{number:,}".replace(",", NARROW)
 
 
 def scientific(value: float) -> str:

@@ -1,11 +1,11 @@
-"""P-values that survive 144 tests: max-T permutation of the whole pipeline, false discovery rates, and power beforehand.
+"""P-values corrected for many heads: max-T permutation of the whole pipeline, false discovery rates, power.
 
-What is permuted is the assignment of senses to cue words: every frame reuses the same few cue words, so shuffling sentences, or
-flipping frames, would only ask whether these words differ, which they do in any model. Cue words are dealt out one by one also
-where sentences come in pairs: ten pairs could only be turned round in a thousand ways, too few for p-values to become small.
-Effects of swaps belong to a pair, so there whole pairs of cue words change their sign. The direction of every head is fitted
-again under every relabelling, and the largest statistic over all heads is what each head has to beat, which holds the chance of
-even one false claim at the level of the test.
+What is permuted is the assignment of senses to cue words: every frame reuses the same few cue words, so shuffling
+sentences, or flipping frames, would only ask whether these words differ, which they do in any model. Cue words are
+dealt out one by one also where sentences come in pairs: ten pairs could only be turned round in a thousand ways, too
+few for p-values to become small. Effects of swaps belong to a pair, so there whole pairs of cue words change their
+sign. The direction of every head is fitted again under every relabelling, and the largest statistic over all heads is
+what each head has to beat, which holds the chance of even one false claim at the level of the test.
 
 Sources: Westfall & Young 1993 (max-T); Winkler et al. 2014 (exchangeable groups); Benjamini & Hochberg 1995;
 Tusher et al. 2001 (a floor under standard errors).
@@ -20,18 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm, rankdata
 
-from probe.stats.resampling import TIE, Array
+from probe.stats.resampling import TIE, Array, as_numbers
 
 Labels = NDArray[np.bool_]
 CHUNK = 64
 # Chunks of relabellings that are worked on at once; each holds three arrays of draw x head x sentence.
 THREADS = min(4, os.cpu_count() or 1)
-GATE_DRAWS = 4999
+GATE_DRAWS = 4999  # p as small as .0002: the gate asks for .01 after correction over pairs of senses
 
 
 @dataclass(frozen=True, eq=False)
 class MaxT:
-    """One family of tests: `t` the statistics, `p` corrected for the whole family, `q` the false discovery rate; any shape."""
+    """A family of tests: `t` the statistics, `p` corrected for the whole family, `q` the false discovery rate."""
 
     t: Array
     p: Array
@@ -44,10 +44,9 @@ def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng:
     Units that hold both senses are flipped; senses are shuffled among the units that hold one.
     """
     given = np.asarray(is_a, dtype=bool)
-    names = {name: index for index, name in enumerate(dict.fromkeys(units))}
-    member = np.array([names[unit] for unit in units])
-    count_a, count_b = (np.bincount(member, side, minlength=len(names)) for side in (given, ~given))
-    turned = rng.random((draws, len(names))) < 0.5
+    member, number = as_numbers(units)
+    count_a, count_b = (np.bincount(member, side, minlength=number) for side in (given, ~given))
+    turned = rng.random((draws, number)) < 0.5
     single = (count_a == 0) | (count_b == 0)
     own = count_a[single] > 0
     turned[:, single] = rng.permuted(np.tile(own, (draws, 1)), axis=1) != own
@@ -69,15 +68,13 @@ def reached(drawn: Array, observed: Array) -> Labels:
 def max_t(observed: Array, null: Array) -> MaxT:
     """Corrected one-sided p of every statistic: how often the largest one under relabelling reaches it.
 
-    `observed: ...`, `null: draws ...`, the same studentised statistic. p = (1 + hits) / (1 + draws), so it is never 0. The
-    bar is lowered step by step: a head that has passed no longer sets it for the heads behind it (Westfall & Young's step-down),
-    without which the relabelled leader would hide every true but smaller head.
+    `observed: ...`, `null: draws ...`, the same studentised statistic. p = (1 + hits) / (1 + draws), so it is never 0.
+    The bar is lowered step by step: a head that has passed no longer sets it for the heads behind it (Westfall &
+    Young's step-down), without which the relabelled leader would hide every true but smaller head.
     """
     t, flat = observed.ravel(), null.reshape(len(null), -1)
     order = (-t).argsort(kind="stable")
-    bar = np.maximum.accumulate(flat[:, order[::-1]], axis=1)[
-        :, ::-1
-    ]  # the largest among this head and those behind it
+    bar = np.maximum.accumulate(flat[:, order[::-1]], axis=1)[:, ::-1]  # the largest of this head and those behind it
     corrected = (1 + reached(bar, t[order]).sum(0)) / (1 + len(null))
     p = np.empty_like(t)
     p[order] = np.maximum.accumulate(corrected)
@@ -87,7 +84,7 @@ def max_t(observed: Array, null: Array) -> MaxT:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Vectors with their sense: `rows: n d_model`, whether each is of sense A, and its unit, which is exchanged as a whole."""
+    """Vectors with their sense: `rows: n d_model`, which are of sense A, and the units that are exchanged whole."""
 
     rows: Array
     is_a: Sequence[bool]
@@ -103,13 +100,13 @@ class Sample:
 def gap_p(fit: Sample, report: Sample, *, seed: int, draws: int = GATE_DRAWS) -> float:
     """One-sided p that the report part's gap along the axis fitted on the fit part is above chance.
 
-    The statistic is <D_report, D_fit>, D a difference of sense means: the gap times the length of the fitted axis. (Divided by
-    |D_fit|² it would be the gap itself, and have no power: relabelling most of the fit part makes the divisor tiny.) Both parts
-    are relabelled and the axis is fitted again.
+    The statistic is <D_report, D_fit>, D a difference of sense means: the gap times the length of the fitted axis.
+    (Divided by |D_fit|² it would be the gap itself, and have no power: relabelling most of the fit part makes the
+    divisor tiny.) Both parts are relabelled and the axis is fitted again.
     """
     rng = np.random.default_rng(seed)
-    fitted, found = fit.differences(draws=draws, rng=rng), report.differences(draws=draws, rng=rng)
-    return permutation_p((found * fitted).sum(1))
+    on_fit, on_report = (part.differences(draws=draws, rng=rng) for part in (fit, report))
+    return permutation_p((on_report * on_fit).sum(1))
 
 
 def permutation_p(statistic: Array) -> float:
@@ -121,8 +118,9 @@ def permutation_p(statistic: Array) -> float:
 def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels: Labels) -> Array:
     """AUROC of every head's own direction under every labelling, fitted on fit and scored on report.
 
-    `fit: head n d`, `report: head m d` in coordinates that do not depend on the labels; labels `draw n`, `draw m` with the true
-    ones first -> `draw head`. Under the null the standard error of an AUROC is the same for every head, so it is not divided out.
+    `fit: head n d`, `report: head m d` in coordinates that do not depend on the labels; labels `draw n`, `draw m` with
+    the true ones first -> `draw head`. Under the null the standard error of an AUROC is the same for every head, so it
+    is not divided out.
     """
 
     def chunk(start: int) -> Array:
@@ -134,7 +132,7 @@ def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels
 
 
 def own_scores(fit: Array, labels: Labels, new: Array) -> Array:
-    """New writes along each head's own direction, for every labelling: mean difference / pooled variance per coordinate.
+    """New writes along each head's own direction, under every labelling: mean difference / pooled variance.
 
     `head n d, draw n, head m d -> draw head m`
     """
@@ -164,9 +162,10 @@ def aurocs(scores: Array, labels: Labels) -> Array:
 
 
 def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
-    """Each score's bits with its label as the last one, so that sorting the scores sorts the labels with them. `-> draw head m`
+    """Each score's bits with its label as the last one: sorting the scores sorts the labels. `-> draw head m`
 
-    Scores that differ in no other bit look tied afterwards, which they then are or not: that is decided by the scores themselves.
+    Scores that differ in no other bit look tied afterwards, which they then are or not: that is decided by the scores
+    themselves.
     """
     bits = (scores + 0.0).view(np.uint64)  # + 0.0: one zero, not two
     bits &= ~np.uint64(1)
@@ -179,32 +178,31 @@ def auroc_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> Array:
     of_a = np.asarray(is_a)
     weight_a, weight_b = weights[:, of_a], weights[:, ~of_a]
     size = weight_a.sum(1) * weight_b.sum(1)
-    found = []
+    draws = []
     for values in scores:
         above = np.sign(values[of_a][:, None] - values[~of_a][None]) / 2 + 0.5  # a b
         won = ((weight_a @ above) * weight_b).sum(1)
-        found.append(np.divide(won, size, out=np.full(len(size), 0.5), where=size > 0))
-    return np.stack(found, axis=1)
+        draws.append(np.divide(won, size, out=np.full(len(size), 0.5), where=size > 0))
+    return np.stack(draws, axis=1)
 
 
 def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Array:
-    """Studentised mean effect of every head as it is (first) and with the sign of whole units flipped. `pair ... -> 1 + draws, ...`
+    """Studentised mean effects, as they are (first) and with whole units' signs flipped. `pair ... -> 1 + draws, ...`
 
-    Under the null a head's effect is as likely to point one way as the other for every cue word. t = mean / (se + floor), the
-    floor being the median standard error over heads: a head that hardly does anything must not win by having hardly any noise
-    (Tusher et al. 2001).
+    Under the null a head's effect is as likely to point one way as the other for every cue word. t = mean / (se +
+    floor), the floor being the median standard error over heads: a head that hardly does anything must not win by
+    having hardly any noise (Tusher et al. 2001).
     """
-    names = {name: index for index, name in enumerate(dict.fromkeys(units))}
-    member = np.array([names[unit] for unit in units])
+    member, number = as_numbers(units)
     flat = effects.reshape(len(effects), -1)
-    by_unit = np.zeros((len(names), flat.shape[1]))
+    by_unit = np.zeros((number, flat.shape[1]))
     np.add.at(by_unit, member, flat)
-    found = flipped(by_unit, (flat**2).sum(0), number=len(effects), draws=draws, rng=rng)
-    return found.reshape(-1, *effects.shape[1:])
+    null = flipped(by_unit, (flat**2).sum(0), number=len(effects), draws=draws, rng=rng)
+    return null.reshape(-1, *effects.shape[1:])
 
 
 def flipped(by_unit: Array, squares: Array, *, number: int, draws: int, rng: np.random.Generator) -> Array:
-    """`flip_null` from sums: of `number` effects within each unit, and of their squares. `unit head, head -> 1 + draws, head`"""
+    """`flip_null` from sums by unit of `number` effects and of their squares. `unit head, head -> 1 + draws, head`"""
     signs = np.vstack([np.ones(len(by_unit)), rng.choice([-1.0, 1.0], size=(draws, len(by_unit)))])
     mean = signs @ by_unit / number
     error = np.sqrt(np.maximum(squares / number - mean**2, 0) / max(number - 1, 1))
@@ -214,17 +212,18 @@ def flipped(by_unit: Array, squares: Array, *, number: int, draws: int, rng: np.
 def sign_flip_test(effects: Array, units: Sequence[Hashable], *, seed: int, draws: int = 1000) -> MaxT:
     """Which mean effects are above 0, corrected for the whole family: `flip_null`, then `max_t`. `pair ... -> ...`
 
-    One-sided; for the other side give `-effects`. Pairs that share a unit (a cue word, a noun) change their sign together.
+    One-sided; for the other side give `-effects`. Pairs that share a unit (a cue word, a noun) change their sign
+    together.
     """
     null = flip_null(effects, units, draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])
 
 
 def smallest_effect(n: int, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> float:
-    """The difference in standard deviations that `n` independent sentences per sense (or pairs) would show with this power.
+    """Smallest difference, in standard deviations, that `n` independent sentences per sense (or pairs) would show.
 
-    Sentences that share a cue word are not independent: there `n` counts cue words. It is the power of a test along a direction
-    known beforehand; one that is fitted first sees less.
+    Sentences that share a cue word are not independent: there `n` counts cue words. It is the power of a test along a
+    direction known beforehand; one that is fitted first sees less.
     """
     scale = np.sqrt(n if paired else n / 2)
     return float((norm.ppf(1 - level / tests) + norm.ppf(power)) / scale)

@@ -4,8 +4,7 @@ All functions take and return numpy arrays; the first axis is sentences (or pair
 carried along. Every random choice comes from an explicit seed.
 
 Sources: Hanley & McNeil 1982 (AUROC as a rank statistic); Hedges 1981 (g); Efron & Tibshirani 1993 (bootstrap);
-Owen 2007 (bootstrap of
-crossed factors).
+Owen 2007 (bootstrap of crossed factors).
 """
 
 from collections.abc import Hashable, Sequence
@@ -75,26 +74,31 @@ def hedges_g(a: Array, b: Array) -> Array:
     return np.asarray(raw * (1 - 3 / (4 * (n + m) - 9)))
 
 
+def as_numbers(names: Sequence[Hashable]) -> tuple[NDArray[np.intp], int]:
+    """Names as numbers in order of first appearance, and how many there are. `-> n, ()`"""
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return np.array([places[name] for name in names], dtype=np.intp), len(places)
+
+
 def bootstrap_weights(crossed: Sequence[Sequence[Hashable]], *, seed: int, draws: int = DRAWS) -> Array:
     """How often each row is drawn when every crossed factor (frames, cue words) is resampled on its own. `-> draws n`
 
-    `crossed` holds one label per row for each factor; a row's weight is the product of its labels' counts. Resampling cells
-    of frame and cue as if they were independent would make intervals far too narrow, because every frame reuses the same cues.
-    Source: Owen 2007, the pigeonhole bootstrap.
+    `crossed` holds one label per row for each factor; a row's weight is the product of its labels' counts. Resampling
+    cells of frame and cue as if they were independent would make intervals far too narrow, because every frame reuses
+    the same cues. Source: Owen 2007, the pigeonhole bootstrap.
     """
     rng = np.random.default_rng(seed)
     weights = np.ones((draws, len(crossed[0])))
     for labels in crossed:
-        names = {name: index for index, name in enumerate(dict.fromkeys(labels))}
-        counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
-        weights *= counts[:, [names[label] for label in labels]]
+        member, number = as_numbers(labels)
+        weights *= rng.multinomial(number, np.full(number, 1 / number), size=draws)[:, member]
     empty = weights.sum(1) == 0
     weights[empty] = 1.0  # a draw in which no frame met its cues says nothing: it counts as the data themselves
     return weights
 
 
 def crossed_factors(frames: Sequence[str | None], units: Sequence[Hashable]) -> list[list[Hashable]]:
-    """What is resampled: frames and cue words where frames are known, the units alone otherwise. One label per row in each."""
+    """What is resampled: frames and cue words where frames are known, else the units alone; a label per row in each."""
     named: list[Hashable] = [frame or f"row {row}" for row, frame in enumerate(frames)]
     return [named, list(units)] if any(frames) else [list(units)]
 

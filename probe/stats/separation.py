@@ -1,7 +1,7 @@
 """Held-out separation of every head's write, and the tests of a word: corrected over all its heads and pairs of senses.
 
-One family of tests per word: separation and swap effect each have to beat the largest value that any head reaches in any pair
-of the word's senses when senses are reassigned to cue words.
+One family of tests per word: separation and swap effect each have to beat the largest value that any head reaches in
+any pair of the word's senses when senses are reassigned to cue words.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from probe.text.splits import cue_words
 
 @dataclass(frozen=True, eq=False)
 class Separation:
-    """How well each head's write tells two senses apart, held out. `layer head`; `null: 1 + permutations layer head` of AUROCs."""
+    """Held-out separation of two senses by each head's write. `layer head`; `null: 1 + permutations layer head`."""
 
     auroc: Array
     auroc_low: Array
@@ -30,7 +30,7 @@ class Separation:
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Corrected tests of one pair of senses, `layer head` each: separation, swap effect, the wrong way, and effect alone."""
+    """Corrected tests of one pair of senses, `layer head` each: separation, swap, the wrong way, and effect alone."""
 
     separation: MaxT
     swap: MaxT
@@ -46,19 +46,18 @@ def measure_separation(
     permutations: int,
     seed: int,
 ) -> Separation:
-    """Fit every head's own direction on one part, score the other, and the other way round, as given and under every relabelling.
+    """Held-out AUROC and Hedges' g of every head's write along its own direction, and AUROC under every relabelling.
 
-    `writes: layer head row d_head` · `parts`: the rows of fit and of report, all of two senses; the first sense of fit is A. Every
-    sentence is scored once, along a direction fitted on the other part: means over the two parts, weighted by their sentences.
+    `writes: layer head row d_head` · `parts`: the rows of fit and of report, all of two senses; the first sense of fit
+    is A. Every sentence is scored once, along a direction fitted on the other part: means over the two parts, weighted
+    by their sentences.
     """
     kinds = [[sentences[row] for row in rows] for rows in parts]
     is_a = [np.array([sentence.sense == kinds[0][0].sense for sentence in kind]) for kind in kinds]
     units = [cue_words(kind) for kind in kinds]
     rng = np.random.default_rng(seed)
-    labels = [
-        permutation.relabel(list(given), unit, draws=permutations, rng=rng)
-        for given, unit in zip(is_a, units, strict=True)
-    ]
+    turns = zip(is_a, units, strict=True)
+    labels = [permutation.relabel(list(given), unit, draws=permutations, rng=rng) for given, unit in turns]
     nulls, draws, gs = [], [], []
     for fit, new in ((0, 1), (1, 0)):
         written = [writes[:, :, list(parts[part])] for part in (fit, new)]
@@ -76,13 +75,13 @@ def measure_separation(
 
 
 def sense_sample(vectors: Tensor, sentences: Sequence[Sentence]) -> Sample:
-    """Vectors of two senses for the gate, `n d_model`; the first sentence's sense is A, cue words are exchanged as a whole."""
+    """Vectors of two senses for the gate, `n d_model`; the first sense is A, cue words are exchanged as a whole."""
     is_a = [sentence.sense == sentences[0].sense for sentence in sentences]
     return Sample(vectors.double().numpy(), is_a, cue_words(sentences))
 
 
 def _held_out(written: Sequence[Tensor], fit_labels: Labels, new_labels: Labels) -> tuple[Array, Array]:
-    """Scores of new writes as labelled, and AUROCs under every labelling. `layer head n d, layer head m d -> head m, draw head`"""
+    """Scores of new writes as labelled, and AUROCs under every labelling. `-> head m, draw head`"""
     of_a = int(fit_labels[0].sum())
     reduced = axes.reduced(written[0], written[1], per_sense=min(of_a, fit_labels.shape[1] - of_a))
     fit, new = (part.flatten(0, 1).numpy() for part in reduced)
@@ -107,19 +106,18 @@ def corrected_tests(
 ) -> list[Tests]:
     """Corrected tests of all pairs of senses of one word together, a result per pair.
 
-    `measured`: net swap effects and effects alone of each pair of senses, `pair layer head` each; `cues`: the cue word of each pair.
+    `measured`: net swap effects and effects alone of each pair of senses, `pair layer head` each; `cues`: the cue word
+    of each pair.
     """
-    separation = np.stack([found.null for found in separations], axis=1)  # draw pair layer head
+    separation = np.stack([each.null for each in separations], axis=1)  # draw pair layer head
     swap, alone = (_flipped(kind, cues, permutations=permutations, seed=seed) for kind in zip(*measured, strict=True))
     families = [permutation.max_t(null[0], null[1:]) for null in (separation, swap, -swap, alone)]
-    return [
-        Tests(*(MaxT(family.t[which], family.p[which], family.q[which]) for family in families))
-        for which in range(len(cues))
-    ]
+    columns = [[MaxT(*values) for values in zip(family.t, family.p, family.q, strict=True)] for family in families]
+    return [Tests(*pair) for pair in zip(*columns, strict=True)]
 
 
 def _flipped(effects: Sequence[Array], cues: Sequence[Sequence[str]], *, permutations: int, seed: int) -> Array:
-    """Studentised means of effects under sign flips of whole cue words, all pairs of senses. `-> draw pair layer head`"""
+    """Studentised mean effects under sign flips of whole cue words, all pairs of senses. `-> draw pair layer head`"""
     rng = np.random.default_rng(seed)
     nulls = [
         permutation.flip_null(effect, chosen[: len(effect)], draws=permutations, rng=rng)

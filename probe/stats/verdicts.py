@@ -1,12 +1,12 @@
-"""What each head was shown to be, in one word and with the numbers that led to it.
+"""The verdict on each head, in one word and with the numbers that led to it.
 
     resolver            separates the senses held out, and its swap moves the word beyond a same-sense donor, both
-    corrected
-                        for every head tested, and not only from the token next to it
-    position-explained  the same, but the effect lives at cue distance 1 alone and the head looks at the token beside
-    the word opposes             its swap moves the word significantly the wrong way backup              swapping it
-    moves little, for another path makes up for it: it writes much of the gap itself, or restores
-                        much alone, when all other heads have the other sense's output
+                        corrected for every head tested, and not only from the token next to it
+    position-explained  the same, but the effect is there at cue distance 1 alone and the head looks at the token next
+                        to the word
+    opposes             its swap moves the word significantly the wrong way
+    backup              swapping it moves little, for another path makes up for it: it writes much of the gap itself, or
+                        restores much alone, when all other heads have the other sense's output
     carrier             separates, and nothing at the word depends on it
     none                nothing was shown
 
@@ -77,9 +77,7 @@ def _hides(row: Evidence, what: str) -> bool:
 
 
 def is_positional(row: Evidence) -> bool:
-    """Whether the effect is there at distance 1 only, from a head that looks at the token beside the word whatever it
-    is.
-    """
+    """Whether the effect is there at cue distance 1 only, from a head that looks at the token next to the word."""
     near, far = row["net_near"], row["net_far"]
     if math.isnan(near) or math.isnan(far):
         return False
@@ -87,25 +85,19 @@ def is_positional(row: Evidence) -> bool:
 
 
 def _next_to_it(row: Evidence) -> dict[str, float]:
-    """The attention to the tokens next to the word.
-
-    There is none to the one after it where a model cannot see that far.
-    """
+    """Attention to the tokens next to the word; none to the one after it in a causal model."""
     return {"before": row["attention_previous"], "after it": row.get("attention_next", 0.0)}
 
 
 def _because(row: Evidence, name: str) -> str:
     held_out = f"AUROC {decimal(row['auroc'])} (max-T {p_value(row['p_auroc'])})"
-    shown = row["p_auroc"] < LEVEL
-    separation = (
-        f"separates the senses held out with {held_out}" if shown else f"was not shown to separate them: {held_out}"
-    )
+    separates = "separates the senses held out with" if row["p_auroc"] < LEVEL else "was not shown to separate them:"
     p = p_value(row["p_opposes"] if name == "opposes" else row["p_swap"])
-    effect = (
-        f"swapping it moves the word {measured(row['net'], row['net_low'], row['net_high'])} of the gap (max-T {p})"
-    )
+    moved = measured(row["net"], row["net_low"], row["net_high"])
     small = f", less than the {percent(SMALLEST)} from which an effect counts" if _is_small(row, name) else ""
-    return f"{separation}; {effect}{small}{_beyond(row, name)}"
+    return (
+        f"{separates} {held_out}; swapping it moves the word {moved} of the gap (max-T {p}){small}{_beyond(row, name)}"
+    )
 
 
 def _is_small(row: Evidence, name: str) -> bool:

@@ -1,8 +1,8 @@
-"""What a study will cost, said before the work: forwards, swaps, memory; and a refusal where the memory is not there.
+"""The cost of a study, said before the work: forward passes, swaps, memory; and a refusal where memory is short.
 
-Forwards and swaps are upper bounds: where the gap between two senses is not there nothing is swapped, and a read-out below the last
-block leaves out the heads above it. Memory is what is held now and what will come on top: every word's states, an untrained model
-of the same shape, and the largest single step.
+Forwards and swaps are upper bounds: where the gap between two senses is not there nothing is swapped, and a read-out
+below the last block leaves out the heads above it. Memory is what is held now and what will come on top: every word's
+states, an untrained model of the same shape, and the largest single step.
 """
 
 import os
@@ -19,7 +19,7 @@ from probe.patching import routes
 from probe.patching import sets as head_sets
 from probe.patching.swaps import NUMBERS
 from probe.study.material import Material
-from probe.study.word import CURVE_PAIRS, Options
+from probe.study.word import CURVE_PAIRS, StudyOptions
 from probe.text import splits
 from probe.text.splits import FIT, PARTS, REPORT, SELECT
 
@@ -30,8 +30,8 @@ STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How much a study of these words takes at most; `held` and `extra` in bytes, `held` 0 where the system does not tell."""
+class StudyCost:
+    """The most a study of these words takes; `held` and `extra` in bytes, `held` 0 where the system does not tell."""
 
     words: tuple[str, ...]
     forwards: int
@@ -45,7 +45,7 @@ class Plan:
             f"about {_amount(self.held + self.extra)} of memory."
         )
 
-    def require(self, limit: int | None = None) -> "Plan":
+    def require(self, limit: int | None = None) -> "StudyCost":
         """Itself; raises InputError when it needs more memory than is free, or more in all than `limit` bytes."""
         free = available()
         if limit is not None and self.held + self.extra > limit:
@@ -55,14 +55,14 @@ class Plan:
         else:
             return self
         raise InputError(
-            f"Planning the study of {', '.join(self.words)}: it would take about {_amount(needs)} of memory and {there}, or "
-            "take fewer words, fewer sentences or a smaller model."
+            f"Planning the study of {', '.join(self.words)}: it would take about {_amount(needs)} of memory and "
+            f"{there}, or take fewer words, fewer sentences or a smaller model."
         )
 
 
 def plan(
-    model: Model, materials: Sequence[Material], options: Options, *, beside: Sequence[tuple[Model, Material]] = ()
-) -> Plan:
+    model: Model, materials: Sequence[Material], options: StudyOptions, *, beside: Sequence[tuple[Model, Material]] = ()
+) -> StudyCost:
     """The cost of a study of these words; deals out their sentences as the study will, and runs nothing.
 
     `beside`: a second model with the sentences of each word that its axes are fitted on.
@@ -77,12 +77,10 @@ def plan(
     weights = sum(tensor.numel() * size for tensor in model.weights.values())
     untrained = weights + 3 * size * c.n_layers * c.d_model**2  # its bridge holds queries, keys and values apart
     certificate = 2 * 8 * model.weights[FAMILIES[c.architecture].embed + ".weight"].numel()
-    return Plan(
+    return StudyCost(
         words=tuple(rows),
         forwards=sum(used) + 2 * sum(compared) + 3 * len(materials) + sum(len(late.sentences) for _, late in beside),
-        swaps=sum(
-            _swaps(material, split, heads, options) for material, split in zip(materials, rows.values(), strict=True)
-        ),
+        swaps=sum(_swaps(material, rows[material.word], heads, options) for material in materials),
         held=resident() or 0,
         extra=_state(model, materials) * (sum(used) + max(compared))
         + max(certificate, untrained, held_beside)
@@ -98,31 +96,31 @@ def _state(model: Model, materials: Sequence[Material]) -> int:
     return size * (c.n_layers * (6 * c.d_model + c.n_heads * width) + 3 * c.d_model)
 
 
-def _swaps(material: Material, split: splits.Split, heads: int, options: Options) -> int:
-    """Swapped runs of one word: four donors per pair of sentences, the three routes, every head alone, and the sets of the curve."""
+def _swaps(material: Material, split: splits.Split, heads: int, options: StudyOptions) -> int:
+    """Swapped runs of one word: four donors a pair of sentences, three routes, every head alone, sets of the curve."""
 
     def pairs(part: str, senses: tuple[str, str]) -> int:
         labels = [material.labels[row] for row in split.rows(part)]
         return min(options.max_pairs, *(labels.count(sense) for sense in senses))
 
-    found = 0
+    swaps = 0
     for senses in combinations(sorted(set(material.labels)), 2):
         report, select = (pairs(part, senses) for part in (REPORT, SELECT))
-        found += heads * (
+        swaps += heads * (
             4 * (report + select) + 6 * min(report, routes.MOST_PAIRS) + 2 * min(report, head_sets.MOST_PAIRS)
         )
     sets = 2 * len(head_sets.curve_sizes(heads)) + head_sets.SIZES * head_sets.RANDOM_SETS
-    return found + 2 * CURVE_PAIRS * sets
+    return swaps + 2 * CURVE_PAIRS * sets
 
 
 def parse_memory(text: str) -> int:
     """Bytes from "4GB", "500 MB" or a plain number of bytes; raises InputError for anything else."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
-    if not found or float(found[1]) == 0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text, re.IGNORECASE)
+    if not match or float(match[1]) == 0:
         raise InputError(
             f"Reading --max-memory: got {text!r}, expected an amount of memory; give one such as 4GB or 500MB."
         )
-    return int(float(found[1]) * UNITS[found[2].lower()])
+    return int(float(match[1]) * UNITS[match[2].lower()])
 
 
 def resident() -> int | None:
@@ -139,8 +137,8 @@ def _read(table: Path, name: str) -> int | None:
     """An amount in kB from one of Linux's tables, in bytes."""
     if not os.access(table, os.R_OK):
         return None
-    found = re.search(rf"^{name}:\s+(\d+) kB$", table.read_text(encoding="ascii"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(rf"^{name}:\s+(\d+) kB$", table.read_text(encoding="ascii"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def _amount(amount: int) -> str:

@@ -22,6 +22,7 @@ from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.model import Model
 from probe.provenance import manifest
+from probe.stats.numbers import counted
 from probe.study import material, tables
 from probe.study.columns import METHODS, rounded
 from probe.study.material import Task
@@ -54,7 +55,7 @@ class Evaluation:
 
     def text_tables(self) -> list[tuple[list[str], list[list[str]]]]:
         """Header and rows of what a terminal shows: every word at its chosen depth, and the mean by depth."""
-        counts, baselines = ["senses", "sentences", "tested", "left_out"], list(METHODS)[1:]
+        counts, (_, *baselines) = ["senses", "sentences", "tested", "left_out"], METHODS
         words = [
             [row["word"], *(str(row[name]) for name in counts), tables.depth_label(row["depth"]), *_percent(row)]
             + [" / ".join(_percent(row, f"{method}_")) for method in baselines]
@@ -66,7 +67,7 @@ class Evaluation:
             + ["" if pd.isna(row["angle"]) else f"{row['angle']:.2f}"]
             for row in self.mean.to_dict("records")
         ]
-        count = f"{len(self.words)} word{'s' * (len(self.words) > 1)}"
+        count = counted(len(self.words), "word")
         return [
             (header + [METHODS[method] for method in baselines], words),
             ([f"mean over {count}", "read", "accuracy", "macro-F1", "angle"], means),
@@ -137,9 +138,8 @@ def _left_out(corpus: Corpus, everything: Sequence[Task]) -> pd.DataFrame:
 def _nothing_to_test(corpus: Corpus, left_out: pd.DataFrame) -> InputError:
     reason, count = Counter(left_out["reason"]).most_common(1)[0]
     return InputError(
-        f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} "
-        "left out: "
-        f"{reason}), expected a word with two senses and at least two sentences of each; give more sentences."
+        f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} left "
+        f"out: {reason}), expected a word with two senses and at least two sentences of each; give more sentences."
     )
 
 

@@ -1,7 +1,7 @@
-"""Single sentences to look at: what the leading heads read and write on them.
+"""Example sentences: what the leading heads read and write on them, and the word's vector on them as a sum.
 
-`readings`: for the leading heads of each word, the attention of the word over real report sentences and ΔE by source token on
-the sense axis. `ledgers`: on the same sentences, the whole vector at the word as a sum.
+`readings`: attention of the word over real report sentences, and ΔE by source token on the sense axis, of the leading
+heads of each word. `ledgers`: on the same sentences, every term of the vector at the word.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,10 @@ from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.trace import trace
 from probe.model.weights import read_weights
-from probe.study.columns import rounded
+from probe.study.columns import rounded, stacked, with_key
 from probe.study.controls import clearest
 from probe.study.material import Material
+from probe.study.suppliers import SENTENCE
 from probe.study.word import PairResult, WordResult
 from probe.text.splits import FIT, REPORT
 
@@ -27,21 +28,20 @@ PER_SENSE = 2
 
 
 def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, *, seed: int) -> pd.DataFrame:
-    """One row per word, leading head, example sentence and token: `attention` from the word (0 to 1) and `contribution`.
+    """Attention from the word (0 to 1) and `contribution` of every token, per word, leading head and example sentence.
 
-    `contribution` is <ΔE[t←j], u> / gap, what came from that token along the sense axis named in the row (fraction of the gap).
+    `contribution` is <ΔE[t←j], u> / gap, what came from that token along the sense axis named in the row (fraction of
+    the gap).
     """
     parts = []
     for result in results:
         leaders = word_heads[word_heads["word"] == result.material.word].sort_values("rank").head(LEADERS)
-        for row in _example_rows(result, seed) if len(leaders) else []:
+        heads = leaders[["layer", "head"]].astype(int).to_numpy().tolist()
+        for row in _example_rows(result, seed) if heads else []:
             shown = trace(model, result.material.sentences[row].text)
-            parts += [
-                _reading(result, row, shown, int(head["layer"]), int(head["head"])) for _, head in leaders.iterrows()
-            ]
-    columns = ["word", "sense", "sentence", "text", "sense_a", "sense_b", "layer", "head", "pos", "piece", "label"]
-    columns += ["attention", "contribution", "role"]
-    return rounded(pd.concat(parts, ignore_index=True)) if parts else pd.DataFrame(columns=columns)
+            parts += [_reading(result, row, shown, layer, head) for layer, head in heads]
+    columns = [*SENTENCE[:3], "text", *SENTENCE[3:], "layer", "head", "pos", "piece", "label"]
+    return rounded(stacked(parts, [*columns, "attention", "contribution", "role"]))
 
 
 def _example_rows(result: WordResult, seed: int) -> list[int]:
@@ -58,28 +58,20 @@ def _example_rows(result: WordResult, seed: int) -> list[int]:
 
 def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) -> pd.DataFrame:
     material, sentence = result.material, result.material.sentences[row]
-    pair = _pair_of(result, sentence.sense)
-    target = material.targets[row]
-    contribution = pair.axis.effect(shown.delta_e_by_source(layer, head, target)).tolist()
-    constant = {
-        "word": sentence.word,
-        "sense": sentence.sense,
-        "sentence": row,
-        "text": sentence.text,
-        "sense_a": pair.axis.sense_a,
-        "sense_b": pair.axis.sense_b,
-        "layer": layer,
-        "head": head,
-    }
-    return pd.DataFrame(
-        [
-            constant
-            | {"pos": pos, "piece": piece, "label": label}
-            | {"attention": shown.pattern[layer, head, target, pos].item(), "contribution": contribution[pos]}
-            | {"role": _role(material, row, pos)}
-            for pos, (piece, label) in enumerate(zip(shown.tokens.pieces, shown.tokens.labels, strict=True))
-        ]
+    axis, target = _pair_of(result, sentence.sense).axis, material.targets[row]
+    key = (sentence.word, sentence.sense, row, sentence.text, axis.sense_a, axis.sense_b, layer, head)
+    names = (*SENTENCE[:3], "text", *SENTENCE[3:], "layer", "head")
+    tokens = pd.DataFrame(
+        {
+            "pos": range(len(shown.tokens.pieces)),
+            "piece": shown.tokens.pieces,
+            "label": shown.tokens.labels,
+            "attention": shown.pattern[layer, head, target].tolist(),
+            "contribution": axis.effect(shown.delta_e_by_source(layer, head, target)).tolist(),
+        }
     )
+    tokens["role"] = [_role(material, row, pos) for pos in tokens["pos"]]
+    return with_key(tokens, dict(zip(names, key, strict=True)))
 
 
 def _role(material: Material, row: int, pos: int) -> str:
@@ -92,25 +84,24 @@ def _pair_of(result: WordResult, sense: str) -> PairResult:
 
 
 def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.DataFrame:
-    """The vector at the word as a sum, for the sentences of `readings`: one row per component and, for a head, source token.
+    """Every term of the vector at the word, by component and, for a head, source token, on the sentences of `readings`.
 
-    `contribution` (fraction of the gap) is counted from what the component writes halfway between the two senses of the row, on
-    the fit part: a sentence's rows sum to its `total`. Only senses that are apart from another; see `probe.model.ledger`.
+    `contribution` (fraction of the gap) is counted from what the component writes halfway between the two senses of the
+    row, on the fit part: a sentence's rows sum to its `total`. Only senses that are apart from another; see
+    `probe.model.ledger`.
     """
     parts = []
     for result in results:
         rows = [(row, _pair_of(result, result.material.labels[row])) for row in _example_rows(result, seed)]
         apart = {pair.senses: pair for _, pair in rows if pair.effects is not None}
         averages = {senses: _average(model, result, pair) for senses, pair in apart.items()}
-        parts += [
-            _ledger(model, result, row, pair, averages[pair.senses]) for row, pair in rows if pair.senses in apart
-        ]
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=_LEDGER)
-    return rounded(frame[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
+        for row, pair in rows:
+            if pair.senses in apart:
+                parts.append(_ledger(model, result, row, pair, averages[pair.senses]))
+    return rounded(stacked(parts, _LEDGER)[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
 
 
-_LEDGER = ["word", "sense", "sentence", "sense_a", "sense_b", "component", "layer", "head", "pos", "token", "role"]
-_LEDGER += ["norm", "contribution", "total", "closing"]
+_LEDGER = [*SENTENCE, "component", "layer", "head", "pos", "token", "role", "norm", "contribution", "total", "closing"]
 
 
 def _average(model: Model, result: WordResult, pair: PairResult) -> Mapping[str, Tensor]:

@@ -35,13 +35,10 @@ def evidence(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def _heads_of_pair(result: WordResult, pair: PairResult) -> pd.DataFrame:
-    looks = _attention(result, pair)
-    found = pair.separation
-    arrays = {name: getattr(found, name) for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")} | _causal([pair])
-    arrays |= _tested(pair) | looks | _near_and_far(pair)
+    arrays = {name: getattr(pair.separation, name) for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")}
+    arrays |= _causal([pair]) | _tested(pair) | _attention(result, pair) | _near_and_far(pair)
     frame = by_head(arrays).astype(RANKS)
-    frame = frame.join(verdicts(frame.assign(depth=result.depth)))
-    return with_key(frame, key_of(result, pair))
+    return with_key(frame.join(verdicts(frame.assign(depth=result.depth))), key_of(result, pair))
 
 
 def _tested(pair: PairResult) -> dict[str, Array]:
@@ -50,9 +47,9 @@ def _tested(pair: PairResult) -> dict[str, Array]:
     if pair.tests is None:
         return dict.fromkeys(("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes", "alone", "p_alone"), blank)
     separation, swap = pair.tests.separation, pair.tests.swap
-    found = {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
+    tested = {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
     alone = blank if pair.alone is None else pair.alone
-    return found | {"p_opposes": pair.tests.opposes.p, "alone": alone, "p_alone": pair.tests.alone.p}
+    return tested | {"p_opposes": pair.tests.opposes.p, "alone": alone, "p_alone": pair.tests.alone.p}
 
 
 def _near_and_far(pair: PairResult) -> dict[str, Array]:
@@ -65,7 +62,7 @@ def _near_and_far(pair: PairResult) -> dict[str, Array]:
 
 
 def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
-    """The causal columns, mean over these pairs of senses with intervals of that mean; all missing where there is no gap."""
+    """Swap effects and ranks, means over these pairs of senses with intervals; all missing where there is no gap."""
     measured = [(pair.effects, pair.pairs.bootstrap()) for pair in pairs if pair.effects is not None]
     if not measured:
         return dict.fromkeys(CAUSAL, np.full(pairs[0].separation.auroc.shape, np.nan))
@@ -73,28 +70,28 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
     def mean(values: Iterable[Array]) -> Array:
         return np.asarray(np.mean(list(values), axis=0))
 
-    found = {
-        name: mean(effect.ratio(name) for effect, _ in measured)
-        for name in ("direct", "denoise", "noise", "same_sense")
-    }
-    found["swap"] = (found["denoise"] + found["noise"]) / 2
-    found["self_repair"] = found["swap"] - found["direct"]
-    found["net"] = found["swap"] - found["same_sense"]
+    ratios = ("direct", "denoise", "noise", "same_sense")
+    columns = {name: mean(effect.ratio(name) for effect, _ in measured) for name in ratios}
+    columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
+    columns["self_repair"] = columns["swap"] - columns["direct"]
+    net = columns["net"] = columns["swap"] - columns["same_sense"]
     drawn = [effect.draws(weights) for effect, weights in measured]
     draws = {name: mean(each[name] for each in drawn) for name in drawn[0]}
     for name, values in draws.items():
-        found[f"{name}_low"], found[f"{name}_high"] = resampling.interval(values)
+        columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(values)
     depth = pairs[0].axis.depth
-    ranks = (_ranks(found["net"][:depth]), *effects.rank_intervals(draws["net"][:, :depth]))
-    for name, values in zip(RANKS, ranks, strict=True):  # heads that write after the read-out have no place in it
-        found[name] = np.pad(values.astype(float), ((0, len(found["net"]) - depth), (0, 0)), constant_values=np.nan)
-    return {name: found[name] for name in CAUSAL}
+    ranks: Array = resampling.ranks(net[:depth].ravel()).reshape(depth, -1).astype(float)
+    for name, values in zip(RANKS, (ranks, *effects.rank_intervals(draws["net"][:, :depth])), strict=True):
+        # heads that write after the read-out have no rank
+        columns[name] = np.pad(values.astype(float), ((0, len(net) - depth), (0, 0)), constant_values=np.nan)
+    return {name: columns[name] for name in CAUSAL}
 
 
 def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.DataFrame:
-    """One row per word, layer and head: the mean over the word's pairs of senses whose gap is there.
+    """One row per word, layer and head: means over the word's pairs of senses whose gap is there.
 
-    `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a resolver, `of` how many there are.
+    `verdict` is the head's best one over these pairs, `resolves` in how many of them it is a resolver, `of` their
+    number.
     """
     parts = []
     for result in results:
@@ -107,26 +104,12 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
             rows = evidence[(evidence["word"] == result.material.word) & evidence["net"].notna()]
             frame = frame.merge(best_verdicts(rows), on=["layer", "head"])
             parts.append(with_key(frame, {"word": result.material.word}))
-    columns = [
-        "word",
-        "layer",
-        "head",
-        "auroc",
-        *CAUSAL,
-        *ATTENTION,
-        "verdict",
-        "resolves",
-        "of",
-    ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns).astype(RANKS)
-
-
-def _ranks(net: Array) -> Array:
-    return np.asarray(resampling.ranks(net.ravel()).reshape(net.shape))
+    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, "verdict", "resolves", "of"]
+    return stacked(parts, columns).astype(RANKS)
 
 
 def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
-    """Mean attention from the word to its cue (NaN without cue spans), to the tokens beside it and to itself, over the pairs."""
+    """Mean attention from the word to its cue (NaN without one), to its neighbours and to itself, over the pairs."""
     looks = result.states.attention_to([result.material.cues[row] for row in result.rows])
     used = sorted({*pair.pairs.a, *pair.pairs.b})
     return {f"attention_{name}": mean[used].double().nanmean(0).numpy() for name, mean in looks.items()}
@@ -138,9 +121,8 @@ def distances(results: Sequence[WordResult]) -> pd.DataFrame:
     for result, pair in sense_pairs_of(results):
         for distance in sorted({d for d in pair.pairs.distances if d is not None}):
             net = None if pair.effects is None else by_distance(pair.effects, pair.pairs.distances, distance.__eq__)
-            if net is None:
-                continue
-            parts.append(with_key(by_head({"net": net}), key_of(result, pair) | {"distance": distance}))
+            if net is not None:
+                parts.append(with_key(by_head({"net": net}), key_of(result, pair) | {"distance": distance}))
     return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])
 
 
@@ -150,30 +132,27 @@ def routes(results: Sequence[WordResult]) -> pd.DataFrame:
     for result, pair in sense_pairs_of(results):
         if pair.routes is not None:
             blank = np.full(pair.routes.ablation.shape, np.nan)
-            found = {name: getattr(pair.routes, name) for name in ("pattern_only", "values_only", "ablation")}
-            arrays = {name: blank if values is None else values for name, values in found.items()}
+            measured = {name: getattr(pair.routes, name) for name in ("pattern_only", "values_only", "ablation")}
+            arrays = {name: blank if values is None else values for name, values in measured.items()}
             parts.append(with_key(by_head(arrays), key_of(result, pair)))
     return stacked(parts, [*KEYS, "layer", "head", "pattern_only", "values_only", "ablation"])
 
 
 def curves(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Faithfulness and necessity of the first `size` heads, in the order found on the select part; `added` those that joined since the size before."""
+    """Faithfulness and necessity of the first `size` heads, in the order of the select part.
+
+    `added` are those that joined since the size before.
+    """
     parts = []
     for result in results:
         curve = result.curves
         if curve is not None:
             joined = [curve.order[less:size] for less, size in pairwise((0, *curve.sizes))]
             added = [", ".join("L{}H{}".format(*head) for head in heads) or None for heads in joined]
-            columns = {
-                "size": curve.sizes,
-                "added": added,
-                "faithfulness": curve.faithfulness,
-                "faithfulness_low": curve.faithfulness_interval[0],
-                "faithfulness_high": curve.faithfulness_interval[1],
-                "necessity": curve.necessity,
-                "necessity_low": curve.necessity_interval[0],
-                "necessity_high": curve.necessity_interval[1],
-            }
+            columns = {"size": curve.sizes, "added": added}
+            for name in ("faithfulness", "necessity"):
+                low, high = getattr(curve, f"{name}_interval")
+                columns |= {name: getattr(curve, name), f"{name}_low": low, f"{name}_high": high}
             summary = {"word": result.material.word, "area": curve.area, "smallest": curve.smallest}
             parts.append(with_key(pd.DataFrame(columns), summary))
     return stacked(parts, list(CURVES))

@@ -152,16 +152,13 @@ def _require_two_senses(material: Material) -> None:
     if len(senses) < 2:
         reasons = [row.reason for row in material.left_out]
         lost = f" ({len(reasons)} sentences were left out: {reasons[-1]})" if reasons else ""
-        unseen = {LATE, SAME} & set(reasons)
-        other = (
-            ", with the cue before the word, or take a model that reads both ways, as tiny-senses-bidirectional"
-            if unseen
-            else ""
-        )
+        other = ""
+        if {LATE, SAME} & set(reasons):
+            other = ", with the cue before the word, or take a model that reads both ways, as tiny-senses-bidirectional"
+        only = f"only {senses[0]!r}" if senses else "no usable sentence"
         raise InputError(
-            f"Comparing the senses of {material.word!r}: got "
-            f"{f'only {senses[0]!r}' if senses else 'no usable sentence'}{lost}, "
-            f"expected sentences of at least two senses; give sentences of another sense{other}."
+            f"Comparing the senses of {material.word!r}: got {only}{lost}, expected sentences of at least two senses; "
+            f"give sentences of another sense{other}."
         )
 
 
@@ -209,12 +206,10 @@ def _task(model: Model, word: str, sentences: Sequence[Sentence], seed: int) -> 
 
 
 def read(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
-    """Each task with its residual streams, `sentence depth d_model`.
+    """Residual streams at the word of every task's sentences, `sentence depth d_model`.
 
-    Words are read together until there are LOAD sentences.
-
-    Reading words together fills the batches where each has few sentences; the next load is read when this one is used
-    up.
+    Words are read together until there are LOAD sentences, which fills the batches where each has few; the next load is
+    read when this one is used up.
     """
     load: list[Task] = []
     for index, task in enumerate(tasks):

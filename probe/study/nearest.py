@@ -1,20 +1,16 @@
-"""Nearest sense centroid: how well the vectors of a word at one depth tell its senses apart, without anything trained.
+"""Word-sense disambiguation by the nearest sense centroid, at every depth, and three baselines that need no model.
 
-Depth 0 is the residual stream entering the first block, depth d the one leaving block d - 1. Ties, and cosines that
-differ in rounding only, go to the sense that is more frequent in training.
+A sense is the mean of its vectors in training, compared by cosine. Depth 0 is the residual stream entering the first
+block, depth d the one leaving block d - 1. Ties, and cosines that differ in rounding only, go to the sense that is more
+frequent in training. The depth to read at is chosen on the training sentences alone, before the test.
 
-Source: Loureiro et al. 2021 (a sense is the mean of its contextual vectors, compared by cosine).
+Baselines: the most frequent sense, the words of the sentence, and the words left of the word. The last is what a causal
+model has read when it reaches the word, without their order and without anything learned elsewhere; a model that does
+not beat it has not been shown to know more than which words stand there. The word itself is in no bag. The classifier
+is a logistic regression on TF-IDF with balanced classes, which on CoarseWSD-20 was the strongest of the plain ones (the
+bar should be high); nothing in it is random.
 
-Every answer to every tested sentence of a word, by the model at each depth and by what needs no model, and its scores.
-
-The depth to read at is chosen on the training sentences alone, so its score is one of a choice made before the test.
-
-What can be said about a word's sense without a model: the most frequent sense, and the words of the sentence.
-
-The bag of the words to the left is what a causal model has read when it reaches the word, without their order and
-without anything learned elsewhere; a model that does not beat it has not been shown to know more than which words stand
-there. The word itself is in no bag. The classifier is a logistic regression on TF-IDF with balanced classes, which on
-CoarseWSD-20 was the strongest of the plain ones (the bar should be high); nothing in it is random.
+Source: Loureiro et al. 2021.
 """
 
 import re
@@ -120,8 +116,7 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
     labels = numbered(task.sentences)
     by_depth = np.zeros((resid.shape[1], len(task)), dtype=np.int64)
     nearest, frequent, bag, left = np.zeros((4, len(task)), dtype=np.int64)
-    whole_bags = [whole_bag(sentence) for sentence in task.sentences]
-    left_bags = [left_bag(sentence) for sentence in task.sentences]
+    bags = [[words_in(sentence) for sentence in task.sentences] for words_in in (whole_bag, left_bag)]
     chosen = []
     for holdout in task.plan.holdouts:
         train, test = list(holdout.train), list(holdout.test)
@@ -129,8 +124,7 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         by_depth[:, test] = predict(resid, labels, holdout)
         nearest[test] = by_depth[chosen[-1], test]
         frequent[test] = most_frequent(labels[train], len(test))
-        bag[test] = predict_by_bag(whole_bags, labels, holdout)
-        left[test] = predict_by_bag(left_bags, labels, holdout)
+        bag[test], left[test] = (predict_by_bag(each, labels, holdout) for each in bags)
     rows = sorted(row for holdout in task.plan.holdouts for row in holdout.test)
     usual = min(chosen, key=lambda depth: (-chosen.count(depth), depth))
     return Answers(labels[rows], by_depth[:, rows], nearest[rows], frequent[rows], bag[rows], left[rows], usual)
@@ -145,7 +139,8 @@ def choose_depth(sentences: Sequence[Sentence], resid: Tensor, *, seed: int) -> 
     """The depth after at least one block with the best macro-F1 in folds over these sentences, the lowest of equals.
 
     Not the rule of `axes.choose_depth`, which asks where a sense axis separates: an evaluation is read where its own
-    score is best on the training sentences, as a user of these vectors would choose. The last depth where they are too few to be learned and tested apart. `resid: sentence depth d_model`
+    score is best on the training sentences, as a user of these vectors would choose. The last depth where they are too
+    few to be learned and tested apart. `resid: sentence depth d_model`
     """
     plan = splits.plan(sentences, seed=seed, folds=INNER_FOLDS)
     if not plan.holdouts:

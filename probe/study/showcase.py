@@ -1,8 +1,8 @@
 """The sentences that every introduction to attention uses, read at their word.
 
-`showcase`: with the sense the model has at the word, or, where the cue comes later, the measured difference that the later words
-make there (none, in a causal model). `beside`: the latter in a second model, which may read both ways, and the word without which it
-would not stand where it does.
+`showcase`: the sense the model has at the word or, where the cue comes later, the measured difference that the later
+words make there (none, in a causal model). `beside`: the latter in a second model, which may read both ways, with the
+token that the reading depends on most.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,37 +35,25 @@ LEADERS = 3
 
 
 def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
-    """The lesson's sentences of the words studied.
+    """Nearest sense and sense coordinate of the word in the lesson's sentences of the words studied.
 
     `reads_as` is the sense whose mean (fit part, at the read-out) is nearest, only where the cue comes before the word.
-    `difference` is the largest change of any head's ΔE at the word when everything after the word is removed, relative to
-    the largest ΔE: zero up to rounding in a causal model.
+    `difference` is the largest change of any head's ΔE at the word when everything after the word is removed, relative
+    to the largest ΔE: zero up to rounding in a causal model.
     """
-    by_word = {result.material.word: result for result in results}
-    rows = [
-        _show(model, by_word[item.word], item)
-        for item in lexicon.showcase()
-        if item.word in by_word
-        and item.sense in by_word[item.word].material.labels  # a user's senses may have other names
-    ]
+    rows = [_show(model, result, item) for result, item in _lessons(results)]
     return rounded(pd.DataFrame(rows, columns=_SHOWCASE))
 
 
-_SHOWCASE = [
-    "text",
-    "word",
-    "sense",
-    "start",
-    "end",
-    "cue",
-    "cue_start",
-    "cue_end",
-    "cue_after",
-    "note",
-    "reads_as",
-    "coordinate",
-]
-_SHOWCASE += ["sense_a", "sense_b", "difference"]
+def _lessons(results: Sequence[WordResult]) -> list[tuple[WordResult, Showcase]]:
+    """The lesson's sentences of these words, whose senses a user may have named otherwise, and the word's results."""
+    by_word = {result.material.word: result for result in results}
+    known = [(by_word[item.word], item) for item in lexicon.showcase() if item.word in by_word]
+    return [(result, item) for result, item in known if item.sense in result.material.labels]
+
+
+_GIVEN = ["text", "word", "sense", "start", "end", "cue", "cue_start", "cue_end", "cue_after", "note"]
+_SHOWCASE = [*_GIVEN, "reads_as", "coordinate", "sense_a", "sense_b", "difference"]
 
 
 def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
@@ -77,20 +65,17 @@ def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]
     labels = [result.material.labels[result.rows[index]] for index in fit]
     reads_as = axes.nearest_sense(result.states.resid[fit, result.depth], labels, resid[None])[0]
     axis = _pair_with(result, item.sense, reads_as).axis
-    seen = {
-        name: getattr(item, name) for name in ("text", "word", "sense", "start", "end", "cue", "cue_start", "cue_end")
-    }
-    seen |= {"cue_after": item.cue_after, "note": item.note}
+    shown = {name: getattr(item, name) for name in _GIVEN}
     if item.cue_after and model.config.causal:
-        seen |= {"reads_as": None, "coordinate": np.nan, "sense_a": None, "sense_b": None}
+        shown |= {"reads_as": None, "coordinate": np.nan, "sense_a": None, "sense_b": None}
     else:
         coordinate = axis.coordinate(resid.double()).item()
-        seen |= {"reads_as": reads_as, "coordinate": coordinate, "sense_a": axis.sense_a, "sense_b": axis.sense_b}
-    return seen | {"difference": later_words_matter(model, whole, target)}
+        shown |= {"reads_as": reads_as, "coordinate": coordinate, "sense_a": axis.sense_a, "sense_b": axis.sense_b}
+    return shown | {"difference": later_words_matter(model, whole, target)}
 
 
 def _pair_with(result: WordResult, sense: str, other: str) -> PairResult:
-    """The pair of two senses; of the other one and any third where both are the same or the sense is not in the study."""
+    """The pair of two senses; of the other and any third where both are the same or the sense is not in the study."""
     both = [pair for pair in result.pairs if {sense, other} == set(pair.senses)]
     return (both or [pair for pair in result.pairs if other in pair.senses])[0]
 
@@ -98,27 +83,24 @@ def _pair_with(result: WordResult, sense: str, other: str) -> PairResult:
 def later_words_matter(model: Model, whole: Trace, target: int) -> float:
     """The largest change of any head's ΔE at `target` when every later token is removed, relative to the largest ΔE."""
     w_o = torch.stack([block.w_o for block in whole.weights.blocks]).cpu()  # layer head d_head d_model
-    alone_tokens = (
-        whole.tokens if model.config.causal else tokenize(model, whole.tokens.text[: whole.tokens.spans[target][1]])
-    )
-    cut = target_states(model, [alone_tokens], [target]).z[0]
-    full, alone = ((z.unsqueeze(-2) @ w_o).squeeze(-2) for z in (whole.z[:, :, target], cut))
+    tokens = whole.tokens
+    if not model.config.causal:
+        tokens = tokenize(model, tokens.text[: tokens.spans[target][1]])
+    without = target_states(model, [tokens], [target]).z[0]
+    full, alone = ((z.unsqueeze(-2) @ w_o).squeeze(-2) for z in (whole.z[:, :, target], without))
     return ((full - alone).abs().max() / full.abs().max()).item()
 
 
 def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
-    """The lesson's sentences whose cue comes after the word, read at the word in another model, which may read both ways.
+    """Sense coordinate, in a second model, of the lesson's words whose cue comes later, and what it depends on.
 
-    Every other token is hidden in turn ([MASK] in its place, or taken out where the tokenizer has no mask): `source` is the one whose
-    absence costs most of the coordinate, `share` how much of it, and `through` the heads that cost most of that alone, when each has
-    the z that it has without the source. `cue_share` is the same for the marked cue, `cue_alone` the coordinate with the cue as the only
-    other word that is not hidden, `nothing` with none. Missing where the word does not stand on the side that is meant.
+    Every other token is hidden in turn ([MASK] in its place, or taken out where the tokenizer has no mask): `source` is
+    the one whose absence costs most of the coordinate, `share` how much of it, and `through` the heads that cost most
+    of that alone, when each has the z that it has without the source. `cue_share` is the same for the marked cue,
+    `cue_alone` the coordinate with the cue as the only other word that is not hidden, `nothing` with none. Missing
+    where the word does not stand on the side that is meant.
     """
-    by_word = {result.material.word: result for result in results}
-    late = [item for item in lexicon.showcase() if item.cue_after and item.word in by_word]
-    rows = [
-        _beside(model, by_word[item.word], item) for item in late if item.sense in by_word[item.word].material.labels
-    ]
+    rows = [_beside(model, result, item) for result, item in _lessons(results) if item.cue_after]
     return rounded(pd.DataFrame(rows, columns=BESIDE))
 
 
@@ -129,18 +111,13 @@ BESIDE += ["source", "share", "through", "cue", "cue_share", "cue_alone", "nothi
 def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
     shown = _show(model, result, item)
     pair = _pair_with(result, item.sense, str(shown["reads_as"]))
-    missing = dict.fromkeys(BESIDE[BESIDE.index("source") :], np.nan) | {
-        "source": None,
-        "through": None,
-        "cue": item.cue,
-    }
-    found = {name: shown[name] for name in BESIDE if name in shown}
-    found |= {"model": model.name, "shown": pair.gate_p < GATE} | missing
-    return found | (_causes(model, pair.axis, item) if shown["reads_as"] == item.sense else {})
+    read = {name: shown.get(name, np.nan) for name in BESIDE} | {"source": None, "through": None}
+    read |= {"model": model.name, "shown": pair.gate_p < GATE}
+    return read | (_causes(model, pair.axis, item) if shown["reads_as"] == item.sense else {})
 
 
 def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
-    """Which word places it there, through which heads, and what the marked cue does."""
+    """The token that the coordinate depends on most, the heads it depends on, and what the marked cue does."""
     tokens = tokenize(model, item.text)
     word, cue = positions_of_span(tokens, item.start, item.end), range(0)
     if item.cue_start is not None and item.cue_end is not None:
@@ -153,13 +130,15 @@ def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
     lost = {pos: (whole - left) / whole for pos, left in zip(others, without, strict=True)}
     lead = max(others, key=lost.__getitem__)
     donor = states.z[[1 + others.index(lead)], : axis.depth]
-    found = {"source": tokens.pieces[lead].strip() or tokens.labels[lead], "share": lost[lead]}
-    found |= {"through": _through(model, Placed(tokens.ids, word[-1]), donor, axis.u / axis.gap / -whole)}
-    return found | ({"cue_share": max(lost[pos] for pos in cue), "cue_alone": alone, "nothing": nothing} if cue else {})
+    causes = {"source": tokens.pieces[lead].strip() or tokens.labels[lead], "share": lost[lead]}
+    causes |= {"through": _through(model, Placed(tokens.ids, word[-1]), donor, axis.u / axis.gap / -whole)}
+    return causes | (
+        {"cue_share": max(lost[pos] for pos in cue), "cue_alone": alone, "nothing": nothing} if cue else {}
+    )
 
 
 def _through(model: Model, text: Placed, donor: Tensor, cost: Tensor) -> str:
-    """The heads that cost most when each alone has the donor's z, in words; `cost`: the direction in which that is measured."""
+    """In words, the heads that cost most when each alone has the donor's z; `cost`: the direction that measures it."""
     moved = swap_heads(read_weights(model), [text], donor, cost[None])[0, ..., 0].double()
     heads = [(float(cost), f"L{layer}H{head}") for layer, row in enumerate(moved) for head, cost in enumerate(row)]
     leading = sorted((one for one in heads if one[0] >= WORTH_NAMING), reverse=True)[:LEADERS]

@@ -1,8 +1,8 @@
 """The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
 
-The front door: it chooses the words, certifies the model before anything else, measures word by word (`probe.study.word`)
-and collects one tidy frame per question (`probe.study.tables`, `probe.study.examples`, `probe.study.showcase`). It stands to the right of `tables`
-because a Study is what the user holds: frames, never tensors.
+It chooses the words, certifies the model before anything else, measures word by word (`probe.study.word`) and collects
+one tidy frame per question (`probe.study.tables`, `probe.study.examples`, `probe.study.showcase`). A Study is what the
+user holds: frames, never tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ from probe.model.tokens import is_one_token
 from probe.provenance import Origin
 from probe.study import cost, examples, showcase, tables
 from probe.study.controls import measure_controls
-from probe.study.cost import Plan
+from probe.study.cost import StudyCost
 from probe.study.material import Material, prepare
-from probe.study.word import Options, observe_word, study_word
+from probe.study.word import StudyOptions, observe_word, study_word
 from probe.text import lexicon
 from probe.text.sentences import Corpus
 
@@ -33,7 +33,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The result: a name, how it was made, and one tidy frame per question. Columns are described in `probe.study.columns`."""
+    """Frames of one study, one per question, with what made them; `probe.study.columns` describes every column."""
 
     model_name: str
     origin: Origin
@@ -64,20 +64,21 @@ def study(
     max_pairs: int = MAX_PAIRS,
     beside: Model | None = None,
     progress: Progress | None = None,
-    planned: Callable[[Plan], None] | None = None,
+    planned: Callable[[StudyCost], None] | None = None,
 ) -> Study:
-    """Which heads move each word's meaning from its cue into the word, on the lexicon's sentences or on a corpus of your own.
+    """Effects of swapping every head at each word, with tests, on the lexicon's sentences or on a corpus of your own.
 
-    `words` defaults to bank, mole and apple, or to every word of `corpus`. Raises InputError for an unknown word, too few
-    sentences or senses, UnsupportedModel for an encoder-decoder, and CrossCheckError when the certificate fails: no number
-    is reported from a model that disagrees. `beside` is a second model, one that reads both ways, say, in which the lesson's
-    sentences are read whose cue comes after the word (the frame `beside`). `planned` is told the cost before the work, and may raise.
+    `words` defaults to bank, mole and apple, or to every word of `corpus`. Raises InputError for an unknown word, too
+    few sentences or senses, UnsupportedModel for an encoder-decoder, and CrossCheckError when the certificate fails: no
+    number is reported from a model that disagrees. `beside` is a second model, which reads both ways: the lesson's
+    sentences whose cue comes after the word are read in it (the frame `beside`). `planned` is told the cost before the
+    work, and may raise.
     """
     report = progress or (lambda stage, share: None)
     _require_both_ways(beside)
     materials = _materials(model, words, corpus)
     chosen = [material.word for material in materials]
-    options = Options(seed, max_pairs, permutations)
+    options = StudyOptions(seed, max_pairs, permutations)
     late = _late(beside, materials)
     if planned:
         planned(cost.plan(model, materials, options, beside=late))
@@ -105,19 +106,20 @@ def study(
 
 
 def _require_both_ways(beside: Model | None) -> None:
-    """Raises before any work for a model beside that could add nothing: it must have one stack, and read on beyond a word."""
+    """Raises InputError unless the second model, if any, has one stack and reads beyond a word."""
     if beside is None:
         return
     require_single(beside.config.architecture, "a study")
     if beside.config.causal:
         raise InputError(
-            f"Reading the sentences whose cue comes after the word beside the study: {beside.name} reads left to right only, expected a "
-            "model that reads both ways; give tiny-senses-bidirectional or another BERT or RoBERTa."
+            "Reading the sentences whose cue comes after the word beside the study: "
+            f"{beside.name} reads left to right only, expected a model that reads both ways; "
+            "give tiny-senses-bidirectional or another BERT or RoBERTa."
         )
 
 
 def _late(beside: Model | None, studied: Sequence[Material]) -> list[tuple[Model, Material]]:
-    """The model beside, if any, with the lexicon's sentences for it of each word that one of the lesson's has before its cue."""
+    """The second model, if any, with the lexicon's sentences of each word that stands before its cue in the lesson."""
     if beside is None:
         return []
     senses = {material.word: set(material.labels) for material in studied}
@@ -125,27 +127,13 @@ def _late(beside: Model | None, studied: Sequence[Material]) -> list[tuple[Model
     return [(beside, prepare(beside, _sentences_of(word, None, beside), word)) for word in dict.fromkeys(late)]
 
 
-def _read_beside(late: Sequence[tuple[Model, Material]], options: Options) -> pd.DataFrame:
+def _read_beside(late: Sequence[tuple[Model, Material]], options: StudyOptions) -> pd.DataFrame:
     """The sentences with a late cue in another model, which is certified first."""
     if not late:
         return pd.DataFrame(columns=showcase.BESIDE)
     model, materials = late[0][0], [material for _, material in late]
     certify(model, [material.sentences[0].text for material in materials]).require()
     return showcase.beside(model, [observe_word(model, material, options) for material in materials])
-
-
-def plan(
-    model: Model,
-    words: Sequence[str] | str | None = None,
-    *,
-    corpus: Corpus | None = None,
-    seed: int = 0,
-    max_pairs: int = MAX_PAIRS,
-    beside: Model | None = None,
-) -> Plan:
-    """What `study` would cost with the same arguments: forwards, swaps, memory. Raises as `study` does for words and sentences."""
-    materials = _materials(model, words, corpus)
-    return cost.plan(model, materials, Options(seed, max_pairs), beside=_late(beside, materials))
 
 
 def _materials(model: Model, words: Sequence[str] | str | None, corpus: Corpus | None) -> list[Material]:
@@ -173,10 +161,12 @@ def _spelled(word: str, known: Sequence[str], *, own: bool) -> str:
 
 
 def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
-    """The lexicon's sentences whose cue is one token of the model, before the word or, where the model reads both ways, on either side;
-    or the given corpus's of this word."""
+    """The given corpus's sentences of a word; by default the lexicon's whose cue is one token of the model.
+
+    The lexicon's cues stand before the word or, where the model reads both ways, on either side.
+    """
     if corpus is None:
-        found = lexicon.expand(word, both_sides=not model.config.causal)
-        return lexicon.keep_one_token_cues(found, lambda piece: is_one_token(model, piece))
+        expanded = lexicon.expand(word, both_sides=not model.config.causal)
+        return lexicon.keep_one_token_cues(expanded, lambda piece: is_one_token(model, piece))
     chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
     return replace(corpus, sentences=chosen, left_out=())

@@ -1,9 +1,10 @@
-"""Which tokens supply the sense of a word in one sentence, and through which heads: the study's ledger, gathered and said.
+"""Direct shares of a word's sense by source token, and through which heads, in one sentence: the ledger in words.
 
-A share is a contribution over the sentence's own sense coordinate (`total`, counted from the midpoint between the senses), so
-the shares of a sentence sum to 1. It is direct: what was written, with everything downstream as it was, not what would happen
-without it (see `probe.model.ledger`). The cue and the MLPs are always named, however small; where the word does not clearly stand on
-the side of the sense that is meant, a share would be a ratio over nothing and none is given.
+A share is a contribution over the sentence's own sense coordinate (`total`, counted from the midpoint between the
+senses), so the shares of a sentence sum to 1. It is direct: what was written, with everything downstream as it was, not
+what would happen without it (see `probe.model.ledger`). The cue and the MLPs are always named, however small; where the
+word does not clearly stand on the side of the sense that is meant, a share would be a ratio over nothing and none is
+given.
 """
 
 from collections.abc import Hashable
@@ -16,38 +17,38 @@ from probe.stats.numbers import decimal, listed, percent
 SENTENCE = ["word", "sense", "sentence", "sense_a", "sense_b"]
 GATHERED = {"MLP": "MLPs", "attention": "attention biases", "norm": "norm biases"}
 CLEAR = 0.1  # of the gap; the mean of a sense is at 0.5
-WORTH_NAMING = 0.1
-MOST = 0.8
+WORTH_NAMING = 0.1  # of the coordinate: smaller shares are summed into "everything else"
+MOST = 0.8  # of what came from a token: the heads that are named carry at least this much
 NAMED_HEADS = 3
 NAMED_TOKENS = 2
 Source = dict[Hashable, Any]
 
 
 def by_source(ledger: pd.DataFrame) -> pd.DataFrame:
-    """One row per sentence and source: each token with all heads summed, the embeddings, all MLPs, all attention biases,
-    all norm biases.
+    """Contribution and share of every source of a sentence: tokens over all heads, embeddings, MLPs, biases.
 
-    `contribution` in fractions of the gap, `share` of the sentence's `total` (they sum to 1), `through`: the heads that carry
-    most of what came from a token, as text.
+    `contribution` in fractions of the gap, `share` of the sentence's `total` (they sum to 1), `through`: the heads that
+    carry most of what came from a token, as text.
     """
     groups = ledger.assign(source=source(ledger)).groupby([*SENTENCE, "source"], sort=False)
-    found = groups.agg(
+    sums = groups.agg(
         pos=("pos", "first"), role=("role", "first"), contribution=("contribution", "sum"), total=("total", "first")
     )
-    found["share"] = found["contribution"] / found["total"]
-    found["through"] = [listed(carriers(rows)) for _, rows in groups]
-    return found.reset_index()
+    through = [listed(carriers(rows)) for _, rows in groups]
+    return sums.assign(share=sums["contribution"] / sums["total"], through=through).reset_index()
 
 
 def source(ledger: pd.DataFrame) -> pd.Series:
-    """What each row is summed into: its token's label, the embedding, `MLPs`, `attention biases`
-    or `norm biases`."""
+    """The source that each row counts to: its token's label, the embedding, `MLPs`, or the biases of a kind."""
     components = ledger["component"]
     return ledger["token"].fillna(components.str.split(" ").str[0].map(GATHERED).fillna(components))
 
 
 def carriers(rows: pd.DataFrame) -> list[str]:
-    """The heads, largest first, that together carry at least MOST of one source's contribution; `other heads` where NAMED_HEADS do not."""
+    """The heads, largest first, that carry at least MOST of a source's contribution.
+
+    `other heads` stands last where NAMED_HEADS of them are not enough.
+    """
     heads = rows[rows["head"].notna()]
     whole = heads["contribution"].sum()
     if whole == 0:
@@ -74,7 +75,8 @@ def _tell(sources: list[Source]) -> str:
     first = sources[0]
     if not clear(first):
         return (
-            f"Here “{first['word']}” stands at {decimal(first['total'])}, from −0.50 for {first['sense_b']} to 0.50 for "
+            f"Here “{first['word']}” stands at {decimal(first['total'])}, from −0.50 for {first['sense_b']} to 0.50 "
+            "for "
             f"{first['sense_a']}: not clearly {first['sense']}, so no part of it is called a share of that sense."
         )
     tokens = [source for source in sources if pd.notna(source["pos"])]
@@ -88,7 +90,7 @@ def _tell(sources: list[Source]) -> str:
 
 
 def _named(tokens: list[Source], lead: Source) -> list[Source]:
-    """What else deserves its name, in reading order: the cue, and the NAMED_TOKENS largest of the others that are WORTH_NAMING."""
+    """The other tokens that are named, in reading order: the cue, and the NAMED_TOKENS largest WORTH_NAMING."""
     others = [token for token in tokens if token is not lead]
     large = [token for token in others if token["role"] != "cue" and abs(token["share"]) >= WORTH_NAMING]
     large = sorted(large, key=lambda token: -abs(token["share"]))[:NAMED_TOKENS]

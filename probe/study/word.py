@@ -38,7 +38,7 @@ CURVE_PAIRS = 12
 
 
 @dataclass(frozen=True)
-class Options:
+class StudyOptions:
     """What a user may decide about a study: the seed of every random choice, how many pairs, how many permutations."""
 
     seed: int = 0
@@ -109,18 +109,15 @@ class WordResult:
 
     def part(self, name: str, sense: str | None = None) -> list[int]:
         """Positions in `states` of the rows of a part, of one sense where given."""
-        return [
-            index
-            for index, row in enumerate(self.rows)
-            if self.split.parts[row] == name and sense in (None, self.material.labels[row])
-        ]
+        parts, labels = self.split.parts, self.material.labels
+        return [n for n, row in enumerate(self.rows) if parts[row] == name and sense in (None, labels[row])]
 
     def rows_of(self, part: str, pair: tuple[str, str]) -> list[int]:
         """The rows of a part that have one of two senses, the first sense first."""
         return [row for sense in pair for row in self.part(part, sense)]
 
 
-def study_word(model: Model, material: Material, options: Options) -> WordResult:
+def study_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
     """Fit on the fit part, order heads on the select part, measure on the report part; see the module's docstring."""
     word, weights = observe_word(model, material, options), read_weights(model)
     passed = [pair for pair in word.pairs if pair.gate_p < GATE]
@@ -130,10 +127,8 @@ def study_word(model: Model, material: Material, options: Options) -> WordResult
     return replace(word, pairs=pairs, curves=curves)
 
 
-def observe_word(model: Model, material: Material, options: Options) -> WordResult:
-    """The study of a word without any swap: its states, read-out and axes, and of every pair of senses the gate and
-    separation.
-    """
+def observe_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
+    """The study of a word without any swap: states, read-out and axes; gate and separation of every pair of senses."""
     split = splits.split(material.sentences, seed=options.seed)
     rows = sorted(row for part in PARTS for row in split.rows(part))
     states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
@@ -154,10 +149,10 @@ def _choose_depth(
     return axes.choose_depth(states.resid[fit], labels, groups, seed=seed)
 
 
-def _gated(weights: Weights, word: WordResult, options: Options) -> list[PairResult]:
+def _gated(weights: Weights, word: WordResult, options: StudyOptions) -> list[PairResult]:
     """Axis, gate and held-out separation of every pair of senses."""
     writes = ledger.write_coordinates(word.states.z, weights)
-    found = []
+    results = []
     for pair in axes.sense_pairs([sentence.sense for sentence in word.sentences]):
         fit_a, fit_b = (word.resid[word.part(FIT, sense)] for sense in pair)
         axis = axes.fit_axis(fit_a, fit_b, pair, word.depth)
@@ -170,8 +165,8 @@ def _gated(weights: Weights, word: WordResult, options: Options) -> list[PairRes
             permutations=options.permutations,
             seed=options.seed,
         )
-        found.append(PairResult(axis, chosen, effects.gaps(axis, word.resid, chosen), gate, separation))
-    return found
+        results.append(PairResult(axis, chosen, effects.gaps(axis, word.resid, chosen), gate, separation))
+    return results
 
 
 def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
@@ -189,7 +184,7 @@ def _sample(word: WordResult, part: str, pair: tuple[str, str]) -> permutation.S
 
 
 def _swapped(
-    weights: Weights, word: WordResult, passed: Sequence[PairResult], options: Options
+    weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions
 ) -> dict[tuple[str, str], PairResult]:
     """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
     studies = [(pair.axis, pair.pairs) for pair in passed]
@@ -215,29 +210,22 @@ def _swapped(
     }
 
 
-def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: Options) -> Curves:
-    """Faithfulness on report pairs, of heads in the order of their effect on the select part (on fit where that is too
-    small).
-    """
+def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions) -> Curves:
+    """Faithfulness on report pairs, heads ordered by their effect on the select part (on fit where it is small)."""
     most = max(2, CURVE_PAIRS // len(passed))
-    chosen = {}
-    for part, count in ((SELECT, options.max_pairs), (REPORT, most)):
-        chosen[part] = [
-            (
-                pair.axis,
-                effects.make_pairs(
-                    word.sentences, _enough(word, part, pair), pair.senses, most=count, seed=options.seed
-                ),
-            )
-            for pair in passed
+
+    def chosen(part: str, most: int) -> list[tuple[Axis, Pairs]]:
+        rows = [_enough(word, part, pair) for pair in passed]
+        return [
+            (pair.axis, effects.make_pairs(word.sentences, mine, pair.senses, most=most, seed=options.seed))
+            for pair, mine in zip(passed, rows, strict=True)
         ]
-    ranking = effects.measure(weights, word.placed, word.states, chosen[SELECT])
+
+    ranking = effects.measure(weights, word.placed, word.states, chosen(SELECT, options.max_pairs))
     mean = np.mean([effect.net.mean(0) for effect in ranking], axis=0)[: word.depth]
-    order = [
-        (int(layer), int(head))
-        for layer, head in zip(*np.unravel_index(resampling.order(mean.ravel()), mean.shape), strict=True)
-    ]
-    return measure_curves(weights, word.placed, word.states.z, chosen[REPORT], order, seed=options.seed)
+    layers, heads = np.unravel_index(resampling.order(mean.ravel()), mean.shape)
+    order = list(zip(layers.tolist(), heads.tolist(), strict=True))
+    return measure_curves(weights, word.placed, word.states.z, chosen(REPORT, most), order, seed=options.seed)
 
 
 def _enough(word: WordResult, part: str, pair: PairResult) -> list[int]:

@@ -5,7 +5,8 @@ import pandas as pd
 from probe import charts
 
 ROWS = pd.DataFrame(
-    [("angle", depth, what, value) for what, values in (("same", (0, 3, 5)), ("other", (0, 9, 20))) for depth, value in zip((-1, 0, 1), values, strict=True)]
+    [("angle", depth, "same", value) for depth, value in zip((-1, 0, 1), (0, 3, 5), strict=True)]
+    + [("angle", depth, "other", value) for depth, value in zip((-1, 0, 1), (0, 9, 20), strict=True)]
     + [("rank", depth, "Mike", value) for depth, value in zip((0, 1), (300, 2), strict=True)],
     columns=["panel", "depth", "what", "value"],
 )  # fmt: skip

@@ -23,7 +23,6 @@ MAKE = {
     "head maps": lambda: charts.head_maps(HEADS),
     "separation": lambda: charts.separation_and_effect(HEADS, "bank"),
     "shares": lambda: charts.share_bars(FRAMES["shares"], "mole"),
-    "contributions": lambda: charts.contributions(FRAMES["readings"], "bank", sentence=0, layer=0, head=2),
     "sets": lambda: charts.set_curves(FRAMES["curves"], FRAMES["random_sets"], "bank"),
     "controls": lambda: charts.control_strips(FRAMES["controls"], "mole", shown=LEADERS),
     "distances": lambda: charts.distance_lines(FRAMES["distances"], "mole", LEADERS),
@@ -159,12 +158,6 @@ def test_names_of_points_do_not_collide():
     heights = sorted(row["height"] for row in rows)
     reach = HEADS["net_high"].max() - HEADS["net_low"].min()
     assert len(heights) > 1 and min(np.diff(heights)) >= 0.05 * reach
-
-
-def test_contributions_stand_in_the_order_of_the_tokens():
-    spec = CHARTS["contributions"].to_dict()
-    order = next(view["encoding"]["x"]["sort"] for view in parts(spec) if "sort" in view["encoding"].get("x", {}))
-    assert [int(label.split("·")[0]) for label in order] == list(range(10))
 
 
 def scale_of(spec, channel):

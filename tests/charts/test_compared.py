@@ -34,7 +34,8 @@ def test_rows_keep_their_order_and_shares_run_to_one():
 def test_the_description_names_the_leading_row_and_the_verdicts():
     found, _ = layers()
     assert found["description"] == (
-        "2 lines under 2 conditions. With adjectives the largest value is that of L1H0: 90\u202f%. L1H0 (looks at adjectives)."
+        "2 lines under 2 conditions. With adjectives the largest value is that of L1H0: 90\u202f%. L1H0 (looks at "
+        "adjectives)."
     )
 
 

@@ -1,4 +1,6 @@
-"""Charts of the lesson: panels of lines, matrices, vectors that add up, spectra, parameters; and smaller PNGs of the same pixels."""
+"""Charts of the lesson: panels of lines, matrices, vectors that add up, spectra, parameters; and smaller PNGs of
+the same pixels.
+"""
 
 import re
 import struct
@@ -141,7 +143,9 @@ def chunks(png):
 
 
 def pixels(png):
-    """Red, green and blue of every pixel, read by the letter of the format: filter None or Sub, RGB, RGBA or indexed."""
+    """Red, green and blue of every pixel, read by the letter of the format: filter None or Sub, RGB, RGBA or
+    indexed.
+    """
     found = chunks(png)
     width, _, _, kind = struct.unpack(">IIBB", found[b"IHDR"][:10])
     depth = {2: 3, 3: 1, 6: 4}[kind]

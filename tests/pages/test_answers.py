@@ -7,7 +7,7 @@ import pytest
 from example_study import make_study
 
 from probe.pages import answers, remarks
-from probe.pages.remarks import grounds
+from probe.pages.remarks import evidence
 from probe.stats import numbers
 
 STUDY = make_study()
@@ -41,14 +41,15 @@ def answer_of(*heads: dict[str, object], **given: object) -> str:
     return answers.answer(frames_of(*heads, **given), "bank")
 
 
-def grounds_of(*heads: dict[str, object], **given: object) -> str:
-    return " ".join(grounds(frames_of(*heads, **given), "bank"))
+def evidence_of(*heads: dict[str, object], **given: object) -> str:
+    return " ".join(evidence(frames_of(*heads, **given), "bank"))
 
 
 def test_one_resolver_is_named_with_its_interval_and_what_it_keeps_alone():
     said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18, "none"), kept=(0.0, 0.93, 1.0))
     assert said == (
-        f"One head resolves “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money. Alone it keeps 93{N}% [88, 96] of "
+        f"One head resolves “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money. Alone it keeps "
+        f"93{N}% [88, 96] of "
         f"the gap, the best of 2 random sets of 1 head from the same layers 20{N}%."
     )
 
@@ -56,8 +57,10 @@ def test_one_resolver_is_named_with_its_interval_and_what_it_keeps_alone():
 def test_two_resolvers_share_a_sentence_and_what_they_keep_together():
     said = answer_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.18))
     assert said == (
-        f"Two heads resolve “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money and L1H0 18{N}% [13, 23]. "
-        f"Together they keep 95{N}% [90, 98] of the gap, the best of 2 random sets of 2 heads from the same layers 30{N}%."
+        f"Two heads resolve “bank”: L0H2 moves it 41{N}% [36, 46] of the way between river and money and L1H0 18{N}% "
+        "[13, 23]. "
+        f"Together they keep 95{N}% [90, 98] of the gap, the best of 2 random sets of 2 heads from the same layers "
+        f"30{N}%."
     )
 
 
@@ -73,8 +76,10 @@ def test_only_the_verdict_makes_a_resolver_however_large_and_certain_an_effect_i
 def test_where_no_head_resolves_the_smallest_visible_effect_is_said():
     said = answer_of(head("L0H2", (1, 1, 2), 0.03, "carrier"), head("L1H0", (2, 1, 2), 0.01, "none"))
     assert said == (
-        "No head was shown to resolve “bank”, although its senses are apart at the word. In 192 sentences (14 cue words per sense, "
-        f"64 pairs to swap), a separation of 0.46 standard deviations and a swap effect of 0.45 would have been seen in 80{N}% of cases; "
+        "No head was shown to resolve “bank”, although its senses are apart at the word. In 192 sentences (14 cue "
+        "words per sense, "
+        "64 pairs to swap), a separation of 0.46 standard deviations and a swap effect of 0.45 would have been seen "
+        f"in 80{N}% of cases; "
         f"the largest effect is 3{N}% [−2, 8], by L0H2 (carrier)."
     )
 
@@ -94,7 +99,8 @@ def test_heads_that_share_the_pairs_of_senses_say_it_once_and_others_each():
     both = [head(name, place) | {"word": "mole", "resolves": 5} for name, place in _TWO]
     said = answers.answer(frames_of(*both), "mole")
     assert said.startswith(
-        f"Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1 moves it 30{N}% [25, 35] of the way between two senses and L0H2 "
+        f"Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1 moves it 30{N}% [25, 35] of the way between two "
+        "senses and L0H2 "
         f"30{N}% [25, 35] (mean over the 5 pairs that were shown to be apart)."
     )
     said = answers.answer(frames_of(both[0], both[1] | {"resolves": 2}), "mole")
@@ -141,14 +147,17 @@ def test_when_only_all_heads_are_enough_no_set_is_praised():
     assert "gap" not in answer_of(head("L0H2", (1, 1, 1)), kept=(0.0, 0.2)).replace("of the way", "")
 
 
-def test_the_grounds_give_the_largest_p_the_attention_and_what_the_others_are():
+def test_the_evidence_gives_the_largest_p_the_attention_and_what_the_others_are():
     others = [head("L1H0", (2, 2, 3), 0.01, "carrier"), head("L1H1", (3, 2, 3), 0.0, "none")]
     others += [head("L2H1", (4, 4, 4), -0.07, "opposes")]
-    said = grounds_of(head("L0H2", (1, 1, 1), 0.41), *others)
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.41), *others)
     assert said == (
-        "It separates the senses held out (AUROC 0.93) and moves the word beyond a same-sense swap, both corrected for every head and "
-        f"pair of senses (max-T p ≤ .013). From the word, L0H2 gives 60{N}% of its attention to the cue. The 3 other heads: L2H1 moves "
-        f"it the wrong way (opposes), 1 separates the senses without being shown to move the word by 2{N}% or more (carrier) and of 1 "
+        "It separates the senses held out (AUROC 0.93) and moves the word beyond a same-sense swap, both corrected "
+        "for every head and "
+        f"pair of senses (max-T p ≤ .013). From the word, L0H2 gives 60{N}% of its attention to the cue. The 3 other "
+        "heads: L2H1 moves "
+        f"it the wrong way (opposes), 1 separates the senses without being shown to move the word by 2{N}% or more "
+        "(carrier) and of 1 "
         f"nothing was shown; all within ±12{N}%."
     )
 
@@ -157,9 +166,9 @@ def test_heads_that_look_at_the_word_itself_are_named():
     looks = {"attention_cue": 0.02, "attention_itself": 0.83}
     told = f"L3H2 looks at the word itself (83{N}%), at what layers below have brought there."
     reader = head("L0H2", (1, 1, 1))
-    assert told in grounds_of(reader, head("L3H2", (2, 2, 2)) | looks)
-    assert "at the word itself" not in grounds_of(reader, head("L3H2", (2, 2, 2)) | {"attention_itself": 0.5})
-    both = grounds_of(
+    assert told in evidence_of(reader, head("L3H2", (2, 2, 2)) | looks)
+    assert "at the word itself" not in evidence_of(reader, head("L3H2", (2, 2, 2)) | {"attention_itself": 0.5})
+    both = evidence_of(
         reader, head("L3H2", (2, 2, 2)) | looks, head("L3H3", (3, 3, 3)) | looks | {"attention_itself": 0.9}
     )
     assert f"L3H2 and L3H3 look at the word itself (83{N}% or more)" in both
@@ -168,7 +177,7 @@ def test_heads_that_look_at_the_word_itself_are_named():
 def test_layers_after_the_read_out_are_named_as_untested():
     def told(*layers: int) -> str:
         heads = [head(f"L{layer}H0", (place, place, place)) for place, layer in enumerate(layers, 1)]
-        return grounds_of(*heads)
+        return evidence_of(*heads)
 
     assert "not tested" not in told(0, 1, 2)
     assert told(0, 3).endswith("Layer 3 writes after the read-out (after layer 2): its heads were not tested.")
@@ -176,22 +185,25 @@ def test_layers_after_the_read_out_are_named_as_untested():
 
 
 def test_without_a_resolver_there_is_no_test_to_speak_of():
-    said = grounds_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.3, "position-explained"))
     assert said == (
-        f"The one head up to the read-out: L0H2 moves the word only when the cue stands right before it (position-explained); within ±35{N}%."
+        "The one head up to the read-out: L0H2 moves the word only when the cue stands right before it "
+        f"(position-explained); within ±35{N}%."
     )
 
 
 def test_heads_after_the_read_out_are_not_counted():
     later = [head(f"L3H{place}", (3, 3, 3), 0.0, "none") | {"rank": pd.NA, "rank_low": pd.NA} for place in range(3)]
-    said = grounds_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.012, "none"), *later)
+    said = evidence_of(head("L0H2", (1, 1, 1), 0.41), head("L1H0", (2, 2, 2), 0.012, "none"), *later)
     assert "Of the one other head nothing was shown; within" in said
 
 
 def test_a_word_without_a_gap_ranks_nothing():
     assert answers.answer(FRAMES, "apple") == (
-        "This model was not shown to separate the senses of “apple” at the word (gap −0.02 [−0.08, 0.05], p = .4), so no head is "
-        "ranked. In 192 sentences (14 cue words per sense, 64 pairs to swap), a difference of 0.46 standard deviations would have been "
+        "This model was not shown to separate the senses of “apple” at the word (gap −0.02 [−0.08, 0.05], p = .4), so "
+        "no head is "
+        "ranked. In 192 sentences (14 cue words per sense, 64 pairs to swap), a difference of 0.46 standard "
+        "deviations would have been "
         f"seen in 80{N}% of cases."
     )
 
@@ -200,7 +212,8 @@ def test_several_pairs_without_a_gap_give_the_smallest_p():
     nothing = make_study(apart=False).frames
     said = answers.answer(nothing, "mole")
     assert said.startswith(
-        "This model was not shown to separate any of the 6 pairs of senses of “mole” at the word (p ≥ .4), so no head is ranked."
+        "This model was not shown to separate any of the 6 pairs of senses of “mole” at the word (p ≥ .4), so no head "
+        "is ranked."
     )
 
 
@@ -211,13 +224,13 @@ def test_more_than_two_senses_say_over_which_pairs_the_mean_is():
 
 
 def test_sentences_without_cues_say_nothing_about_looking():
-    said = grounds_of(head("L0H2", (1, 1, 1)) | {"attention_cue": float("nan")})
+    said = evidence_of(head("L0H2", (1, 1, 1)) | {"attention_cue": float("nan")})
     assert "attention" not in said
 
 
 @pytest.mark.parametrize("word", ["bank", "mole", "apple"])
 def test_nothing_that_may_not_be_said_is_said(word):
-    said = " ".join([answers.answer(FRAMES, word), *grounds(FRAMES, word)])
+    said = " ".join([answers.answer(FRAMES, word), *evidence(FRAMES, word)])
     assert not re.search(r"because|\bfirst,|second|third", said)
 
 
@@ -229,7 +242,8 @@ def test_groups_chain_through_overlaps_and_part_where_there_is_none():
 
 def test_the_certificate_in_words_names_the_worst_row():
     assert remarks.agreement(STUDY.frames["certificate"]) == (
-        "The hooked model and the from-scratch math agree: the largest of 17 differences is 6 × 10⁻⁷ of its scale (logits, the "
+        "The hooked model and the from-scratch math agree: the largest of 17 differences is 6 × 10⁻⁷ of its scale "
+        "(logits, the "
         "whole model), allowed 1 × 10⁻⁵."
     )
 

@@ -67,14 +67,15 @@ def unfolded(browser, page_path):
 def test_every_chart_is_drawn_with_marks(unfolded):
     page = unfolded()
     boxes = page.locator(".chart").count()
-    # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of heads, effects
-    # by distance and by route; an account of each of 4 + 8 sentences
+    # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of
+    # heads, effects by distance and by route; an account of each of 4 + 8 sentences
     assert boxes == 8 + 3 + 2 * 6 + 12
     marks = page.eval_on_selector_all(
         ".chart",
         """boxes => boxes.map(box => [...box.querySelectorAll(
         '.mark-rect path, .mark-symbol path, .mark-line path, .mark-area path, .mark-text text, .mark-rule line'
-        )].filter(mark => !mark.closest('.role-axis, .role-legend') && mark.getBBox().width + mark.getBBox().height > 0).length)""",
+        )].filter(mark => !mark.closest('.role-axis, .role-legend') &&
+        mark.getBBox().width + mark.getBBox().height > 0).length)""",
     )
     assert all(count >= 8 for count in marks), marks
     sizes = page.eval_on_selector_all(".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")

@@ -11,7 +11,8 @@ from probe.patching import effects
 from probe.stats.numbers import ordinal
 
 FRAMES = make_study().frames
-BANK = "In this model the word “bank” gets its meaning from an earlier word, such as “river” or “money”, in part by way of "
+FROM = "In this model the word “bank” gets its meaning from an earlier word, such as “river” or “money”"
+BANK = f"{FROM}, in part by way of "
 
 
 def frames_of(*heads: tuple[int, int], kept: int = 2, **words: object) -> dict[str, pd.DataFrame]:
@@ -63,7 +64,8 @@ def test_a_word_that_is_not_the_same_token_is_not_said_to_get_its_meaning_from_o
 
 def test_no_head_and_no_gap():
     assert plain(frames_of(), "bank") == (
-        "In this model the vector of “bank” changes with its meaning, but no single attention head was shown to bring that about."
+        "In this model the vector of “bank” changes with its meaning, but no single attention head was shown to bring "
+        "that about."
     )
     assert plain(FRAMES, "apple") == (
         "These sentences do not show that the vector of “apple” in this model tells its meanings apart."

@@ -1,4 +1,6 @@
-"""The values of the page's sections: corrected p over pairs of senses, reasons in order, one axis for words that differ."""
+"""The values of the page's sections: corrected p over pairs of senses, reasons in order, one axis for words that
+differ.
+"""
 
 from example_study import READ_AT, make_study
 

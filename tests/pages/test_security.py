@@ -48,7 +48,9 @@ def test_the_block_is_real(tmp_path):
 
 
 def test_nothing_is_unpickled_and_no_remote_code_is_trusted():
-    """No call that unpickles stands anywhere in the package, and remote code is refused wherever it could be asked for."""
+    """No call that unpickles stands anywhere in the package, and remote code is refused wherever it could be asked
+    for.
+    """
     for file in sorted((ROOT / "probe").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):

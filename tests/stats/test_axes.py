@@ -244,8 +244,9 @@ def auroc_of(a, b):
 
 
 def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not():
-    """Pure noise, 64 numbers a head, 40 sentences a sense. |mean difference|² is 64 * 2/40, so that the two samples stand
-    sqrt(3.2) standard deviations apart along their own difference of means: AUROC Phi(sqrt(3.2) / sqrt(2)) = .897."""
+    """Pure noise, 64 numbers a head, 40 sentences a sense. |mean difference|² is 64 * 2/40, so that the two samples
+    stand sqrt(3.2) standard deviations apart along their own difference of means: AUROC Phi(sqrt(3.2) / sqrt(2)) =
+    .897."""
     heads, n, d = 200, 40, 64
     a, b, new_a, new_b = (normal(heads, n, d, seed=seed) for seed in range(4))
     direction = (a.mean(1) - b.mean(1)).unsqueeze(-1)

@@ -1,7 +1,8 @@
 """What the tests of a word say where nothing is there, and where a known effect is: many runs, each with its seed.
 
-8 permuted labels: p of one head uniform, the chance of one false claim at its level, held-out AUROC one half, in-sample not ·
-whole studies of permuted labels and of an untrained model show nothing · 9 an effect of d = 1 in one of 144 heads is found.
+8 permuted labels: p of one head uniform, the chance of one false claim at its level, held-out AUROC one half, in-sample
+not · whole studies of permuted labels and of an untrained model show nothing · 9 an effect of d = 1 in one of 144 heads
+is found.
 
 `FEW` runs of each are made every time and 200 in the campaign. With few runs a share is held to what a binomial
 count leaves possible: a bound is wrong once in a thousand draws of the seeds, on either side (`likely`).
@@ -161,7 +162,9 @@ def test_a_study_of_an_untrained_model_shows_no_resolver(seed):
 
 
 def found_at(run, *, heads, d_head, d=1.0):
-    """p of a head whose write differs by d standard deviations along one direction of its own, among heads of pure noise."""
+    """p of a head whose write differs by d standard deviations along one direction of its own, among heads of pure
+    noise.
+    """
     rng = np.random.default_rng(run)
     parts = [sentences_of(count) for count in PER_SENSE.values()]
     rows = range(len(parts[0])), range(len(parts[0]), sum(map(len, parts)))
@@ -179,8 +182,8 @@ def found_at(run, *, heads, d_head, d=1.0):
 def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five_runs(monkeypatch, runs):
     """Published power: d = 1 needs 40 sentences a sense among 144 heads; 46 are reported on, 31 more are fitted on.
 
-    That holds along a direction known beforehand. One that is fitted among many dimensions of equal noise sees less, so the
-    write has as few as keep it within the power.
+    That holds along a direction known beforehand. One that is fitted among many dimensions of equal noise sees less, so
+    the write has as few as keep it within the power.
     """
     without_intervals(monkeypatch)
     found = np.array([found_at(run, heads=144, d_head=4) for run in range(runs)])
@@ -189,7 +192,9 @@ def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five
 
 
 def swap_found_at(run, *, pairs, heads=144, d=1.0):
-    """p of a head whose swap moves pairs by d standard deviations in the mean, among heads whose swaps move them at random."""
+    """p of a head whose swap moves pairs by d standard deviations in the mean, among heads whose swaps move them at
+    random.
+    """
     rng = np.random.default_rng(run)
     effects = rng.normal(size=(pairs, heads))
     place = int(rng.integers(heads))

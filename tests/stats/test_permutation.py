@@ -105,7 +105,9 @@ def test_paired_and_unpaired_cues_may_stand_side_by_side():
 
 
 def test_max_t_by_hand():
-    """Four relabellings, three heads. The leader is beaten by none, the second only by what the leader does, the last by two."""
+    """Four relabellings, three heads. The leader is beaten by none, the second only by what the leader does, the
+    last by two.
+    """
     observed = np.array([5.0, 1.0, 3.0])
     null = np.array([[1.0, 0.0, 0.5], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.5, 0.0]])
     found = permutation.max_t(observed, null)

@@ -1,4 +1,6 @@
-"""Held-out separation both ways: by hand from the two parts, leaked by nothing, one-sided, and with honest intervals."""
+"""Held-out separation both ways: by hand from the two parts, leaked by nothing, one-sided, and with honest
+intervals.
+"""
 
 from dataclasses import replace
 

@@ -85,7 +85,8 @@ def test_the_reasons_are_the_numbers():
     resolves = RESOLVES | {"p_auroc": 0.0014, "p_swap": 0.0009}
     assert verdict(resolves)[1] == f"{separates}; {moves}"
     assert verdict(resolves | NEAR_ONLY)[1] == (
-        f"{separates}; {moves}; 50{N}% with the cue next to the word, 1{N}% further away, and 90{N}% of its attention on the token before"
+        f"{separates}; {moves}; 50{N}% with the cue next to the word, 1{N}% further away, and 90{N}% of its attention "
+        "on the token before"
     )
     assert verdict(resolves | AGAINST)[1] == (
         f"{separates}; swapping it moves the word −10{N}% [−20, −5] of the gap (max-T p = .01)"

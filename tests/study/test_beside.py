@@ -9,7 +9,7 @@ from probe.errors import InputError, UnsupportedModel
 from probe.model.tokens import is_one_token
 from probe.study import showcase
 from probe.study.material import prepare
-from probe.study.word import Options, observe_word
+from probe.study.word import StudyOptions, observe_word
 from probe.text import lexicon
 
 BOTH_WAYS = "tiny-senses-bidirectional"
@@ -50,7 +50,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
     sentences = lexicon.keep_one_token_cues(
         lexicon.expand("apple", both_sides=True), lambda piece: is_one_token(model, piece)
     )
-    result = observe_word(model, prepare(model, sentences, "apple"), Options(0))
+    result = observe_word(model, prepare(model, sentences, "apple"), StudyOptions(0))
     row, [pair] = of_apple(showcase.beside(model, [result])), result.pairs
     tokens, mask = probe.tokenize(model, APPLE), model.tokenizer.mask_token_id
     others = set(range(2, len(tokens) - 1))  # between stand [CLS], the word, and at the end [SEP]
@@ -91,7 +91,8 @@ def test_a_causal_model_beside_is_refused_before_the_work():
     with pytest.raises(InputError) as caught:
         probe.study(model, "seal", beside=model, planned=lambda plan: pytest.fail("it had begun"))
     assert str(caught.value) == (
-        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads left to right only, expected a model "
+        "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads left to right only, "
+        "expected a model "
         "that reads both ways; give tiny-senses-bidirectional or another BERT or RoBERTa."
     )
 

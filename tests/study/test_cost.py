@@ -11,11 +11,26 @@ from probe.model import hooks
 from probe.model.load import load
 from probe.patching import swaps
 from probe.study import cost
-from probe.study.cost import Plan, parse_memory
-from probe.study.study import plan, study
+from probe.study.cost import StudyCost, parse_memory
+from probe.study.study import study
 from probe.text.lexicon import expand
 
 pytestmark = pytest.mark.real_model
+
+
+class Planned(Exception):
+    """Stops a study before its work."""
+
+
+def plan(model, words, **options):
+    """The cost that a study says before its work."""
+
+    def stop(cost):
+        raise Planned(cost)
+
+    with pytest.raises(Planned) as stopped:
+        study(model, words, planned=stop, **options)
+    return stopped.value.args[0]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +66,9 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
 
 
 def test_a_model_beside_is_part_of_the_plan(model):
-    """Of bank no sentence of the lesson has a late cue; of apple one has, and each of its sentences is read once more."""
+    """Of bank no sentence of the lesson has a late cue; of apple one has, and each of its sentences is read once
+    more.
+    """
     beside = load("tiny-senses-bidirectional")
     assert plan(model, "bank", beside=beside).forwards == plan(model, "bank").forwards
     with_apple = plan(model, "apple", beside=beside).forwards - plan(model, "apple").forwards
@@ -59,17 +76,18 @@ def test_a_model_beside_is_part_of_the_plan(model):
 
 
 def test_the_plan_is_said_in_one_sentence():
-    planned = Plan(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
+    planned = StudyCost(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
     assert str(planned) == "bank, mole: at most 1,234 forward passes and 56,789 swaps, about 2.8 GB of memory."
 
 
 def test_more_than_is_free_is_refused(monkeypatch):
     monkeypatch.setattr(cost, "available", lambda: 1_000_000_000)
-    planned = Plan(("bank",), 1, 1, 500_000_000, 1_250_000_000)
+    planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
     with pytest.raises(InputError) as refused:
         planned.require()
     assert str(refused.value) == (
-        "Planning the study of bank: it would take about 1.2 GB of memory and 1.0 GB are free; close other programs, or take "
+        "Planning the study of bank: it would take about 1.2 GB of memory and 1.0 GB are free; close other programs, "
+        "or take "
         "fewer words, fewer sentences or a smaller model."
     )
     monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
@@ -79,11 +97,12 @@ def test_more_than_is_free_is_refused(monkeypatch):
 
 
 def test_more_than_is_allowed_is_refused():
-    planned = Plan(("bank",), 1, 1, 500_000_000, 1_250_000_000)
+    planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
     with pytest.raises(InputError) as refused:
         planned.require(1_700_000_000)
     assert str(refused.value) == (
-        "Planning the study of bank: it would take about 1.8 GB of memory and --max-memory allows 1.7 GB; allow more, or take "
+        "Planning the study of bank: it would take about 1.8 GB of memory and --max-memory allows 1.7 GB; allow more, "
+        "or take "
         "fewer words, fewer sentences or a smaller model."
     )
     assert planned.require(1_750_000_000) is planned

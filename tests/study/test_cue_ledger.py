@@ -1,4 +1,6 @@
-"""The cue ledger: terms that add up to the hooked vector, sources that add up to heads, and the sentence and picture made of them."""
+"""The cue ledger: terms that add up to the hooked vector, sources that add up to heads, and the sentence and
+picture made of them.
+"""
 
 import dataclasses
 import json
@@ -148,7 +150,9 @@ def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
 
 
 def test_a_constant_moved_from_the_output_bias_into_the_values_changes_no_source(tmp_path):
-    """b_V + c with b_O - c W_O is the same function: a rule that shared out the reference otherwise would see a difference."""
+    """b_V + c with b_O - c W_O is the same function: a rule that shared out the reference otherwise would see a
+    difference.
+    """
     folders = [make_random(tmp_path / name) for name in ("one", "other")]
     tensors = load_file(folders[1] / "model.safetensors")
     moved = {}
@@ -183,7 +187,8 @@ def test_a_ledger_that_does_not_close_is_refused():
     error = ledger.close(wrong, 2, at=3)
     assert error > 1e-4
     assert str(caught.value) == (
-        f"Adding up the residual stream of odd after 2 blocks at position 3: the terms miss it by {error:.1e} of its size, "
+        f"Adding up the residual stream of odd after 2 blocks at position 3: the terms miss it by {error:.1e} of its "
+        "size, "
         "expected at most 1e-04; run `probe check` to see which quantity disagrees."
     )
     lost = dataclasses.replace(shown, mlp_out=shown.mlp_out * torch.nan)
@@ -230,7 +235,9 @@ def test_the_frame_is_of_the_sentences_of_readings_and_adds_up(planted):
 
 
 def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
-    """A frame unlike those of the fit part moves single sentences a little; between the two senses of a frame that cancels."""
+    """A frame unlike those of the fit part moves single sentences a little; between the two senses of a frame that
+    cancels.
+    """
     study, (layer, head) = planted
     found = suppliers.by_source(study.ledger)
     cues = found[found["role"] == "cue"]
@@ -344,7 +351,8 @@ def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, sense,
     if not clear:
         stands = f"{total:.2f}".replace("-", "−")
         assert said == (
-            f"Here “bank” stands at {stands}, from −0.50 for money to 0.50 for river: not clearly river, so no part of it is "
+            f"Here “bank” stands at {stands}, from −0.50 for money to 0.50 for river: not clearly river, so no part "
+            "of it is "
             "called a share of that sense."
         )
 

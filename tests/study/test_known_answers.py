@@ -1,8 +1,8 @@
 """Experiments with a known answer, on models built by hand in which exactly one head resolves the word.
 
-The head sits at a place drawn with the seed; every other head and neuron is alive and random, LayerNorm stands before each.
-1 nothing swapped, everything swapped, labels swapped · 2 shares of all components · 3 the planted head, and no other, is
-found · 7 a cue after the word can resolve nothing at the word.
+The head sits at a place drawn with the seed; every other head and neuron is alive and random, LayerNorm stands before
+each. 1 nothing swapped, everything swapped, labels swapped · 2 shares of all components · 3 the planted head, and no
+other, is found · 7 a cue after the word can resolve nothing at the word.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ from probe.patching import effects, swaps
 from probe.stats import resampling
 from probe.study.material import prepare
 from probe.study.showcase import later_words_matter
-from probe.study.word import Options, study_word
+from probe.study.word import StudyOptions, study_word
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 1000
@@ -62,7 +62,7 @@ def studied(model, seed):
 
 @pytest.fixture(scope="module")
 def measured(model, seed):
-    return study_word(model, prepare(model, corpus_of(SENTENCES), WORD), Options(seed, MAX_PAIRS, PERMUTATIONS))
+    return study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(seed, MAX_PAIRS, PERMUTATIONS))
 
 
 def test_the_places_are_spread():
@@ -151,7 +151,7 @@ def by_part(measured):
 
 
 def study_of(model, sentences):
-    result = study_word(model, prepare(model, corpus_of(sentences), WORD), Options(0, MAX_PAIRS, PERMUTATIONS))
+    result = study_word(model, prepare(model, corpus_of(sentences), WORD), StudyOptions(0, MAX_PAIRS, PERMUTATIONS))
     [pair] = result.pairs
     return result, pair
 
@@ -305,7 +305,8 @@ def test_only_late_cues_are_refused_in_one_sentence(model):
         probe.study(model, corpus=corpus_of(late))
     assert str(error.value) == (
         f"Comparing the senses of 'lock': got no usable sentence (40 sentences were left out: {LATE}), "
-        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word, or take a model "
+        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word, or "
+        "take a model "
         "that reads both ways, as tiny-senses-bidirectional."
     )
 

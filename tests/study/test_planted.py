@@ -1,8 +1,9 @@
-"""Experiments with a known answer on circuits planted by hand, at places drawn with the seed, LayerNorm and tokenizer and all.
+"""Experiments with a known answer on circuits planted by hand, at places drawn with the seed, with LayerNorm.
 
-4 a decoy separates perfectly and nothing depends on it · 5 two heads combined: additive, either is enough, both are needed ·
-6 a head and its backup · 10 a head that looks one back · 11 the published heads of GPT-2, where its weights are at hand.
-Of every circuit and seed: the verdicts of the planted heads are right and no other head is called a resolver.
+4 a decoy separates perfectly and nothing depends on it · 5 two heads combined: additive, either is enough, both are
+needed · 6 a head and its backup · 10 a head that looks one back · 11 the published heads of GPT-2, where its weights
+are at hand. Of every circuit and seed: the verdicts of the planted heads are right and no other head is called a
+resolver.
 """
 
 from functools import cache
@@ -16,7 +17,7 @@ from probe.model.weights import read_weights
 from probe.patching import sets as head_sets
 from probe.study.head_tables import evidence
 from probe.study.material import prepare
-from probe.study.word import Options, study_word
+from probe.study.word import StudyOptions, study_word
 
 SEEDS = (0, 1, 2, 3)
 CASES = [(kind, seed) for kind in KINDS for seed in SEEDS]
@@ -28,7 +29,7 @@ ADJACENT = make_sentences(cues=18, distances=(1, 1, 1, 2))  # a model that reads
 def measured(kind, seed):
     model, _ = planted_model(kind, seed)
     sentences = ADJACENT if kind == "one_back" else GRID
-    return study_word(model, prepare(model, corpus_of(sentences), WORD), Options(seed, 1000, 199))
+    return study_word(model, prepare(model, corpus_of(sentences), WORD), StudyOptions(seed, 1000, 199))
 
 
 @cache

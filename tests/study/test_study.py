@@ -15,7 +15,7 @@ from probe.text.sentences import Corpus
 
 pytestmark = pytest.mark.real_model
 
-# The contract of the heads table; what needs permutations (p_ q_ verdict, auroc_low/high, hedges_g has no interval) comes later.
+# The contract of the heads table.
 CONTRACT = (
     *("word", "sense_a", "sense_b", "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
     *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -38,7 +38,8 @@ DeviceOption = Annotated[str, typer.Option("--device", help="Where the model run
 DtypeOption = Annotated[
     Literal["float32", "float64"], typer.Option("--dtype", help="What is computed in, whatever the file holds.")
 ]
-CPU, SINGLE = "cpu", "float32"
+CPU = "cpu"
+SINGLE: Final = "float32"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 app = typer.Typer(

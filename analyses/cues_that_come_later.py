@@ -63,7 +63,10 @@ def places(tokens, word: str, cue: str) -> dict[str, int]:
 
 
 def separation(rows: torch.Tensor, facts: pd.DataFrame, senses: tuple[str, str]) -> float:
-    """Held-out AUROC along the difference of means: P(score of the first sense > score of the second), ties one half."""
+    """Held-out AUROC along the difference of means:
+
+    P(score of the first sense > score of the second), ties one half.
+    """
     parts = [
         [rows[((facts["half"] == half) & (facts["sense"] == sense)).tolist()] for sense in senses] for half in (0, 1)
     ]

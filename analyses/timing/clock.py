@@ -1,4 +1,6 @@
-"""Measuring: works take turns, so that a slow minute of the machine falls on all of them; ratios are taken turn by turn."""
+"""Measuring: works take turns, so that a slow minute of the machine falls on all of them; ratios are taken turn by
+turn.
+"""
 
 import ctypes
 import gc
@@ -55,7 +57,8 @@ def alone(value: float) -> dict[str, float]:
 
 
 def extra_memory(work: Work) -> tuple[float, float]:
-    """The most memory that `work` holds beyond what was held before it, in MiB, and its seconds. NaN MiB where it cannot be told.
+    """The most memory that `work` holds beyond what was held before it, in MiB, and its seconds. NaN MiB where it
+    cannot be told.
 
     The resident set of this process, whose high-water mark Linux lets us reset; freed memory is handed back before.
     """
@@ -80,7 +83,8 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def square_part(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Of value = a + b n + c n² (none negative, relative least squares): the share of c n² at the largest n, and the n where it is a tenth.
+    """Of value = a + b n + c n² (none negative, relative least squares): the share of c n² at the largest n, and the n
+    where it is a tenth.
 
     The second is infinite where no square is seen.
     """
@@ -95,7 +99,10 @@ def square_part(sizes: Sequence[float], values: Sequence[float]) -> tuple[float,
 
 
 def exponents(scaling: pd.DataFrame) -> pd.DataFrame:
-    """Growth of time and memory with each axis: `shape axis quantity exponent square_share square_from`, see `square_part`."""
+    """Growth of time and memory with each axis:
+
+    `shape axis quantity exponent square_share square_from`, see `square_part`.
+    """
     rows = []
     for (shape, axis), part in scaling.groupby(["shape", "axis"], sort=False):
         for quantity in ("seconds", "megabytes"):

@@ -23,8 +23,8 @@ def write_page(
 ) -> Path:
     """Writes speed.html, the frames as CSV and Parquet, and the machine as the manifest.
 
-    `targets`: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit` · `scaling`: `shape axis size
-    seconds megabytes` · `exponents`: `shape axis quantity exponent square_share square_from`.
+    `targets`: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit` · `scaling`: `shape
+    axis size seconds megabytes` · `exponents`: `shape axis quantity exponent square_share square_from`.
     """
     templates, scaling = html.environment(Path(__file__).parent / "templates", "report"), frames["scaling"]
     values = {"tints": 1, "bar": 0, "leaders": 0}

@@ -1,6 +1,7 @@
 """What is timed: models of a true shape with random weights, ids drawn at random, and the plain ways of doing the same.
 
-Times depend on shapes alone, so nothing has to be downloaded: the tokenizer is the embedded model's, and only ids are used.
+Times depend on shapes alone, so nothing has to be downloaded: the tokenizer is the embedded model's, and only ids are
+used.
 """
 
 import copy
@@ -82,7 +83,9 @@ def shaped(shape: str, *, seed: int = 0, device: str = "cpu") -> Model:
 
 
 def plain_model(model: Model) -> Any:
-    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa: what a bare forward is."""
+    """Hugging Face's model of the same shape without its head, with its fastest attention, sdpa: what a bare forward
+    is.
+    """
     from transformers import AutoModel
 
     with torch.random.fork_rng(devices=[]), quiet():
@@ -111,14 +114,18 @@ def drawn(model: Model, rows: int, length: int, *, seed: int = 0) -> list[Tokens
 
 
 def aligned_pairs(model: Model, pairs: int, length: int, *, seed: int = 0) -> tuple[list[tuple[int, ...]], ...]:
-    """Pairs that differ in one token, the cue, CUE_BEFORE places before the end, as in one frame. `-> rows of a, rows of b`"""
+    """Pairs that differ in one token, the cue, CUE_BEFORE places before the end, as in one frame.
+
+    `-> rows of a, rows of b`
+    """
     a = [tokens.ids for tokens in drawn(model, pairs, length, seed=seed)]
     cue = max(0, length - 1 - CUE_BEFORE)
     return a, [(*row[:cue], (row[cue] + 1) % model.config.d_vocab, *row[cue + 1 :]) for row in a]
 
 
 def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
-    """The sets of a whole curve: every nested set of an order of all heads, and random ones matched per layer in several sizes.
+    """The sets of a whole curve: every nested set of an order of all heads, and random ones matched per layer in
+    several sizes.
 
     `-> set layer head`
     """
@@ -133,9 +140,11 @@ def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
 def loop_over_heads(
     model: Model, pairs: Sequence[Sequence[Sequence[int]]], direction: Tensor, heads: Sequence[tuple[int, int]]
 ) -> Tensor:
-    """The swap as others run it: one whole forward with a hook per head and direction, as `get_act_patch_attn_head_z` does.
+    """The swap as others run it: one whole forward with a hook per head and direction, as `get_act_patch_attn_head_z`
+    does.
 
-    `pairs`: rows of a and rows of b. `-> pair recipient head`: how far the last block's output at the last position moves.
+    `pairs`: rows of a and rows of b. `-> pair recipient head`: how far the last block's output at the last position
+    moves.
     """
     both = [torch.tensor(rows, device=model.device) for rows in pairs]
     last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
@@ -165,9 +174,11 @@ def loop_over_heads(
 
 
 def architecture(shape: str, *, pairs: int, length: int, sentences: int, runs: int) -> tuple[pd.DataFrame, float]:
-    """All swaps of a shape both ways, the bare forward of the pairs, a hooked forward per head, and reading beside a bare forward.
+    """All swaps of a shape both ways, the bare forward of the pairs, a hooked forward per head, and reading beside a
+    bare forward.
 
-    `-> work run seconds`, and how often the hooked forwards, run for one head of every third layer, stand in all of them, with two traces.
+    `-> work run seconds`, and how often the hooked forwards, run for one head of every third layer, stand in all of
+    them, with two traces.
     """
     model = shaped(shape)
     weights, plain = read_weights(model), plain_model(model)
@@ -187,7 +198,8 @@ def architecture(shape: str, *, pairs: int, length: int, sentences: int, runs: i
 
 
 def long_text(model: Model, length: int, *, runs: int) -> dict[str, float]:
-    """A text of `length` tokens kept to its last position, beside everything cached: medians of extra MiB and of seconds of both.
+    """A text of `length` tokens kept to its last position, beside everything cached: medians of extra MiB and of
+    seconds of both.
 
     `sources`: MiB of taking ΔE of every head apart by source token there, the values that it needs included.
     """
@@ -232,7 +244,10 @@ def start_up(*, runs: int) -> dict[str, float]:
 
 
 def growth(*, length: int, quick: bool) -> pd.DataFrame:
-    """Seconds and extra MiB of reading sentences, swapping pairs and tracing one text, by shape: `shape axis size seconds megabytes`."""
+    """Seconds and extra MiB of reading sentences, swapping pairs and tracing one text, by shape:
+
+    `shape axis size seconds megabytes`.
+    """
     rows = [row for shape, sizes in (QUICK if quick else GROWN).items() for row in _grown(shape, sizes, length)]
     return pd.DataFrame(rows, columns=["shape", "axis", "size", "seconds", "megabytes"])
 

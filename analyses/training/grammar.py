@@ -1,8 +1,8 @@
 """The training text of tiny-senses: English-like sentences about the senses of the lexicon's words, drawn from tables.
 
-A unit is one to many sentences that belong together. Some units are about a topic and hold no ambiguous word; in others an
-ambiguous word follows, or precedes, something that tells its sense, and what comes next depends on it. The lexicon's frames
-are read only to refuse what comes near them, and the lesson's own sentences are listed and refused.
+A unit is one to many sentences that belong together. Some units are about a topic and hold no ambiguous word; in others
+an ambiguous word follows, or precedes, something that tells its sense, and what comes next depends on it. The lexicon's
+frames are read only to refuse what comes near them, and the lesson's own sentences are listed and refused.
 """
 
 import re
@@ -173,7 +173,10 @@ def draw(rng: Random, *, long: bool) -> str:
 
 
 def units(n: int, *, seed: int, long: bool = False) -> Iterator[str]:
-    """n units of training text; with `long`, paragraphs of up to a dozen sentences. The same seed gives the same text."""
+    """n units of training text; with `long`, paragraphs of up to a dozen sentences.
+
+    The same seed gives the same text.
+    """
     return kept(n, lambda rng: draw(rng, long=long), seed=seed)
 
 

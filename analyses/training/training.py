@@ -30,7 +30,9 @@ Row = TypeVar("Row", list[int], tuple[list[int], list[int]])
 def optimizers(
     model: nn.Module, *, blocks: tuple[str, ...], rates: tuple[float, float]
 ) -> tuple[torch.optim.Optimizer, ...]:
-    """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half the steps AdamW alone takes."""
+    """Muon for the matrices of the blocks, AdamW for embeddings, biases and LayerNorms: half the steps AdamW alone
+    takes.
+    """
     inside = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith(blocks)]
     known = {id(p) for p in inside}
     rest = [p for p in model.parameters() if id(p) not in known]
@@ -48,7 +50,8 @@ def descend(
     blocks: tuple[str, ...],
     rates: tuple[float, float] = RATES,
 ) -> Iterator[float]:
-    """Trains in place, rates rising for WARM_UP steps and falling in a line to a fiftieth; yields the loss of every step.
+    """Trains in place, rates rising for WARM_UP steps and falling in a line to a fiftieth; yields the loss of every
+    step.
 
     `blocks` are the beginnings of the names of the blocks' parameters.
     """
@@ -94,7 +97,9 @@ def prepare() -> float:
 
 
 def follow(losses: Iterable[float], *, steps: int, started: float) -> float:
-    """Runs through the losses with a line on standard error every 100 steps; returns minutes of processor time since `started`."""
+    """Runs through the losses with a line on standard error every 100 steps; returns minutes of processor time since
+    `started`.
+    """
     running = 0.0
     for step, loss in enumerate(losses, start=1):
         running = loss if step == 1 else 0.98 * running + 0.02 * loss

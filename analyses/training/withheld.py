@@ -1,7 +1,8 @@
-"""What training must never see: held-out cues beside an ambiguous word, the lexicon's frames, the lesson's own sentences.
+"""What training must never see: held-out cues beside an ambiguous word, the lexicon's frames, the lesson's own
+sentences.
 
-A fifth of the cues are held out: they occur in topic sentences like any other cue, but a text that holds an ambiguous word
-never holds one of them, so that resolving them is generalisation and not recall.
+A fifth of the cues are held out: they occur in topic sentences like any other cue, but a text that holds an ambiguous
+word never holds one of them, so that resolving them is generalisation and not recall.
 """
 
 import re

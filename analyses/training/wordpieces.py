@@ -1,7 +1,7 @@
 """The tokenizers of the models that ship: GPT-2's byte-level scheme with vocabularies of their own.
 
-Text is cut where GPT-2 cuts it. A piece that is a word of the vocabulary is one token; any other piece is built from bytes
-by merges, so that every text can be encoded and comes back unchanged.
+Text is cut where GPT-2 cuts it. A piece that is a word of the vocabulary is one token; any other piece is built from
+bytes by merges, so that every text can be encoded and comes back unchanged.
 """
 
 import json

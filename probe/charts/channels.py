@@ -37,7 +37,9 @@ def token_axis(**options: Any) -> alt.Axis:
 
 
 def depth_axis(depths: pd.Series, entering: str = "+ position", **options: Any) -> alt.Axis:
-    """Depth -1 is the token embedding, 0 what enters the first block, d is after layer d - 1; deep models label some layers."""
+    """Depth -1 is the token embedding, 0 what enters the first block, d is after layer d - 1; deep models label some
+    layers.
+    """
     first, last = int(depths.min()), int(depths.max())
     step = 1 if last <= 6 else 2 if last <= 16 else -(-last // 8)
     labels = f"datum.value < 0 ? 'token' : datum.value < 1 ? ['', '{entering}'] : datum.value - 1"

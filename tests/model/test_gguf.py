@@ -26,6 +26,7 @@ from probe.model.architectures import FAMILIES
 from probe.model.check import certify
 from probe.model.gguf import read_gguf_config, read_raw_config, read_tensors
 from probe.model.gguf_header import open_gguf
+from probe.model.load import untrained
 from probe.model.packaged import PACKAGED, find_packaged
 
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
@@ -163,6 +164,24 @@ def test_a_loaded_file_can_be_loaded_again_as_a_bridge_and_untrained(llama) -> N
     made = probe.load(llama[1])
     again = probe.load(made.bridge)
     assert again.weights.keys() == made.weights.keys() and again.origin.kind == "bridge"
+    drawn = untrained(made, seed=1)
+    assert drawn.weights.keys() == made.weights.keys()
+    assert not torch.equal(drawn.weights["embed_tokens.weight"], made.weights["embed_tokens.weight"])
+
+
+def test_a_sentencepiece_vocabulary_is_converted_with_its_offsets_and_its_first_token(llama, tmp_path) -> None:
+    letters = ["\u2581", *"Themoldugrivbankap.", "Th", "The", "\u2581The", "mo", "mol", "mole", "\u2581mole"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *dict.fromkeys(letters)]
+    tokens += [f"[PAD{number}]" for number in range(len(tokens), 400)]
+    kinds = [2, 3, 3, *[6] * 256, *[1] * (400 - 259)]
+    described = {"model": "llama", "pre": "default", "tokens": tokens, "token_type": kinds}
+    described |= {"scores": [-float(number) for number in range(400)], "merges": None, "add_bos_token": True}
+    described |= {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "padding_token_id": None}
+    change = keys(**{f"tokenizer__ggml__{name}": value for name, value in described.items()})
+    tokenizer = probe.load(changed(llama, tmp_path, change)).tokenizer
+    cut = tokenizer("The mole", return_offsets_mapping=True)
+    assert [tokens[number] for number in cut.input_ids] == ["<s>", "\u2581The", "\u2581mole"]
+    assert "The mole"[slice(*cut.offset_mapping[2])].strip() == "mole"
 
 
 def test_a_config_says_1e_minus_5_and_not_what_float32_makes_of_it(llama) -> None:

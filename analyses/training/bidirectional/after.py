@@ -1,4 +1,6 @@
-"""Sentences with the cue behind the word: those that train, made from the grammar, and those that measure, the lexicon's."""
+"""Sentences with the cue behind the word: those that train, made from the grammar, and those that measure, the
+lexicon's.
+"""
 
 from collections.abc import Iterator
 from functools import cache
@@ -10,7 +12,8 @@ from training.grammar import Topic, draw, kept, later, scope, sentence, topics
 from training.withheld import echoes, windows
 
 SHARE = 0.35
-# Of the sentences that begin with a determiner and the word, how many lose the determiner, as headlines do, and as names have none.
+# Of the sentences that begin with a determiner and the word, how many lose the determiner, as headlines do, and as
+# names have none.
 HEADLINES = 0.3
 DETERMINERS = ("the", "a", "an", "this", "that", "one", "no", "every", "her", "his", "our")
 

@@ -18,7 +18,9 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Results:
-    """One score per word with the cue before it and one with the cue behind it, and the answers to the showcase sentences."""
+    """One score per word with the cue before it and one with the cue behind it, and the answers to the showcase
+    sentences.
+    """
 
     before: tuple[Score, ...]
     behind: tuple[Score, ...]
@@ -30,7 +32,8 @@ def resid_at_word(
 ) -> Tensor:
     """The residual stream at the last token of the word of every sentence. `sentence depth d_model`
 
-    Depth 0 enters the first block, depth d leaves block d. Sentences of one length go through together: nothing is padded.
+    Depth 0 enters the first block, depth d leaves block d. Sentences of one length go through together: nothing is
+    padded.
     """
     encoded = tokenizer([row.text for row in rows], return_offsets_mapping=True)
     by_length: dict[int, list[int]] = defaultdict(list)

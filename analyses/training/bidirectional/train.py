@@ -1,7 +1,8 @@
 """Makes tiny-senses-bidirectional again: `python -m training.bidirectional.train [--out DIR] [--seed N] [--steps N]`.
 
-BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text and on the same plans with
-the cue behind the word. The word vectors start as those of tiny-senses, so that fewer steps are needed; all else starts at random.
+BERT's architecture, trained to bring back words that were hidden or replaced, on the grammar's text and on the same
+plans with the cue behind the word. The word vectors start as those of tiny-senses, so that fewer steps are needed; all
+else starts at random.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""What tiny-senses can do: a sentence is cut at the word's end, because a causal model cannot see further, and read there."""
+"""What tiny-senses can do: a sentence is cut at the word's end, because a causal model cannot see further, and read
+there.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -47,7 +47,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Results:
-    """The scores by sense, tokens and whole sentences that are right, and the showcase sentences with what became of them."""
+    """The scores by sense, tokens and whole sentences that are right, and the showcase sentences with what became of
+    them.
+    """
 
     senses: tuple[Score, ...]
     tokens: float

@@ -1,4 +1,6 @@
-"""The little French that the parallel grammar needs: articles, agreement, the adjective's place, elision and contraction."""
+"""The little French that the parallel grammar needs: articles, agreement, the adjective's place, elision and
+contraction.
+"""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +27,9 @@ def begins_with_vowel(text: str) -> bool:
 
 
 def agree(forms: Sequence[str], gender: str, before: str = "") -> str:
-    """The adjective's form: [masculine, feminine(, masculine before a vowel)]; `before` is the word that follows, if any."""
+    """The adjective's form: [masculine, feminine(, masculine before a vowel)]; `before` is the word that follows, if
+    any.
+    """
     masculine, feminine, *special = forms
     if gender == "f":
         return feminine

@@ -1,8 +1,8 @@
 """The parallel grammar of tiny-translator: English sentences and their French, drawn together from tables.
 
-A translation alone gives no reason to learn which words belong to one topic, except where an ambiguous word needs it. So that
-cue words that never stand beside an ambiguous word can tell its sense, sentences without one may have words hidden on the
-English side: to bring them back in French, the model has to know what goes with what.
+A translation alone gives no reason to learn which words belong to one topic, except where an ambiguous word needs it.
+So that cue words that never stand beside an ambiguous word can tell its sense, sentences without one may have words
+hidden on the English side: to bring them back in French, the model has to know what goes with what.
 """
 
 import re

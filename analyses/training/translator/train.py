@@ -1,7 +1,7 @@
 """Makes tiny-translator again: `python -m training.translator.train [--out DIR] [--seed N] [--steps N]`.
 
-BART's architecture, trained from scratch on the parallel grammar. In the sentences without an ambiguous word some English
-words are hidden, and the translation asks for them all the same.
+BART's architecture, trained from scratch on the parallel grammar. In the sentences without an ambiguous word some
+English words are hidden, and the translation asks for them all the same.
 """
 
 from collections.abc import Iterator

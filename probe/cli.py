@@ -1,8 +1,8 @@
 """The command line: parse, call one library function, write.
 
 Heavy imports wait inside the commands, so `--help` is instant. Results go to standard output, progress (on a terminal
-only) and errors to standard error. Exit 0; 1 when a check fell short; 2 for bad input or a model that cannot be trusted,
-in one sentence; 130 when interrupted.
+only) and errors to standard error. Exit 0; 1 when a check fell short; 2 for bad input or a model that cannot be
+trusted, in one sentence; 130 when interrupted.
 """
 
 import json

@@ -27,7 +27,8 @@ KEY_LENGTH = 16
 class Origin:
     """Where a model came from and the sha256 of its weights; `location` is never an absolute path of this machine.
 
-    `stored` is the type in which the file holds the weights, or its types, the most frequent first: "bfloat16", "Q4_1, float32".
+    `stored` is the type in which the file holds the weights, or its types, the most frequent first: "bfloat16", "Q4_1,
+    float32".
     """
 
     kind: Literal["embedded", "hub", "folder", "file", "package", "bridge"]

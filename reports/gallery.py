@@ -1,7 +1,8 @@
-"""Makes the pictures and tables of every analysis again, with the embedded model, and the part of README.md that shows them.
+"""Makes the pictures and tables of every analysis again, with the embedded model, and the part of README.md that shows
+them.
 
-`python reports/gallery.py` runs the analyses one after the other; `--readme` writes README.md only. What it says of each is in the first
-cell of its script, so that it cannot go stale.
+`python reports/gallery.py` runs the analyses one after the other; `--readme` writes README.md only. What it says of
+each is in the first cell of its script, so that it cannot go stale.
 """
 
 import os
@@ -26,7 +27,9 @@ SCALE, WIDEST = 2, 760  # pictures are drawn at twice their size
 
 @dataclass(frozen=True)
 class Analysis:
-    """One script: its question, the sentence on what its picture shows, and the files that it keeps, relative to reports/."""
+    """One script: its question, the sentence on what its picture shows, and the files that it keeps, relative to
+    reports/.
+    """
 
     stem: str
     question: str

@@ -1,7 +1,9 @@
-"""A made-up study with every frame that a real one has, seeded: for tests of charts, sentences and pages without a model.
+"""A made-up study with every frame that a real one has, seeded: for tests of charts, sentences and pages without a
+model.
 
-bank has two senses and three clear heads (two resolve, one is against), mole has four senses (one of its six pairs not apart), apple is not apart at all. Words are
-read after layer 2, so that the heads of layer 3 have no effect by construction.
+bank has two senses and three clear heads (two resolve, one is against), mole has four senses (one of its six pairs not
+apart), apple is not apart at all. Words are read after layer 2, so that the heads of layer 3 have no effect by
+construction.
 """
 
 from itertools import combinations

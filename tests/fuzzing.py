@@ -443,7 +443,9 @@ def gguf_files(draw: st.DrawFn) -> bytes:
 
 
 def read_a_gguf_file(folder: Path, content: bytes) -> str:
-    """Header, config, tensors and tokenizer, as far as each is believed; all numbers finite, no memory beyond the file's."""
+    """Header, config, tensors and tokenizer, as far as each is believed; all numbers finite, no memory beyond the
+    file's.
+    """
     from probe.model.gguf import read_gguf_config, read_gguf_tokenizer, read_tensors
     from probe.model.gguf_header import open_gguf
     from probe.model.load import check_tokenizer

@@ -1,7 +1,8 @@
-"""Makers of small GGUF files from the random checkpoints of `families`: what llama.cpp's converter does, done with the `gguf` package's writer.
+"""Makers of small GGUF files from the random checkpoints of `families`: what llama.cpp's converter does, done with the
+`gguf` package's writer.
 
-Written from the converter's description, not from the loader: rotary rows are put pair beside pair, GPT-NeoX's queries, keys and values
-by role, GPT-2's matrices output x input.
+Written from the converter's description, not from the loader: rotary rows are put pair beside pair, GPT-NeoX's queries,
+keys and values by role, GPT-2's matrices output x input.
 """
 
 import json
@@ -20,7 +21,9 @@ Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 
 
 def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = None) -> Path:
-    """The checkpoint of `folder` as a GGUF file, matrices in `kind` and the rest in float32; `change` has metadata and tensors first."""
+    """The checkpoint of `folder` as a GGUF file, matrices in `kind` and the rest in float32; `change` has metadata and
+    tensors first.
+    """
     config = json.loads((folder / "config.json").read_text())
     metadata, tensors = _metadata(config, folder), _tensors(config, folder)
     if change:

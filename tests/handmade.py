@@ -1,10 +1,11 @@
 """Models whose insides are known: random ones of an odd shape, and ones built by hand so that the answer is known.
 
-A hand-built model is a real GPT-2 checkpoint, LayerNorm included, put together from named features. A feature is a pair of
-coordinates that hold (+value, -value): its mean is 0, so LayerNorm only divides, and by nearly the same number everywhere,
-because every token carries a large `anchor`. A `Head` is said in features: what it asks, what it finds, what it takes there
-and what it gives here; a `Unit` is one neuron of an MLP. Every head and every neuron that is not given is filled with random
-numbers: alive, reading words, places and other heads, but never the sense, and writing only where nothing planted reads.
+A hand-built model is a real GPT-2 checkpoint, LayerNorm included, put together from named features. A feature is a pair
+of coordinates that hold (+value, -value): its mean is 0, so LayerNorm only divides, and by nearly the same number
+everywhere, because every token carries a large `anchor`. A `Head` is said in features: what it asks, what it finds,
+what it takes there and what it gives here; a `Unit` is one neuron of an MLP. Every head and every neuron that is not
+given is filled with random numbers: alive, reading words, places and other heads, but never the sense, and writing only
+where nothing planted reads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,10 @@ SHARPER = 2.5
 
 @cache
 def random_model(dtype: torch.dtype = torch.float32, *, seed: int = 5, tied: bool = True) -> Model:
-    """A random GPT-2 of odd shape, biases and norms random too, whose attention is far from uniform. Shared: do not change it."""
+    """A random GPT-2 of odd shape, biases and norms random too, whose attention is far from uniform.
+
+    Shared: do not change it.
+    """
     with TemporaryDirectory() as folder:
         return load(make_random(Path(folder) / "odd", seed=seed, tied=tied), dtype=dtype)
 
@@ -187,7 +191,8 @@ def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] 
 
 
 def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
-    """The same as a BERT that reads both ways: what it reads was normed when it was written, so its norms keep every feature.
+    """The same as a BERT that reads both ways: what it reads was normed when it was written, so its norms keep every
+    feature.
 
     Each norm divides by the same number nearly everywhere, as in `make_handmade`. There is no language-model head.
     """
@@ -217,7 +222,9 @@ def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequenc
 
 
 def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """GPT-2's tensors by BERT's names: queries, keys and values apart, matrices turned, each norm behind what it stood before."""
+    """GPT-2's tensors by BERT's names: queries, keys and values apart, matrices turned, each norm behind what it stood
+    before.
+    """
     made = {
         "embeddings.word_embeddings.weight": named["wte.weight"],
         "embeddings.position_embeddings.weight": named["wpe.weight"],
@@ -277,7 +284,10 @@ def _save(
 
 @cache
 def resolver_model(seed: int) -> tuple[Model, tuple[int, int]]:
-    """A model in which exactly one head, at a place that depends on the seed, resolves the word. Shared: do not change it."""
+    """A model in which exactly one head, at a place that depends on the seed, resolves the word.
+
+    Shared: do not change it.
+    """
     layer, head = divmod(int(np.random.default_rng(7).permutation(LAYERS * HEADS)[seed]), HEADS)
     with TemporaryDirectory() as folder:
         return load(make_handmade(Path(folder) / "handmade", [resolver(layer, head)], seed=seed)), (layer, head)

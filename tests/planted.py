@@ -1,7 +1,7 @@
 """Circuits with a known answer, planted into hand-built models at places that depend on the seed.
 
-Every circuit says what it is made of and what a study has to find: the verdict of each planted head. `second`, `decoy` and
-`accent` are features that no head and no neuron reads or writes that is not planted.
+Every circuit says what it is made of and what a study has to find: the verdict of each planted head. `second`, `decoy`
+and `accent` are features that no head and no neuron reads or writes that is not planted.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,9 @@ def _times(reading: Reading, factor: float) -> Reading:
 
 
 def small_decoy(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver a head that copies the sense at a hundredth of its size where nothing else is: perfectly separable."""
+    """Beside a resolver a head that copies the sense at a hundredth of its size where nothing else is: perfectly
+    separable.
+    """
     one, two = _places(rng, 2)
     return Circuit(
         (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy", size=0.03)), ("resolver", "carrier")
@@ -113,7 +115,9 @@ def _combined(rng: np.random.Generator, *, at: float) -> Circuit:
 
 
 def backup(rng: np.random.Generator) -> Circuit:
-    """A head that resolves, and a later one that looks at the cue only when the word was given another sense than the cue's."""
+    """A head that resolves, and a later one that looks at the cue only when the word was given another sense than the
+    cue's.
+    """
     first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
     one, two = (first, int(rng.integers(HEADS))), (second, int(rng.integers(HEADS)))
     disagrees = ({"resolved": -9.0}, {name: 6 * weight for name, weight in EVEN.items()})

@@ -1,12 +1,13 @@
 """The table of architectures: one row a family says where its weights, hooks, norms, positions and config keys are.
 
-Everything that differs between families stands here and nowhere else: a new family is a row of FAMILIES, a test parameter, and, where
-it has a formula that nobody else has, a function in `probe.model.attention`. Config, checkpoint, weights, hooks, forward, certificate
-and the engine of swaps read the row; none of them asks for a family by name.
+Everything that differs between families stands here and nowhere else: a new family is a row of FAMILIES, a test
+parameter, and, where it has a formula that nobody else has, a function in `probe.model.attention`. Config, checkpoint,
+weights, hooks, forward, certificate and the engine of swaps read the row; none of them asks for a family by name.
 
-Words of the shapes, in the order in which the file holds the axes: d d_model, h heads x d_head, 3h queries, keys and values together, g
-key-value heads x d_head, m d_mlp, v d_vocab, p rows of the position table, t token types, b relative-position buckets, n heads; "+" adds
-a bias as long as the output, "=" says that the name is whole (no ".weight" behind it).
+Words of the shapes, in the order in which the file holds the axes: d d_model, h heads x d_head, 3h queries, keys and
+values together, g key-value heads x d_head, m d_mlp, v d_vocab, p rows of the position table, t token types, b
+relative-position buckets, n heads; "+" adds a bias as long as the output, "=" says that the name is whole (no ".weight"
+behind it).
 """
 
 from collections.abc import Mapping

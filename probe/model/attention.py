@@ -1,13 +1,14 @@
 """Attention from its formulas: project, score, mask, softmax, mix, write.
 
-Pure functions of tensors with no state and no model in sight. They are the lesson (each is the formula that a page shows) and the
-oracle: `probe.model.forward` runs them from raw weights, in float64 as the other side of every comparison with a hooked model. Axis words
-are those of the whole project: `head pos query_pos key_pos d_head d_model`; any number of leading axes (a batch, say) may stand
-before them.
+Pure functions of tensors with no state and no model in sight. They are the lesson (each is the formula that a page
+shows) and the oracle: `probe.model.forward` runs them from raw weights, in float64 as the other side of every
+comparison with a hooked model. Axis words are those of the whole project: `head pos query_pos key_pos d_head d_model`;
+any number of leading axes (a batch, say) may stand before them.
 
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (the
 per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019 (RMSNorm); Su et al. 2021 (rotary positions);
-Dubey et al. 2024 (their stretching); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU, tanh form).
+Dubey et al. 2024 (their stretching); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU,
+tanh form).
 """
 
 import math
@@ -17,7 +18,10 @@ from torch import Tensor
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    """What a block reads: (x - mean) / sqrt(variance + epsilon) * gain + bias, over d_model. `... d_model -> ... d_model`."""
+    """What a block reads: (x - mean) / sqrt(variance + epsilon) * gain + bias, over d_model.
+
+    `... d_model -> ... d_model`.
+    """
     centred = x - x.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
     return centred / torch.sqrt(variance + epsilon) * gain + bias
@@ -42,7 +46,10 @@ def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def share_heads(k: Tensor, heads: int) -> Tensor:
-    """Grouped-query heads: each key (or value) head serves heads / kv_head queries side by side. `kv_head pos d_head -> head pos d_head`"""
+    """Grouped-query heads: each key (or value) head serves heads / kv_head queries side by side.
+
+    `kv_head pos d_head -> head pos d_head`
+    """
     return k.repeat_interleave(heads // k.shape[-3], dim=-3)
 
 
@@ -55,23 +62,28 @@ def scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def matches(q: Tensor, k: Tensor) -> Tensor:
-    """Q Kᵀ, the scores before scaling; T5, whose initialisation does the scaling, stops here. `-> head query_pos key_pos`"""
+    """Q Kᵀ, the scores before scaling; T5, whose initialisation does the scaling, stops here.
+
+    `-> head query_pos key_pos`
+    """
     return q @ k.transpose(-1, -2)
 
 
 def rotary_frequencies(dims: int, base: float) -> Tensor:
     """How fast each pair of coordinates turns with the position: 1 / base^(2 i / dims). `-> pair`
 
-    In single precision, because models are trained and run with the rounded numbers: they are part of what the model is.
+    In single precision, because models are trained and run with the rounded numbers: they are part of what the model
+    is.
     """
     return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims)
 
 
 def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, length: float) -> Tensor:
-    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair`, unchanged in shape.
+    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair`, unchanged in
+    shape.
 
-    A pair that turns fewer than `low` times in that length is slowed down by the factor, one that turns more than `high`
-    times is left alone, those between are mixed in proportion.
+    A pair that turns fewer than `low` times in that length is slowed down by the factor, one that turns more than
+    `high` times is left alone, those between are mixed in proportion.
     """
     turns = length / (2 * math.pi / frequencies)
     share = ((turns - low) / (high - low)).clamp(0, 1)
@@ -79,12 +91,16 @@ def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, leng
 
 
 def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
-    """By how much each coordinate is turned at each position, in single precision. `pos, pair -> pos dims`, both halves alike"""
+    """By how much each coordinate is turned at each position, in single precision.
+
+    `pos, pair -> pos dims`, both halves alike
+    """
     return (positions.float()[:, None] * frequencies).repeat(1, 2)
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotary positions: coordinate i and i + dims/2 of a query or key turned by their angle, those beyond dims left alone.
+    """Rotary positions: coordinate i and i + dims/2 of a query or key turned by their angle, those beyond dims left
+    alone.
 
     `head pos d_head, pos dims -> head pos d_head`
     """
@@ -95,7 +111,8 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 
 
 def sinusoids(n: int, d_model: int) -> Tensor:
-    """Vaswani's positions, sines in the first half and cosines in the second: sin(pos / 10000^(2 i / d_model)). `-> pos d_model`
+    """Vaswani's positions, sines in the first half and cosines in the second: sin(pos / 10000^(2 i / d_model)). `-> pos
+    d_model`
 
     Rounded to float32, which is how the architecture keeps its table.
     """
@@ -105,7 +122,8 @@ def sinusoids(n: int, d_model: int) -> Tensor:
 
 
 def relative_bias(table: Tensor, offsets: Tensor, *, furthest: int, both_ways: bool) -> Tensor:
-    """T5's positions: a number per head for how far the key is from the query, looked up by bucket and added to the scores.
+    """T5's positions: a number per head for how far the key is from the query, looked up by bucket and added to the
+    scores.
 
     `bucket head, query_pos key_pos -> head query_pos key_pos`; `offsets` is key position minus query position.
     """
@@ -128,7 +146,10 @@ def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways:
 
 
 def mask(scores: Tensor) -> Tensor:
-    """The causal mask: minus infinity wherever the key stands after the query. `head query_pos key_pos`, unchanged in shape."""
+    """The causal mask: minus infinity wherever the key stands after the query.
+
+    `head query_pos key_pos`, unchanged in shape.
+    """
     query_pos, key_pos = scores.shape[-2:]
     ahead = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).triu(key_pos - query_pos + 1)
     return scores.masked_fill(ahead, -math.inf)

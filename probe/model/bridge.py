@@ -74,8 +74,8 @@ def boot_gguf(
 ) -> "TransformerBridge":
     """The same from a GGUF file, read a second time, by transformers' own reader, where that knows the architecture.
 
-    `raw` is the config in Hugging Face's keys. Other architectures are filled with `weights`, so that only the formulas are checked by
-    two sides. The model is a fresh one: what the reader returns calls itself quantised.
+    `raw` is the config in Hugging Face's keys. Other architectures are filled with `weights`, so that only the formulas
+    are checked by two sides. The model is a fresh one: what the reader returns calls itself quantised.
     """
     import transformers
     from transformers.initialization import no_init_weights
@@ -108,7 +108,9 @@ def boot_gguf(
 def _read_by_transformers(
     file: Path, model_class: Any, settings: Any, config: Config, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """All weights as transformers reads them from the file, without its bar and with its map of names made once, not once a module."""
+    """All weights as transformers reads them from the file, without its bar and with its map of names made once, not
+    once a module.
+    """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as reader
 
@@ -197,7 +199,8 @@ def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     from transformer_lens.model_bridge import TransformerBridge
 
     device, dtype = str(model.device), model.dtype
-    # TransformerLens would read a tokenizer without add_bos_token once more from where it came, which may be gone by now.
+    # TransformerLens would read a tokenizer without add_bos_token once more from where it came, which may be gone by
+    # now.
     own = copy.deepcopy(tokenizer)
     own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
     bridge = TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=own, device=device, dtype=dtype)
@@ -261,7 +264,9 @@ def _class_of(bridge: Any, raw: Mapping[str, Any]) -> str:
 
 
 def _tie_of(bridge: Any, raw: Mapping[str, Any]) -> dict[str, bool]:
-    """Whether the unembedding is the embedding, as it is in the model: transformers writes into the config of an untied T5 that it were."""
+    """Whether the unembedding is the embedding, as it is in the model: transformers writes into the config of an untied
+    T5 that it were.
+    """
     family = FAMILIES.get(str(raw.get("model_type")))
     if family is None:
         return {}

@@ -1,10 +1,11 @@
 """The certificate: the hooked model against the same numbers computed from the raw weights, quantity by quantity.
 
-One side is TransformerLens's hooks on the running model. The other is `probe.model.forward` in float64, from the checkpoint's tensors.
-Each layer starts from the stream that the hooks saw enter it, and that is held against the layer before, the first against the
-embedding of the token ids: every number of the stream follows from the ids through rows that all have to hold. Errors are relative to the
-scale (largest absolute value) of the tensor they are in: at most 1e-5 for a float32 model, 1e-12 for a float64 one. A hook that
-holds something else is replaced, and its row says so. The logits are held against plain Hugging Face as well.
+One side is TransformerLens's hooks on the running model. The other is `probe.model.forward` in float64, from the
+checkpoint's tensors. Each layer starts from the stream that the hooks saw enter it, and that is held against the layer
+before, the first against the embedding of the token ids: every number of the stream follows from the ids through rows
+that all have to hold. Errors are relative to the scale (largest absolute value) of the tensor they are in: at most 1e-5
+for a float32 model, 1e-12 for a float64 one. A hook that holds something else is replaced, and its row says so. The
+logits are held against plain Hugging Face as well.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,16 +91,20 @@ class Certificate:
 
 
 def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
-    """Compare the hooked model with the from-scratch forward on every text; the worst error per layer and quantity counts.
+    """Compare the hooked model with the from-scratch forward on every text; the worst error per layer and quantity
+    counts.
 
-    An encoder-decoder reads each text as source and as target. Raises InputError for a text the model cannot take. Does not
-    raise for a failing row: see `Certificate.require`.
+    An encoder-decoder reads each text as source and as target. Raises InputError for a text the model cannot take. Does
+    not raise for a failing row: see `Certificate.require`.
     """
     return _certificate(model, texts, [(text, text) for text in texts])
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
-    """The same of an encoder-decoder that reads these two texts. Raises InputError for a text or model that cannot be used so."""
+    """The same of an encoder-decoder that reads these two texts.
+
+    Raises InputError for a text or model that cannot be used so.
+    """
     return _certificate(model, (source, target), [(source, target)])
 
 

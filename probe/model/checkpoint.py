@@ -83,7 +83,10 @@ def _weight_map(folder: Path) -> dict[str, str]:
 
 
 def locate(folder: Path, architecture: str) -> dict[str, Located]:
-    """Every tensor that the headers state, by name without its family's prefix ("transformer."). Reads no tensor data."""
+    """Every tensor that the headers state, by name without its family's prefix ("transformer.").
+
+    Reads no tensor data.
+    """
     found: dict[str, Located] = {}
     for file in weight_files(folder):
         for tensor in _header(file):

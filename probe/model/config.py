@@ -1,7 +1,9 @@
-"""The sizes and switches of a model: read from a config by the table of architectures, refused where absurd or where the formulas do not hold.
+"""The sizes and switches of a model: read from a config by the table of architectures, refused where absurd or where
+the formulas do not hold.
 
-A folder, a GGUF file and an existing bridge are held to the same rules. Sizes come from the file, never from a default: a config that
-leaves one out is refused. A key that would make the formulas another model's must have its standard value.
+A folder, a GGUF file and an existing bridge are held to the same rules. Sizes come from the file, never from a default:
+a config that leaves one out is refused. A key that would make the formulas another model's must have its standard
+value.
 """
 
 import json
@@ -41,11 +43,11 @@ class Positions:
 class Config:
     """The sizes and switches of a language model, in the words used everywhere in `probe`.
 
-    `n_ctx` is the longest text in tokens, `d_vocab` the number of token embeddings, `epsilon` the norms'. `tied` says that the
-    unembedding is the transposed token embedding; `n_layers` are those of the encoder where there is a decoder, too; `n_kv_heads` heads
-    hold keys and values (as many as `n_heads` where it is 0); `has_head` is False when the checkpoint holds no language-model head;
-    `special_tokens` says that the tokenizer puts its own, such as [CLS], `prepend_bos` that one is put in front instead. Raises
-    ModelError where heads and d_model disagree.
+    `n_ctx` is the longest text in tokens, `d_vocab` the number of token embeddings, `epsilon` the norms'. `tied` says
+    that the unembedding is the transposed token embedding; `n_layers` are those of the encoder where there is a
+    decoder, too; `n_kv_heads` heads hold keys and values (as many as `n_heads` where it is 0); `has_head` is False when
+    the checkpoint holds no language-model head; `special_tokens` says that the tokenizer puts its own, such as [CLS],
+    `prepend_bos` that one is put in front instead. Raises ModelError where heads and d_model disagree.
     """
 
     architecture: str
@@ -118,7 +120,10 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
 
 
 def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, prepend_bos: bool) -> Config:
-    """Hugging Face's config keys in `probe`'s words. Raises UnsupportedModel for a family or class beyond the table, ModelError for absurd sizes."""
+    """Hugging Face's config keys in `probe`'s words.
+
+    Raises UnsupportedModel for a family or class beyond the table, ModelError for absurd sizes.
+    """
     kind = str(raw.get("model_type"))
     family = FAMILIES.get(kind)
     if family is None or architecture not in (*family.architectures, *family.headless):
@@ -239,7 +244,10 @@ def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where
 
 
 def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
-    """The row of the position table for the first token: RoBERTa counts from behind the padding token's, BART keeps two free."""
+    """The row of the position table for the first token:
+
+    RoBERTa counts from behind the padding token's, BART keeps two free.
+    """
     if isinstance(keys.first, int):
         return keys.first
     key, usual = keys.first
@@ -258,7 +266,9 @@ def _positions(raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int],
 
 
 def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) -> Positions:
-    """Rotary settings in either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and rope_scaling."""
+    """Rotary settings in either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
+    rope_scaling.
+    """
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in ("default", "llama3"):

@@ -12,7 +12,9 @@ Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 @dataclass(frozen=True)
 class Repair:
-    """A hook that holds another quantity (`raw`, within its block; empty where there is none) and, in words, what the trace holds instead."""
+    """A hook that holds another quantity (`raw`, within its block; empty where there is none) and, in words, what the
+    trace holds instead.
+    """
 
     raw: str
     instead: str
@@ -22,9 +24,10 @@ class Repair:
 class Attention:
     """One attention per layer: its `name` in an encoder-decoder, its place among the hooks, its weights and its mask.
 
-    `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that hold something else.
-    `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind it. `fused` says how a
-    single tensor holds queries, keys and values: all queries, then all keys, then all values, or the three of each head together.
+    `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that hold something
+    else. `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind
+    it. `fused` says how a single tensor holds queries, keys and values: all queries, then all keys, then all values, or
+    the three of each head together.
     """
 
     name: Literal["", "encoder", "decoder", "cross"]
@@ -41,10 +44,11 @@ class Attention:
 class Keys:
     """The config keys of a family: sizes in our words; epsilon, activation and tie with what an absent key means there.
 
-    A key of `must` may be absent; one that is there must be one of its values. The two keys of a pair in `equal` must agree.
-    `d_mlp` is in `sizes`, or `wide` names its key and it is 4 d_model where that is absent. `first` is the first row of the position
-    table that a token uses and `reserved` how many rows the table has beyond the context; a key in place of a number is counted from
-    behind that token's row. `context` is a usual length for positions that have no end.
+    A key of `must` may be absent; one that is there must be one of its values. The two keys of a pair in `equal` must
+    agree. `d_mlp` is in `sizes`, or `wide` names its key and it is 4 d_model where that is absent. `first` is the first
+    row of the position table that a token uses and `reserved` how many rows the table has beyond the context; a key in
+    place of a number is counted from behind that token's row. `context` is a usual length for positions that have no
+    end.
     """
 
     sizes: Mapping[str, str]
@@ -63,12 +67,14 @@ class Keys:
 
 @dataclass(frozen=True)
 class GgufKeys:
-    """A family in a GGUF file: its `architecture` there, and what its metadata and tensors hold otherwise than a checkpoint.
+    """A family in a GGUF file: its `architecture` there, and what its metadata and tensors hold otherwise than a
+    checkpoint.
 
-    `sizes` maps metadata keys, without the architecture in front, to the config's; a key of `must` may be absent, and one that is there
-    must be one of its values; those of `unread` change no formula; any other is refused. The rows of a `paired` role, which positions
-    turn two by two, stand pair beside pair instead of half behind half. Always, queries, keys and values of a single tensor are held
-    by role, and matrices output x input. `transformers` says that this library has a reader of its own for the architecture.
+    `sizes` maps metadata keys, without the architecture in front, to the config's; a key of `must` may be absent, and
+    one that is there must be one of its values; those of `unread` change no formula; any other is refused. The rows of
+    a `paired` role, which positions turn two by two, stand pair beside pair instead of half behind half. Always,
+    queries, keys and values of a single tensor are held by role, and matrices output x input. `transformers` says that
+    this library has a reader of its own for the architecture.
     """
 
     architecture: str
@@ -83,12 +89,12 @@ class GgufKeys:
 class Family:
     """What is common to every model of one architecture; `headless` names the classes that have no language-model head.
 
-    `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its norms,
-    all of its norms, or its norms and its softmax. `plain_rounds` says that Hugging Face's softmax is in float32 and the hooked model's
-    is not. `outside` and `head` are the weights of no layer, by raw name and shape;
-    `unembed` is among them only when it is not the transposed `embed`. `ignored` may be there: no formula reads it.
-    `turned` families hold their matrices input x output, the others output x input. Raw names with "{}" have one tensor per stack.
-    `gguf` says how a GGUF file holds the family, None where it does not.
+    `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its
+    norms, all of its norms, or its norms and its softmax. `plain_rounds` says that Hugging Face's softmax is in float32
+    and the hooked model's is not. `outside` and `head` are the weights of no layer, by raw name and shape; `unembed` is
+    among them only when it is not the transposed `embed`. `ignored` may be there: no formula reads it. `turned`
+    families hold their matrices input x output, the others output x input. Raw names with "{}" have one tensor per
+    stack. `gguf` says how a GGUF file holds the family, None where it does not.
     """
 
     name: str

@@ -1,9 +1,10 @@
-"""A whole forward from raw weights, built on `probe.model.attention` step by step, as the table and the config say: the oracle.
+"""A whole forward from raw weights, built on `probe.model.attention` step by step, as the table and the config say: the
+oracle.
 
-Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight from the checkpoint. Readable and slow;
-`probe.patching.engine` is a fused form of the same steps and is held to this one by tests. What a family's own code computes in
-float32 whatever the type of the model (`Family.single`) is computed in float32 here, too: it is part of what the model is. Nothing else
-is rounded, so in float64 this is the other side of `probe.model.check`.
+Nothing of Hugging Face's or TransformerLens's modelling code is used: the tensors come straight from the checkpoint.
+Readable and slow; `probe.patching.engine` is a fused form of the same steps and is held to this one by tests. What a
+family's own code computes in float32 whatever the type of the model (`Family.single`) is computed in float32 here, too:
+it is part of what the model is. Nothing else is rounded, so in float64 this is the other side of `probe.model.check`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,10 @@ Stacks = Mapping[str, Weights]
 
 
 def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """E before the first block: token vectors with the family's scale, positions, types and norm. `... pos -> ... pos d_model`"""
+    """E before the first block: token vectors with the family's scale, positions, types and norm.
+
+    `... pos -> ... pos d_model`
+    """
     places = torch.arange(ids.shape[-1], device=ids.device)
     return embedding_norm(weights, sum_of(embedding_parts(weights, ids, places, dtype=dtype)))
 
@@ -28,7 +32,8 @@ def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Te
 def embedding_parts(
     weights: Weights, ids: Tensor, places: Tensor, *, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The vectors that are added for tokens at `places`, by name: token, position and token type, as far as the family has them.
+    """The vectors that are added for tokens at `places`, by name: token, position and token type, as far as the family
+    has them.
 
     `..., ... -> ... d_model`
     """
@@ -76,7 +81,10 @@ def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
 
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
-    """What T5 adds to the scores of self-attention at every layer, from the table of its first: `head query_pos key_pos`."""
+    """What T5 adds to the scores of self-attention at every layer, from the table of its first:
+
+    `head query_pos key_pos`.
+    """
     config, name = weights.config, weights.attention.name
     if config.positions.kind != "relative bias" or name == "cross":
         return None
@@ -133,8 +141,9 @@ def attend(
 ) -> dict[str, Tensor]:
     """Every step of one attention from what enters it: x q k v scores pattern z delta_e attn_out resid_mid.
 
-    `pos d_model -> ...`, shapes as in `probe.model.records.Trace`; `memory: key_pos d_model` is what cross-attention reads. What
-    comes after the pattern is computed from `pattern` where one is given: one that was rounded, so that its rounding ends there.
+    `pos d_model -> ...`, shapes as in `probe.model.records.Trace`; `memory: key_pos d_model` is what cross-attention
+    reads. What comes after the pattern is computed from `pattern` where one is given: one that was rounded, so that its
+    rounding ends there.
     """
     config = weights.config
     x = enter(block, resid_pre, config)
@@ -167,7 +176,10 @@ def merge_heads(block: Block, z: Tensor) -> Tensor:
 
 
 def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[str, Tensor]:
-    """What the heads write and the stream behind it: delta_e attn_out resid_mid. `... pos d_model, ... head pos d_head`"""
+    """What the heads write and the stream behind it: delta_e attn_out resid_mid.
+
+    `... pos d_model, ... head pos d_head`
+    """
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
     resid_mid = resid_pre + attn_out
@@ -199,7 +211,8 @@ def activate(block: Block, x: Tensor, config: Config) -> Tensor:
 
 
 def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-    """One dictionary of named tensors per layer, in order, so that neither a whole run nor a converted model is ever held.
+    """One dictionary of named tensors per layer, in order, so that neither a whole run nor a converted model is ever
+    held.
 
     `ids: ... pos`. Names: resid_pre x q k v scores pattern z delta_e attn_out resid_mid mlp_out resid_post.
     """
@@ -213,7 +226,10 @@ def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str,
 
 
 def finish(weights: Weights, resid_post: Tensor) -> Tensor:
-    """What leaves a stack: its last resid_post through the final norm, where the family has one. `pos d_model -> pos d_model`"""
+    """What leaves a stack: its last resid_post through the final norm, where the family has one.
+
+    `pos d_model -> pos d_model`
+    """
     return _named_norm(weights, resid_post, weights.config.family.final_norm)
 
 
@@ -225,7 +241,10 @@ def logits(weights: Weights, final: Tensor) -> Tensor:
 
 
 def transformed(weights: Weights, final: Tensor) -> Tensor:
-    """BERT's head before its last product: norm(activation(x W + b)); nothing is done where a family has no such step. Shape unchanged."""
+    """BERT's head before its last product: norm(activation(x W + b)); nothing is done where a family has no such step.
+
+    Shape unchanged.
+    """
     dense, last, activation = weights.config.family.transform
     if not dense:
         return final
@@ -249,8 +268,8 @@ def unembed(weights: Weights, resid_post: Tensor) -> Tensor:
 class Decoded:
     """A decoder's run over a target, as far as its last position needs it: one entry per layer, then the logits there.
 
-    `entering: 1 d_model` · `own: (k, v), head pos d_head`, the positions before the last · `read: (k, v), head key_pos d_head` ·
-    `z: layer head d_head`, of cross-attention at the last position · `logits: d_vocab`.
+    `entering: 1 d_model` · `own: (k, v), head pos d_head`, the positions before the last · `read: (k, v), head key_pos
+    d_head` · `z: layer head d_head`, of cross-attention at the last position · `logits: d_vocab`.
     """
 
     entering: Tensor

@@ -1,7 +1,8 @@
 """GGUF files: metadata as a config in Hugging Face's keys, tensors in float32 by Hugging Face's names.
 
-Names come from the `gguf` package's own map, and blocks are dequantised by it; which keys a family has and what its converter turned
-stands in the table of architectures (`GgufKeys`). What a file must hold before any of it is believed: `gguf_header`.
+Names come from the `gguf` package's own map, and blocks are dequantised by it; which keys a family has and what its
+converter turned stands in the table of architectures (`GgufKeys`). What a file must hold before any of it is believed:
+`gguf_header`.
 """
 
 import json
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 KNOWN = ", ".join(family.gguf.architecture for family in FAMILIES.values() if family.gguf)
-# The cuts in front of byte-level merges that transformers' converter takes where it knows no other: GPT-2's. SmolLM's own, which sets
-# digits apart, gives the same tokens: its merges know no two digits.
+# The cuts in front of byte-level merges that transformers' converter takes where it knows no other: GPT-2's. SmolLM's
+# own, which sets digits apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
 BESIDE = "put the tokenizer.json of this model beside the file"
 # Rotary positions stretched by factors of their own, one each frequency: ones change nothing.
@@ -35,7 +36,10 @@ STRETCH = "rope_freqs.weight"
 
 
 def read_raw_config(opened: GgufFile) -> dict[str, Any]:
-    """The metadata in Hugging Face's config keys. Raises UnsupportedModel for an architecture or a key that no formula is known for."""
+    """The metadata in Hugging Face's config keys.
+
+    Raises UnsupportedModel for an architecture or a key that no formula is known for.
+    """
     kind, family = _family(opened)
     keys, prefix = family.gguf, f"{opened.metadata['general.architecture']}."
     assert keys is not None
@@ -110,8 +114,8 @@ def read_tensors(
 ) -> dict[str, torch.Tensor]:
     """The raw tensors by Hugging Face name without the family's prefix, as the model's own checkpoint would hold them.
 
-    Dequantised to float32, then cast to `dtype`. Raises ModelError, naming the tensor as the file does, when one is missing, unknown,
-    of another shape or not finite.
+    Dequantised to float32, then cast to `dtype`. Raises ModelError, naming the tensor as the file does, when one is
+    missing, unknown, of another shape or not finite.
     """
     wanted = {theirs: (ours, role, shape) for ours, theirs, role, shape in _names(config)}
     for name, (_, role, shape) in wanted.items():
@@ -130,7 +134,9 @@ def read_tensors(
 
 
 def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
-    """Name in Hugging Face's file, name in a GGUF file, role in a layer ("" outside) and Hugging Face's shape of every tensor."""
+    """Name in Hugging Face's file, name in a GGUF file, role in a layer ("" outside) and Hugging Face's shape of every
+    tensor.
+    """
     family = config.family
     assert family.gguf is not None
     arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == family.gguf.architecture)
@@ -195,7 +201,10 @@ def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.
 
 
 def read_gguf_tokenizer(opened: GgufFile, config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer that the metadata describe, converted by transformers. Raises ModelError for one that it would get wrong."""
+    """The tokenizer that the metadata describe, converted by transformers.
+
+    Raises ModelError for one that it would get wrong.
+    """
     from transformers import PreTrainedTokenizerFast
     from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS, GGUF_TOKENIZER_TYPES
@@ -218,7 +227,9 @@ def read_gguf_tokenizer(opened: GgufFile, config: Config) -> "PreTrainedTokenize
 
 
 def _without_added(backend: Any, known: int) -> Any:
-    """The tokenizer without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of text."""
+    """The tokenizer without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of
+    text.
+    """
     if backend.get_vocab_size(with_added_tokens=True) <= known:
         return backend
     from tokenizers import Tokenizer

@@ -29,7 +29,9 @@ PLAIN = {"F32": (np.float32, "float32"), "F16": (np.float16, "float16"), "BF16":
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as the file states it: its shape with the slowest axis first, its element type, and the place of its bytes."""
+    """One tensor as the file states it: its shape with the slowest axis first, its element type, and the place of its
+    bytes.
+    """
 
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
@@ -100,7 +102,10 @@ class _Header:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """The header of the file at `path`, read whole. Raises ModelError for what is cut, damaged, absurd or not of this format."""
+    """The header of the file at `path`, read whole.
+
+    Raises ModelError for what is cut, damaged, absurd or not of this format.
+    """
     try:
         with path.open("rb") as opened:
             data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)

@@ -41,7 +41,9 @@ class Reading:
 
 
 def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> Reading:
-    """Run `ids` (and `target` through the decoder, where there is one) and keep every tensor of every attention, on the CPU."""
+    """Run `ids` (and `target` through the decoder, where there is one) and keep every tensor of every attention, on the
+    CPU.
+    """
     attentions = model.config.family.attentions
     kept: dict[str, dict[str, list[Tensor]]] = {
         attention.name: {name: [] for name in attention.hooks} for attention in attentions
@@ -66,11 +68,13 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
 def run(
     model: Model, rows: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None, *, head: bool = True
 ) -> Tensor:
-    """One forward of the bridge on texts filled up on the right, with masks made from their lengths. `-> row pos d_vocab`
+    """One forward of the bridge on texts filled up on the right, with masks made from their lengths. `-> row pos
+    d_vocab`
 
-    A mask made from ids would drop a padding token that is part of a text. Behind a text's end the numbers mean nothing. A decoder
-    needs no mask of its own: what is filled in comes after everything that is read. Without `head` the unembedding is left out, which for
-    many sentences is a good part of the work, and the last vectors come back: `row pos d_model`.
+    A mask made from ids would drop a padding token that is part of a text. Behind a text's end the numbers mean
+    nothing. A decoder needs no mask of its own: what is filled in comes after everything that is read. Without `head`
+    the unembedding is left out, which for many sentences is a good part of the work, and the last vectors come back:
+    `row pos d_model`.
     """
     ids, lengths = filled(model, rows), torch.tensor([len(row) for row in rows], device=model.device)
     mask = (torch.arange(ids.shape[1], device=model.device) < lengths[:, None]).long()
@@ -88,9 +92,11 @@ def filled(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
-    """What `probe.model.records.TargetStates` holds of one position of each text, read in one run of a model with one stack.
+    """What `probe.model.records.TargetStates` holds of one position of each text, read in one run of a model with one
+    stack.
 
-    `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` · `pattern: row layer head key_pos`.
+    `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` · `pattern: row layer
+    head key_pos`.
     """
     row, place = torch.arange(len(rows), device=model.device), torch.tensor(at, device=model.device)
     kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
@@ -106,7 +112,8 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
 def read_last(model: Model, ids: Sequence[int], before: "Cache", values: Tensor) -> dict[str, Tensor]:
     """`read_at` of the last of some tokens of one text in a causal model, which follow those in the cache `before`.
 
-    The keys and values of these tokens are added to the cache; V of all of them goes into `values: layer head pos d_head`.
+    The keys and values of these tokens are added to the cache; V of all of them goes into `values: layer head pos
+    d_head`.
     """
     kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
     heads = model.config.n_heads
@@ -124,7 +131,9 @@ def read_last(model: Model, ids: Sequence[int], before: "Cache", values: Tensor)
 
 @contextmanager
 def _kept(model: Model, keep: Keep) -> Iterator[None]:
-    """Inference with the hooks of AT_ONE_PLACE on every layer of a model with one stack; they are removed again whatever happens."""
+    """Inference with the hooks of AT_ONE_PLACE on every layer of a model with one stack; they are removed again
+    whatever happens.
+    """
     (attention,) = model.config.family.attentions
 
     def hook(name: str, tensor: Tensor, hook: object) -> None:

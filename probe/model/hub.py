@@ -1,4 +1,5 @@
-"""A hub name -> a folder on this machine: from the local cache when it is complete, else by download, else one sentence.
+"""A hub name -> a folder on this machine: from the local cache when it is complete, else by download, else one
+sentence.
 
 The cache comes first, so that a model works offline from its second use on and keeps its revision until the user
 removes it. Only what loading reads is fetched: config, tokenizer and safetensors, never a pickle or code.

@@ -1,26 +1,30 @@
 """The residual stream at one position as a sum, and what each term contributes to a sense or to the difference of two.
 
-E after the first d blocks = token embedding + position embedding + Σ heads Σ sources A[t, j] V[j] W_O + Σ attention biases b_O +
-Σ MLPs. b_V stays inside V; an MLP's term holds its own bias. The sum is exact, so `close` measures only rounding.
+E after the first d blocks = token embedding + position embedding + Σ heads Σ sources A[t, j] V[j] W_O + Σ attention
+biases b_O + Σ MLPs. b_V stays inside V; an MLP's term holds its own bias. The sum is exact, so `close` measures only
+rounding.
 
-In a post-norm model (BERT) a block ends in E′ = LN(E + attn_out) and E″ = LN(E′ + mlp_out), and the embeddings pass through a norm, too:
-every term reaches the read-out through all norms behind it. LN(x) = (x - mean x) / sqrt(var x + eps) gain + bias. With the scale
-sqrt(var x + eps) held at what it was in this very text (frozen LayerNorm) it is linear: every term is centred, divided by the scale and
-multiplied by the gain, and the bias is one more term; so the sum is exact there, too. What a different write would do to the scale is not
-part of it: that is what a swap measures. Because scales differ from text to text, what is written everywhere alike can have a share
-there, the token embedding among it. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a write and the read-out.
+In a post-norm model (BERT) a block ends in E′ = LN(E + attn_out) and E″ = LN(E′ + mlp_out), and the embeddings pass
+through a norm, too: every term reaches the read-out through all norms behind it. LN(x) = (x - mean x) / sqrt(var x +
+eps) gain + bias. With the scale sqrt(var x + eps) held at what it was in this very text (frozen LayerNorm) it is
+linear: every term is centred, divided by the scale and multiplied by the gain, and the bias is one more term; so the
+sum is exact there, too. What a different write would do to the scale is not part of it: that is what a swap measures.
+Because scales differ from text to text, what is written everywhere alike can have a share there, the token embedding
+among it. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a write and the read-out.
 
-Projected on a sense axis there are two readings. `shares`: each component's part of the difference of the two sense means over
-many sentences; they sum to 1. `ledger`: one sentence, each component's part of its own sense coordinate M, counted from what the
-component writes on average halfway between the senses (`average`), because M is counted from the midpoint: what is the same in
-every sentence, such as the word's own embedding and the biases, is then exactly 0, and the terms sum to M.
+Projected on a sense axis there are two readings. `shares`: each component's part of the difference of the two sense
+means over many sentences; they sum to 1. `ledger`: one sentence, each component's part of its own sense coordinate M,
+counted from what the component writes on average halfway between the senses (`average`), because M is counted from the
+midpoint: what is the same in every sentence, such as the word's own embedding and the biases, is then exactly 0, and
+the terms sum to M.
 
-What this is: direct attribution at the read-out, everything downstream of a term as it was. What it is not: the effect of
-changing the term (that is a swap, `probe.patching.swaps`). A source is a position, not a word of the text: from the second block on
-its vector holds what earlier blocks gathered there. What a head wrote and an MLP then turned into sense is booked on the MLP.
+What this is: direct attribution at the read-out, everything downstream of a term as it was. What it is not: the effect
+of changing the term (that is a swap, `probe.patching.swaps`). A source is a position, not a word of the text: from the
+second block on its vector holds what earlier blocks gathered there. What a head wrote and an MLP then turned into sense
+is booked on the MLP.
 
-Source: Elhage et al. 2021 (the residual stream as a sum, frozen LayerNorm); Modarressi et al. 2022 (the same for post-norm encoders);
-Wang et al. 2022 (direct logit attribution).
+Source: Elhage et al. 2021 (the residual stream as a sum, frozen LayerNorm); Modarressi et al. 2022 (the same for
+post-norm encoders); Wang et al. 2022 (direct logit attribution).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,9 +55,11 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Norms:
-    """The norms up to the read-out at one position of several texts. `gains biases: norm d_model`, `scales: row norm`; none in pre-norm.
+    """The norms up to the read-out at one position of several texts. `gains biases: norm d_model`, `scales: row norm`;
+    none in pre-norm.
 
-    Norm 0 stands behind the embeddings, norm 1 + 2 layer behind the attention of a layer, norm 2 + 2 layer behind its MLP.
+    Norm 0 stands behind the embeddings, norm 1 + 2 layer behind the attention of a layer, norm 2 + 2 layer behind its
+    MLP.
     """
 
     gains: Tensor
@@ -76,7 +82,10 @@ class Norms:
         return vectors
 
     def pulled_back(self, direction: Tensor, first: int) -> Tensor:
-        """The direction whose product with a write, divided by `factor`, is what arrives along `direction`. `d_model -> d_model`"""
+        """The direction whose product with a write, divided by `factor`, is what arrives along `direction`.
+
+        `d_model -> d_model`
+        """
         for gain in reversed(self.gains[first:].unbind()):
             direction = direction * gain.to(direction)
             direction = direction - direction.mean()
@@ -109,13 +118,19 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
 
 
 def embeddings(weights: Weights, states: TargetStates) -> dict[str, Tensor]:
-    """What is added before the first block at the target of every text, by name, on the CPU. `-> row d_model`, types `d_model`"""
+    """What is added before the first block at the target of every text, by name, on the CPU.
+
+    `-> row d_model`, types `d_model`
+    """
     ids, places = states.ids.to(weights.device), states.target.to(weights.device)
     return {name: vectors.cpu() for name, vectors in forward.embedding_parts(weights, ids, places).items()}
 
 
 def head_contributions(weights: Weights, states: TargetStates, axis: Axis) -> Tensor:
-    """<ΔE, u> / gap of every head below the read-out: how far its write moves the sense coordinate. `-> row layer head`"""
+    """<ΔE, u> / gap of every head below the read-out: how far its write moves the sense coordinate.
+
+    `-> row layer head`
+    """
     norms = norms_of(weights, states, axis.depth)
     found = []
     for layer, block in enumerate(weights.blocks[: axis.depth]):
@@ -126,10 +141,11 @@ def head_contributions(weights: Weights, states: TargetStates, axis: Axis) -> Te
 
 
 def shares(weights: Weights, states: TargetStates, axis: Axis, a: Sequence[int], b: Sequence[int]) -> list[Share]:
-    """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>, over the same of the whole.
+    """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>, over the same of
+    the whole.
 
-    `a` and `b` are rows of `states`. Without norms on the way the token embedding's share is exactly 0 when the word is the same
-    token everywhere.
+    `a` and `b` are rows of `states`. Without norms on the way the token embedding's share is exactly 0 when the word is
+    the same token everywhere.
     """
 
     def difference(vectors: Tensor) -> float:
@@ -154,7 +170,9 @@ class Part:
 
 
 def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Part]:
-    """Every component's part of the residual stream at the target after `depth` blocks, in the order of the forward pass."""
+    """Every component's part of the residual stream at the target after `depth` blocks, in the order of the forward
+    pass.
+    """
     norms = norms_of(weights, states, depth)
 
     def arriving(
@@ -201,10 +219,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger: a component, for a head by source: its position `pos` and `token`, as `Tokens.labels` has it.
+    """One line of the ledger: a component, for a head by source: its position `pos` and `token`, as `Tokens.labels` has
+    it.
 
-    `norm` is the length of the vector in units of the residual stream; `contribution`, in fractions of the sense gap, is None
-    without an axis.
+    `norm` is the length of the vector in units of the residual stream; `contribution`, in fractions of the sense gap,
+    is None without an axis.
     """
 
     component: str
@@ -217,7 +236,8 @@ class Entry:
 
 
 def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
-    """Every component's term of the residual stream at position `at` after `depth` blocks, in the order of the forward pass.
+    """Every component's term of the residual stream at position `at` after `depth` blocks, in the order of the forward
+    pass.
 
     Raises InputError for a depth or a position that the trace does not have.
     """
@@ -261,10 +281,10 @@ def ledger(
 ) -> list[Entry]:
     """The residual stream at position `at` after `depth` blocks, entry by entry; see the module's docstring.
 
-    contribution = <A[t, j] (V[j] W_O - mean ΔE), u> / gap for a head's source, <vector - mean, u> / gap for anything else, with
-    the means of `average`; without `average`, <vector, u> / gap. Attention sums to 1, so the sources of a head sum to
-    <ΔE - mean ΔE, u> / gap whatever constant b_V adds to V, and all entries to M, the axis's coordinate. Raises CrossCheckError
-    where the terms miss the hooked residual stream by more than CLOSES, InputError as `terms`.
+    contribution = <A[t, j] (V[j] W_O - mean ΔE), u> / gap for a head's source, <vector - mean, u> / gap for anything
+    else, with the means of `average`; without `average`, <vector, u> / gap. Attention sums to 1, so the sources of a
+    head sum to <ΔE - mean ΔE, u> / gap whatever constant b_V adds to V, and all entries to M, the axis's coordinate.
+    Raises CrossCheckError where the terms miss the hooked residual stream by more than CLOSES, InputError as `terms`.
     """
     error = close(trace, depth, at=at)
     if not error <= CLOSES:
@@ -286,7 +306,8 @@ def ledger(
 def average(
     weights: Weights, states: TargetStates, a: Sequence[int], b: Sequence[int], *, depth: int
 ) -> dict[str, Tensor]:
-    """What every component adds halfway between two senses: (mean over rows `a` + mean over rows `b`) / 2. `-> d_model` each.
+    """What every component adds halfway between two senses: (mean over rows `a` + mean over rows `b`) / 2. `-> d_model`
+    each.
 
     With the rows that an axis was fitted on, these sum to the axis's midpoint at its depth.
     """

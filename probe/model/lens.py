@@ -1,7 +1,8 @@
-"""What a vector of the residual stream reads as: the next token if the model stopped there, and the tokens it lies near.
+"""What a vector of the residual stream reads as: the next token if the model stopped there, and the tokens it lies
+near.
 
-Depth 0 enters the first block, depth d leaves block d - 1. Before the last depth the logit lens is a reading, not a thing that the
-model does.
+Depth 0 enters the first block, depth d leaves block d - 1. Before the last depth the logit lens is a reading, not a
+thing that the model does.
 
 Source: nostalgebraist 2020 (the logit lens).
 """
@@ -23,7 +24,10 @@ def residual_stream(trace: Trace, at: int) -> Tensor:
 
 
 def logit_lens(trace: Trace, at: int) -> Tensor:
-    """Probability of every next token, read from each depth as if it were the last: softmax(LN_f(E) W_Uᵀ). `-> depth d_vocab`"""
+    """Probability of every next token, read from each depth as if it were the last: softmax(LN_f(E) W_Uᵀ).
+
+    `-> depth d_vocab`
+    """
     stream = residual_stream(trace, at).to(trace.weights.device)
     trace.logits  # noqa: B018 (raises where there is no language-model head)
     return attention.softmax(forward.unembed(trace.weights, stream)).cpu()

@@ -1,8 +1,10 @@
-"""One door for every model: an embedded, packaged or hub name, a folder, a GGUF file or an existing TransformerBridge -> Model.
+"""One door for every model: an embedded, packaged or hub name, a folder, a GGUF file or an existing TransformerBridge
+-> Model.
 
 Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager attention, no
 remote code, safetensors or GGUF only, and a self-check of the hooks on one short text before anybody sees the model.
-What a folder must hold is decided in `checkpoint`, what a GGUF file must in `gguf_header` and `gguf`, what TransformerLens must do in `bridge`, what is fetched in `hub`.
+What a folder must hold is decided in `checkpoint`, what a GGUF file must in `gguf_header` and `gguf`, what
+TransformerLens must do in `bridge`, what is fetched in `hub`.
 """
 
 import hashlib
@@ -66,13 +68,14 @@ def load(
     dtype: torch.dtype | str = torch.float32,
     prepend_bos: bool = True,
 ) -> Model:
-    """A checked Model from an embedded name, a packaged one, a hub name, a folder, a GGUF file, or an existing TransformerBridge.
+    """A checked Model from an embedded name, a packaged one, a hub name, a folder, a GGUF file, or an existing
+    TransformerBridge.
 
-    An embedded name comes first ("tiny-senses"), then a packaged one ("smollm2"), then an existing folder or file or anything that
-    looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"), then a hub name ("gpt2", "owner/name"). Weights stored in another
-    type, float16 or quantised, are computed with in `dtype`, torch.float32 or torch.float64 or the name of one. A bridge keeps its own
-    device and dtype and must be in raw mode.
-    Raises ModelError or UnsupportedModel with one sentence that names the file and the next step.
+    An embedded name comes first ("tiny-senses"), then a packaged one ("smollm2"), then an existing folder or file or
+    anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"), then a hub name ("gpt2", "owner/name").
+    Weights stored in another type, float16 or quantised, are computed with in `dtype`, torch.float32 or torch.float64
+    or the name of one. A bridge keeps its own device and dtype and must be in raw mode. Raises ModelError or
+    UnsupportedModel with one sentence that names the file and the next step.
     """
     if not isinstance(source, str | os.PathLike):
         return _checked(_from_bridge(source, prepend_bos))
@@ -109,7 +112,9 @@ def _device(device: str | torch.device) -> torch.device:
 
 
 def _find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
-    """The folder or GGUF file behind a name or path, and its origin without the sha256, which is known after the checks."""
+    """The folder or GGUF file behind a name or path, and its origin without the sha256, which is known after the
+    checks.
+    """
     text = os.fspath(source)
     if text in EMBEDDED:
         return EMBEDDED_FOLDER / text, Origin("embedded", text, None, "")
@@ -160,7 +165,8 @@ def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: t
 
 
 def gguf_in(place: Path) -> Path | None:
-    """The GGUF file that `place` is, or that it holds where it is a folder without safetensors; None where there is none.
+    """The GGUF file that `place` is, or that it holds where it is a folder without safetensors; None where there is
+    none.
 
     Raises ModelError for a folder of several.
     """

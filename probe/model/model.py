@@ -1,4 +1,6 @@
-"""A loaded model as a record: the hooked bridge, the raw tensors that the same numbers come from, and where both are from."""
+"""A loaded model as a record: the hooked bridge, the raw tensors that the same numbers come from, and where both are
+from.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 class Model:
     """A model that passed every check of loading: the hooked bridge, and the raw tensors the same numbers come from.
 
-    `weights` maps Hugging Face names without the family's prefix ("wte.weight", "h.0.attn.c_attn.weight") to tensors in `dtype` on
-    `device`; the unembedding is there only when it is not tied to the embedding.
+    `weights` maps Hugging Face names without the family's prefix ("wte.weight", "h.0.attn.c_attn.weight") to tensors in
+    `dtype` on `device`; the unembedding is there only when it is not tied to the embedding.
     """
 
     name: str

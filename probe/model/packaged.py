@@ -1,4 +1,5 @@
-"""Names for real models that a package of the package index carries as a file: a table, and where the file lies on this machine.
+"""Names for real models that a package of the package index carries as a file: a table, and where the file lies on this
+machine.
 
 The package is never imported: what it needs besides (a runtime of its own) is not needed here.
 """
@@ -12,7 +13,9 @@ from probe.model.config import refuse
 
 @dataclass(frozen=True)
 class Packaged:
-    """What `load` calls the model, the distribution that carries it, its file's name there, its licence, and what it is."""
+    """What `load` calls the model, the distribution that carries it, its file's name there, its licence, and what it
+    is.
+    """
 
     name: str
     distribution: str
@@ -41,7 +44,10 @@ PACKAGED = {
 
 
 def find_packaged(name: str) -> tuple[Path, str]:
-    """The file of the model `name` and the version of the package it is in. Raises ModelError with the command that installs it."""
+    """The file of the model `name` and the version of the package it is in.
+
+    Raises ModelError with the command that installs it.
+    """
     row = PACKAGED[name]
     try:
         found = distribution(row.distribution)

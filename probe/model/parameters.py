@@ -1,11 +1,12 @@
-"""How many numbers a model was trained to have: by formula from its sizes, and counted from the tensors that were loaded.
+"""How many numbers a model was trained to have: by formula from its sizes, and counted from the tensors that were
+loaded.
 
-For every head W_Q, W_K and W_V (value down) are d_model x d_head and W_O (value up) d_head x d_model; so a head's value map
-d_model -> d_model goes through d_head numbers, where a square matrix would have d_model² of them. Weights that are used twice
-(a tied unembedding) are counted once.
+For every head W_Q, W_K and W_V (value down) are d_model x d_head and W_O (value up) d_head x d_model; so a head's value
+map d_model -> d_model goes through d_head numbers, where a square matrix would have d_model² of them. Weights that are
+used twice (a tied unembedding) are counted once.
 
-The table of GPT-3 that introductions print counts weight matrices only: no position embeddings, biases or norms, and the
-unembedding apart from the embedding. `count` does the same when asked to.
+The table of GPT-3 that introductions print counts weight matrices only: no position embeddings, biases or norms, and
+the unembedding apart from the embedding. `count` does the same when asked to.
 
 Source: Brown et al. 2020 (GPT-3's sizes); Radford et al. 2019 (GPT-2's tensors).
 """
@@ -31,9 +32,9 @@ NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
 class Sizes:
     """What the number of parameters follows from; `tied`: the unembedding is the transposed token embedding.
 
-    What is left out is as in GPT-2. `n_layers` counts attentions (an encoder-decoder has three for two layers), `n_mlps` MLPs; `biases`
-    are the numbers of biases of one attention and one MLP, `norms` of all norms, `positions` of the position table, `others` of what no
-    part names: token types, a head's transform.
+    What is left out is as in GPT-2. `n_layers` counts attentions (an encoder-decoder has three for two layers),
+    `n_mlps` MLPs; `biases` are the numbers of biases of one attention and one MLP, `norms` of all norms, `positions` of
+    the position table, `others` of what no part names: token types, a head's transform.
     """
 
     name: str
@@ -78,7 +79,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Count:
-    """The parameters of a model by part, in the order of the forward pass; `tensors` says how many were counted (0: formula)."""
+    """The parameters of a model by part, in the order of the forward pass; `tensors` says how many were counted (0:
+    formula).
+    """
 
     sizes: Sizes
     parts: tuple[Part, ...]
@@ -235,7 +238,9 @@ def count_tensors(model: "Model") -> Count:
 
 
 def _by_part(model: "Model") -> dict[str, int]:
-    """How many numbers the tensors of each part hold, from the raw weights arranged by head; what no part names is what is left."""
+    """How many numbers the tensors of each part hold, from the raw weights arranged by head; what no part names is what
+    is left.
+    """
     from torch import Tensor
 
     from probe.model.weights import read_stacks

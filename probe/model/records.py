@@ -1,7 +1,8 @@
-"""What was read, as records: everything about one text (`Trace`), the target positions of many (`TargetStates`), one position of one.
+"""What was read, as records: everything about one text (`Trace`), the target positions of many (`TargetStates`), one
+position of one.
 
-A record checks its own shapes. ΔE is never stored whole: one head at one position is z W_O, by source token A[t, j] V[j] W_O, both
-computed on demand from the hooked z, pattern and V.
+A record checks its own shapes. ΔE is never stored whole: one head at one position is z W_O, by source token A[t, j]
+V[j] W_O, both computed on demand from the hooked z, pattern and V.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +27,9 @@ CROSS_STREAMS = ("x", "resid_pre", "attn_out", "resid_mid")
 
 
 class HeadWrites(ABC):
-    """ΔE of single heads, for records with `stack`, `z: layer head query_pos d_head`, `v: layer head key_pos d_head` and `pattern`."""
+    """ΔE of single heads, for records with `stack`, `z: layer head query_pos d_head`, `v: layer head key_pos d_head`
+    and `pattern`.
+    """
 
     stack: Weights
     z: Tensor
@@ -34,12 +37,18 @@ class HeadWrites(ABC):
     pattern: Tensor
 
     def delta_e(self, layer: int, head: int, at: int) -> Tensor:
-        """ΔE of one head at position `at`, without b_O: z W_O. `-> d_model` Raises InputError for a place that is not there."""
+        """ΔE of one head at position `at`, without b_O: z W_O.
+
+        `-> d_model` Raises InputError for a place that is not there.
+        """
         self._require_place(layer=layer, head=head, at=at)
         return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int) -> Tensor:
-        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
+        """The same ΔE taken apart by the token it came from:
+
+        A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
+        """
         self._require_place(layer=layer, head=head, at=at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
@@ -107,9 +116,11 @@ class Trace(HeadWrites):
                 raise ValueError(f"trace of {n} tokens: {name} has shape {got}, expected {wanted}")
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
-        """The keyword arguments of CircuitsVis's attention_heads for one layer, every head: `attention: head query_pos key_pos`, tokens, names.
+        """The keyword arguments of CircuitsVis's attention_heads for one layer, every head: `attention: head query_pos
+        key_pos`, tokens, names.
 
-        circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises InputError for a layer that is not there.
+        circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises InputError for a layer that is
+        not there.
         """
         layers = len(self.pattern)
         if not 0 <= layer < layers:
@@ -125,7 +136,9 @@ class Trace(HeadWrites):
         }
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The keyword arguments of BertViz's head_view and model_view: one tensor per layer, `1 head query_pos key_pos`, and the tokens."""
+        """The keyword arguments of BertViz's head_view and model_view: one tensor per layer, `1 head query_pos
+        key_pos`, and the tokens.
+        """
         return {"attention": _layers(self.pattern), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
 
     def _require_place(self, **place: int) -> None:
@@ -185,10 +198,11 @@ class TargetStates:
             )
 
     def attention_to(self, cues: Sequence[range | None]) -> dict[str, Tensor]:
-        """How much of each head's attention the target gives to its cue, to the tokens before and after it, and to itself.
+        """How much of each head's attention the target gives to its cue, to the tokens before and after it, and to
+        itself.
 
-        `cues`: token positions, None where a sentence marks none -> `cue previous next itself: sentence layer head`, NaN where there
-        is no such token; 0 after it in a causal model.
+        `cues`: token positions, None where a sentence marks none -> `cue previous next itself: sentence layer head`,
+        NaN where there is no such token; 0 after it in a causal model.
         """
         rows = list(zip(self.pattern, self.target.tolist(), cues, strict=True))
         nowhere = torch.full(self.pattern.shape[1:3], torch.nan)
@@ -210,7 +224,10 @@ class TargetStates:
 
 @dataclass(frozen=True, eq=False)
 class TargetTrace:
-    """One text kept to one position `at`: `states` of that one row, and `v: layer head pos d_head` of the positions up to it."""
+    """One text kept to one position `at`:
+
+    `states` of that one row, and `v: layer head pos d_head` of the positions up to it.
+    """
 
     tokens: Tokens
     weights: Weights
@@ -223,18 +240,22 @@ class TargetTrace:
         return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`"""
+        """The same ΔE taken apart by the token it came from:
+
+        A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
+        """
         w_o = self.weights.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
 
 
 @dataclass(frozen=True, eq=False)
 class CrossTrace(HeadWrites):
-    """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder's output, no mask.
+    """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder's output, no
+    mask.
 
-    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos key_pos` ·
-    `x resid_pre attn_out resid_mid: layer query_pos d_model`, the decoder's stream · `memory: layer key_pos d_model`.
-    query_pos counts `tokens`, the decoder's input; key_pos counts `source`.
+    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos
+    key_pos` · `x resid_pre attn_out resid_mid: layer query_pos d_model`, the decoder's stream · `memory: layer key_pos
+    d_model`. query_pos counts `tokens`, the decoder's input; key_pos counts `source`.
     """
 
     tokens: Tokens
@@ -287,8 +308,9 @@ class CrossTrace(HeadWrites):
 class PairTrace:
     """A source and a target text through an encoder-decoder: `encoder` and `decoder` are traces of self-attention.
 
-    The decoder reads `target`: the model's start token, then the target text without its last special token. Between its
-    resid_mid and its MLP stands `cross`, so its resid_post is cross.resid_mid and the MLP. `logits: query_pos d_vocab`.
+    The decoder reads `target`: the model's start token, then the target text without its last special token. Between
+    its resid_mid and its MLP stands `cross`, so its resid_post is cross.resid_mid and the MLP. `logits: query_pos
+    d_vocab`.
     """
 
     source: Tokens
@@ -302,7 +324,9 @@ class PairTrace:
         return self.decoder.logits
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The keyword arguments of BertViz's head_view and model_view for all three attentions, and the tokens of both texts."""
+        """The keyword arguments of BertViz's head_view and model_view for all three attentions, and the tokens of both
+        texts.
+        """
         return {
             "encoder_attention": _layers(self.encoder.pattern),
             "decoder_attention": _layers(self.decoder.pattern),

@@ -20,7 +20,10 @@ BATCH_TOKENS = 1024
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text cut into tokens. `ids`, `pieces`, `spans` and `labels` have one entry per position; spans exclude leading space."""
+    """A text cut into tokens.
+
+    `ids`, `pieces`, `spans` and `labels` have one entry per position; spans exclude leading space.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -81,7 +84,9 @@ def tokenize(model: Model, text: str) -> Tokens:
 
 
 def target_tokens(model: Model, target: str) -> Tokens:
-    """What the decoder reads when it has to predict `target`: the start token in front, the last special token left away."""
+    """What the decoder reads when it has to predict `target`: the start token in front, the last special token left
+    away.
+    """
     whole, start = tokenize(model, target), model.config.start_token
     if start is None:
         raise InputError(f"Tracing a target text through {model.name}: it has no decoder; give one text only.")
@@ -160,7 +165,9 @@ def batch_by_length(lengths: Sequence[int], *, most_rows: int = 1024) -> list[li
 
 
 def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest of them."""
+    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest of
+    them.
+    """
     batches: list[list[int]] = [[]]
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batches[-1] and lengths[row] * (len(batches[-1]) + 1) > BATCH_TOKENS:

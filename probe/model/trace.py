@@ -1,4 +1,5 @@
-"""What a hooked model really computed: everything about one text, only the target positions of many, or one position of a long text.
+"""What a hooked model really computed: everything about one text, only the target positions of many, or one position of
+a long text.
 
 Read through TransformerLens's bridge in raw mode (Hugging Face's own numbers), as the records of `probe.model.records`.
 """
@@ -55,11 +56,12 @@ def trace(model: Model, text: str, target: str | None = None) -> Trace | PairTra
 
 
 def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
-    """Run one text and keep what is read at position `at`, and every head's values of all positions that it may look at.
+    """Run one text and keep what is read at position `at`, and every head's values of all positions that it may look
+    at.
 
-    What a full trace of a long text holds grows with the square of its length; in a causal model this grows with its length: the text
-    is run up to `at` in chunks, each against the keys and values of those before it, which changes no number. Raises InputError for a
-    position that the text does not have, UnsupportedModel for an encoder-decoder.
+    What a full trace of a long text holds grows with the square of its length; in a causal model this grows with its
+    length: the text is run up to `at` in chunks, each against the keys and values of those before it, which changes no
+    number. Raises InputError for a position that the text does not have, UnsupportedModel for an encoder-decoder.
     """
     weights = read_weights(model)
     if not 0 <= at < len(tokens):
@@ -84,8 +86,8 @@ def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
 def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[int]) -> TargetStates:
     """Read many tokenised sentences, each at its own target position, texts of about one length together.
 
-    Only tokens up to the target are run in a causal model, where no later token can change what is read there; whole texts in one
-    that reads both ways. Raises UnsupportedModel for an encoder-decoder.
+    Only tokens up to the target are run in a causal model, where no later token can change what is read there; whole
+    texts in one that reads both ways. Raises UnsupportedModel for an encoder-decoder.
     """
     weights = read_weights(model)
     rows = [
@@ -108,7 +110,9 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
 def with_embeddings(
     weights: Weights, read: Mapping[str, Tensor], ids: Sequence[int], targets: Sequence[int]
 ) -> TargetStates:
-    """What was read at the targets, with the embeddings of the tokens there; no position vectors where a family has none."""
+    """What was read at the targets, with the embeddings of the tokens there; no position vectors where a family has
+    none.
+    """
     last, target = torch.tensor(ids), torch.tensor(targets)
     parts = forward.embedding_parts(weights, last.to(weights.device), target.to(weights.device))
     token = parts["token embedding"].cpu()

@@ -1,7 +1,8 @@
-"""Raw tensors by the table of architectures: which must be there and of which shape, and the same arranged per stack, layer and head.
+"""Raw tensors by the table of architectures: which must be there and of which shape, and the same arranged per stack,
+layer and head.
 
-`read_weights` gives the one record that everything from raw weights works on: the forward from scratch, the engine of swaps, the ledger.
-Its tensors are views of the model's own.
+`read_weights` gives the one record that everything from raw weights works on: the forward from scratch, the engine of
+swaps, the ledger. Its tensors are views of the model's own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,10 +21,12 @@ from probe.model.model import Model
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The weights of one attention of one layer, and of the MLP behind it where there is one; None where the family has none.
+    """The weights of one attention of one layer, and of the MLP behind it where there is one; None where the family has
+    none.
 
-    `w_q: head d_model d_head`, `w_k w_v: kv_head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o: head d_head d_model`,
-    `w_in w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`; `w_gate` and `w_up` in a gated MLP in place of `w_in`.
+    `w_q: head d_model d_head`, `w_k w_v: kv_head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o: head d_head
+    d_model`, `w_in w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`; `w_gate` and `w_up` in a gated MLP in place of
+    `w_in`.
     """
 
     norm: Tensor
@@ -47,7 +50,10 @@ class Block:
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
-        """W_Q, W_K and W_V of all heads side by side, and their biases, for one product. `d_model (head d_head)`, `(head d_head)`"""
+        """W_Q, W_K and W_V of all heads side by side, and their biases, for one product.
+
+        `d_model (head d_head)`, `(head d_head)`
+        """
         parts, biases = (self.w_q, self.w_k, self.w_v), (self.b_q, self.b_k, self.b_v)
         biased = [bias.flatten() for bias in biases if bias is not None]
         return torch.cat([_side_by_side(part) for part in parts], dim=1), torch.cat(biased) if biased else None
@@ -76,7 +82,9 @@ def _side_by_side(part: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights of one stack of a model: its blocks, all raw tensors by name, and what the config and the table say of it."""
+    """The weights of one stack of a model: its blocks, all raw tensors by name, and what the config and the table say
+    of it.
+    """
 
     blocks: tuple[Block, ...]
     raw: Mapping[str, Tensor]
@@ -103,7 +111,9 @@ class Weights:
         return self.attention.causal
 
     def tensor(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor | None:
-        """The raw tensor `name`, "{}" standing for this stack; None where the name is empty or the model has no such tensor."""
+        """The raw tensor `name`, "{}" standing for this stack; None where the name is empty or the model has no such
+        tensor.
+        """
         raw = self.raw.get(name.format(self.attention.name)) if name else None
         return raw if raw is None else raw.to(dtype or raw.dtype)
 
@@ -140,7 +150,9 @@ def layers_of(attention: Attention, config: Config) -> int:
 
 
 def expected_shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name (without the family's prefix) and shape of every tensor that must be there, lazily: an absurd number of layers costs nothing."""
+    """Name (without the family's prefix) and shape of every tensor that must be there, lazily: an absurd number of
+    layers costs nothing.
+    """
     family = config.family
     for name, shape in family.outside.items():
         yield from _sized(name, shape, config)
@@ -225,7 +237,10 @@ def _block(
 def _projections(
     raw: Callable[..., Any], matrix: Callable[[str], Any], heads: tuple[int, int], fused: str
 ) -> dict[str, Any]:
-    """Queries, keys and values per head, from a tensor each or from one of all three. `-> head d_model d_head`, biases `head d_head`"""
+    """Queries, keys and values per head, from a tensor each or from one of all three.
+
+    `-> head d_model d_head`, biases `head d_head`
+    """
     if fused == "by head":  # (head 3 d_head) side by side
         whole, bias = matrix("qkv").unflatten(-1, (heads[0], 3, -1)), raw("qkv", "bias").unflatten(0, (heads[0], 3, -1))
         parts = {f"w_{role}": whole[:, :, place].transpose(0, 1) for place, role in enumerate("qkv")}

@@ -1,21 +1,22 @@
-"""Which heads of cross-attention carry a choice of word from one language to the other, and from which source words: exact swaps.
+"""Which heads of cross-attention carry a choice of word from one language to the other, and from which source words:
+exact swaps.
 
-Two sources and one beginning of a translation, which goes on with another word after each source. M is the logit of the first
-token of word A less that of word B, at the last target position. A swap gives one run a part of the other's, everything else
-responds, and M is read again; each is performed, none approximated.
+Two sources and one beginning of a translation, which goes on with another word after each source. M is the logit of the
+first token of word A less that of word B, at the last target position. A swap gives one run a part of the other's,
+everything else responds, and M is read again; each is performed, none approximated.
 
-* Heads: z of one head, at the last target position only. Earlier target positions keep what they read, so all heads together
-  need not make up the whole gap: what is missing came in through earlier words of the translation.
-* Source words: what the encoder hands over at some source positions, for all heads and all target positions. All positions
-  together are the other run.
+* Heads: z of one head, at the last target position only. Earlier target positions keep what they read, so all heads
+  together need not make up the whole gap: what is missing came in through earlier words of the translation.
+* Source words: what the encoder hands over at some source positions, for all heads and all target positions. All
+  positions together are the other run.
 
 Source: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and noising).
 
 What cross-attention adds to a word's logit by itself: ΔE by source token, along the direction that reaches the logit.
 
-Nothing downstream responds: what later heads and MLPs make of a write is left out, and every norm that the stream still passes
-keeps the scale that it had in the run (a norm's mean and gain are taken along). So read, the logit is a sum over all that was
-ever written, of which these are some terms.
+Nothing downstream responds: what later heads and MLPs make of a write is left out, and every norm that the stream still
+passes keeps the scale that it had in the run (a norm's mean and gain are taken along). So read, the logit is a sum over
+all that was ever written, of which these are some terms.
 
 Source: Elhage et al. 2021 (direct paths); Wang et al. 2022 (direct logit attribution with the norm's scale frozen).
 """
@@ -99,10 +100,11 @@ class CrossSwaps:
 
 
 def swap_cross_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
-    """How far M moves when one head's z at the last target position is the other run's, for every head of cross-attention.
+    """How far M moves when one head's z at the last target position is the other run's, for every head of
+    cross-attention.
 
-    Raises UnsupportedModel for a model without cross-attention; InputError for an empty or over-long text, and for words that do
-    not follow the target or begin with the same token.
+    Raises UnsupportedModel for a model without cross-attention; InputError for an empty or over-long text, and for
+    words that do not follow the target or begin with the same token.
     """
     stacks = _stacks_of(model)
     layers, heads = stacks["cross"].shape[:2]
@@ -125,7 +127,10 @@ def swap_cross_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
 
 
 def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[engine.Branch], n: int) -> Tensor:
-    """Logits at the last of `n` target positions of every variant of the recipient, with z of the donor. `-> variant d_vocab`"""
+    """Logits at the last of `n` target positions of every variant of the recipient, with z of the donor.
+
+    `-> variant d_vocab`
+    """
     decoder = stacks["decoder"]
     last = engine.carry(
         decoder,
@@ -143,8 +148,8 @@ def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[
 def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """How far M moves when the decoder finds the other run's encoder output at some source positions.
 
-    `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`. Raises as `swap_cross_heads`, and
-    InputError where the two sources are not equally long or a position is not in them.
+    `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`. Raises as
+    `swap_cross_heads`, and InputError where the two sources are not equally long or a position is not in them.
     """
     stacks = _stacks_of(model)
     moved = []
@@ -205,7 +210,10 @@ def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
 
 
 def first_token(model: Model, target: str, word: str) -> int:
-    """The first token of `word` where it follows `target`. Raises InputError where the tokens of the target change with it."""
+    """The first token of `word` where it follows `target`.
+
+    Raises InputError where the tokens of the target change with it.
+    """
     before, whole = target_tokens(model, target).ids, target_tokens(model, f"{target.rstrip()} {word}").ids
     if whole[: len(before)] != before or len(whole) == len(before):
         raise InputError(
@@ -229,10 +237,11 @@ class Directions:
 
 
 def cross_logits(model: Model, pair: PairTrace, word: str, *, against: str | None = None) -> Tensor:
-    """What each cross-attention head adds, by source token, to the logit of `word` less that of `against`, at every target position.
+    """What each cross-attention head adds, by source token, to the logit of `word` less that of `against`, at every
+    target position.
 
-    `-> layer head query_pos key_pos`, in logits; both words by their first token behind the target, without `against` less the mean
-    of the vocabulary. Raises InputError for a word that does not follow the target.
+    `-> layer head query_pos key_pos`, in logits; both words by their first token behind the target, without `against`
+    less the mean of the vocabulary. Raises InputError for a word that does not follow the target.
     """
     target = pair.target.text
     tokens = [first_token(model, target, one) for one in (word, against) if one is not None]
@@ -276,7 +285,10 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
 
 
 def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
-    """A direction behind a norm as one in front of it, the norm's scale held. `query_pos d_model`, unchanged in shape"""
+    """A direction behind a norm as one in front of it, the norm's scale held.
+
+    `query_pos d_model`, unchanged in shape
+    """
     family, back = config.family, back * gain
     if family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)

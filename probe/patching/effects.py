@@ -1,8 +1,10 @@
-"""From swaps to effects: which sentence gives to which, and what a head's swap amounts to in fractions of the sense gap.
+"""From swaps to effects: which sentence gives to which, and what a head's swap amounts to in fractions of the sense
+gap.
 
-A pair is a sentence of sense A and one of sense B. Aligned pairs share frame, length and target position, so only the cue
-differs; where a file gives none, donors are drawn from the other sense at random and the page says so. Beside every
-opposite-sense swap stands a same-sense one (another cue, same frame): "any disturbance matters" must be seen to be subtracted.
+A pair is a sentence of sense A and one of sense B. Aligned pairs share frame, length and target position, so only the
+cue differs; where a file gives none, donors are drawn from the other sense at random and the page says so. Beside every
+opposite-sense swap stands a same-sense one (another cue, same frame): "any disturbance matters" must be seen to be
+subtracted.
 
     R_dn = Σ [M(B with A's z) - M(B)] / Σ G      denoising, B made to look like A
     R_ns = Σ [M(A) - M(A with B's z)] / Σ G      noising
@@ -60,8 +62,9 @@ class Pairs:
 class Effects:
     """What swapping each head does, pair by pair, in fractions of the fitted sense gap. `pair layer head`, gaps `pair`.
 
-    `denoise noise`: the numerators of R_dn and R_ns · `same_sense`: the same with a same-sense donor, both members averaged ·
-    `direct`: what the head itself writes along the axis, everything downstream frozen · `gap`: G of each pair.
+    `denoise noise`: the numerators of R_dn and R_ns · `same_sense`: the same with a same-sense donor, both members
+    averaged · `direct`: what the head itself writes along the axis, everything downstream frozen · `gap`: G of each
+    pair.
     """
 
     gap: Array
@@ -81,11 +84,17 @@ class Effects:
 
     @property
     def net(self) -> Array:
-        """What each pair shows beyond its same-sense donors, in fractions of the gap of all pairs. `-> pair layer head`"""
+        """What each pair shows beyond its same-sense donors, in fractions of the gap of all pairs.
+
+        `-> pair layer head`
+        """
         return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean()
 
     def draws(self, weights: Array) -> dict[str, Array]:
-        """E, E beyond the same-sense donor and D in every bootstrap draw. `draws pair -> swap, net, direct: draws layer head`"""
+        """E, E beyond the same-sense donor and D in every bootstrap draw.
+
+        `draws pair -> swap, net, direct: draws layer head`
+        """
         swap, same, direct = (
             resampling.bootstrap_ratio(values, self.gap, weights)
             for values in ((self.denoise + self.noise) / 2, self.same_sense, self.direct)
@@ -94,7 +103,10 @@ class Effects:
 
 
 def bootstrap(groups: Sequence[Pairs]) -> Array:
-    """How often each pair of all groups counts in each draw; a frame or cue word counts alike wherever it stands. `-> draws pair`"""
+    """How often each pair of all groups counts in each draw; a frame or cue word counts alike wherever it stands.
+
+    `-> draws pair`
+    """
     frames, cues = ([name for pairs in groups for name in getattr(pairs, kind)] for kind in ("frames", "cues"))
     crossed = (frames, cues) if frames != cues else (frames,)
     return resampling.bootstrap_weights(crossed, seed=groups[0].seed)
@@ -129,7 +141,9 @@ def make_pairs(
 
 
 def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence[int], rng: np.random.Generator) -> int:
-    """Another sentence of the same sense: of the same frame and distance if there is one, else of the same frame, else any."""
+    """Another sentence of the same sense: of the same frame and distance if there is one, else of the same frame, else
+    any.
+    """
     mine = sentences[row]
     others = [other for other in members if other != row]
     same_frame = [other for other in others if mine.frame is not None and sentences[other].frame == mine.frame]
@@ -192,7 +206,10 @@ def _all_layers(values: Array, weights: Weights) -> Array:
 
 
 def rank_intervals(net: Array) -> tuple[Array, Array]:
-    """95 % interval of each head's rank (1 = largest) over bootstrap draws. `draws layer head -> (layer head), (layer head)`"""
+    """95 % interval of each head's rank (1 = largest) over bootstrap draws.
+
+    `draws layer head -> (layer head), (layer head)`
+    """
     ranks = resampling.ranks(net.reshape(len(net), -1))
     low, high = np.quantile(ranks, [0.025, 0.975], axis=0, method="closest_observation")
     return low.reshape(net.shape[1:]), high.reshape(net.shape[1:])

@@ -1,12 +1,14 @@
 """The engine of swaps: the forward of `probe.model.forward` in fused operations, for every family of the table.
 
-A swap at a position can only touch `live` trailing positions of a text: one where the mask is causal and the text is cut at the word,
-all of them where the model reads both ways. So a variant of a run is `live` vectors a layer, carried against the keys and values of the
-unchanged positions before them, which are computed once. Cross-attention's keys and values are constants of the same kind.
+A swap at a position can only touch `live` trailing positions of a text: one where the mask is causal and the text is
+cut at the word, all of them where the model reads both ways. So a variant of a run is `live` vectors a layer, carried
+against the keys and values of the unchanged positions before them, which are computed once. Cross-attention's keys and
+values are constants of the same kind.
 
-Queries, keys and values of a block come out of one product; norms, activations and attention are torch's own; beginnings that several
-texts share are run once, rotations and relative biases are computed once a run. What it must equal is `forward`, step by step: to 1e-5
-of the scale in float32, 1e-10 in float64 (1e-6 where a family's own code rounds to float32 on the way).
+Queries, keys and values of a block come out of one product; norms, activations and attention are torch's own;
+beginnings that several texts share are run once, rotations and relative biases are computed once a run. What it must
+equal is `forward`, step by step: to 1e-5 of the scale in float32, 1e-10 in float64 (1e-6 where a family's own code
+rounds to float32 on the way).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +43,9 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """What depends on positions alone, for one run: cosines and sines `pos dims` of rotary positions, bias `head query_pos key_pos`."""
+    """What depends on positions alone, for one run: cosines and sines `pos dims` of rotary positions, bias `head
+    query_pos key_pos`.
+    """
 
     cos: Tensor | None
     sin: Tensor | None
@@ -59,7 +63,8 @@ def places_of(weights: Weights, n: int) -> Places:
 
 
 def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
-    """How variants branch in each block, and which variant at the end each set is. Variant 0 is always the unchanged run.
+    """How variants branch in each block, and which variant at the end each set is. Variant 0 is always the unchanged
+    run.
 
     Sets that differ only in later blocks are one variant so far. `set layer head -> a branch a layer, set`
     """
@@ -73,10 +78,11 @@ def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
 
 
 def run(weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: Places) -> Iterator[tuple[Tensor, ...]]:
-    """Queries, keys and values of an unchanged run of equally long rows of token ids, block by block, for `depth` blocks.
+    """Queries, keys and values of an unchanged run of equally long rows of token ids, block by block, for `depth`
+    blocks.
 
-    In a causal model what stands at a position depends on the tokens up to it alone, so a beginning that several rows share is computed
-    once. `-> batch head pos d_head, twice batch kv_head pos d_head`
+    In a causal model what stands at a position depends on the tokens up to it alone, so a beginning that several rows
+    share is computed once. `-> batch head pos d_head, twice batch kv_head pos d_head`
     """
     causal, device = weights.causal, weights.device
     ids = torch.tensor(rows, dtype=torch.long, device=device)
@@ -98,7 +104,9 @@ def run(weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: Pla
 
 
 def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Where each different beginning `row[: pos + 1]` first ends in the flattened rows, and which one ends at each place."""
+    """Where each different beginning `row[: pos + 1]` first ends in the flattened rows, and which one ends at each
+    place.
+    """
     number: dict[tuple[int, int], int] = {}
     once: list[int] = []
     where: list[list[int]] = [[] for _ in rows]
@@ -124,12 +132,14 @@ def carry(
     cross: tuple[Weights, Sequence[KeysValues]] | None = None,
     directions: Tensor | None = None,
 ) -> Tensor:
-    """The last vectors of every variant at `at`: how far they are from the unchanged one's along `directions`, or whole without these.
+    """The last vectors of every variant at `at`: how far they are from the unchanged one's along `directions`, or whole
+    without these.
 
-    `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`: block by block the keys and values
-    of the positions before them, `batch kv_head pos d_head`, None where there are none · `at: batch`, the live position that is swapped and read ·
-    `donor(layer, z of the unchanged run)`: z of the donors, `batch head d_head` both · `cross`: cross-attention and what it reads; the
-    swapped heads are then its own. `-> batch variant direction`, or `batch variant d_model`
+    `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`: block by block the
+    keys and values of the positions before them, `batch kv_head pos d_head`, None where there are none · `at: batch`,
+    the live position that is swapped and read · `donor(layer, z of the unchanged run)`: z of the donors, `batch head
+    d_head` both · `cross`: cross-attention and what it reads; the swapped heads are then its own. `-> batch variant
+    direction`, or `batch variant d_model`
     """
     row = torch.arange(len(carried), device=weights.device)
     last = len(tree) - 1
@@ -168,7 +178,9 @@ def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: 
 
 
 def _read_out(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor, directions: Tensor) -> Tensor:
-    """What the last MLP writes is wanted along the directions only: it is projected before it is written, differences are taken before."""
+    """What the last MLP writes is wanted along the directions only: it is projected before it is written, differences
+    are taken before.
+    """
     hidden = activate(weights, block, resid if weights.config.family.parallel else resid_mid)
     resid_mid, hidden = (part - part[:, :1] for part in (resid_mid, hidden))
     assert block.w_out is not None
@@ -178,7 +190,8 @@ def _read_out(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor, 
 def project(
     weights: Weights, block: Block, resid: Tensor, places: Places, pos: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of every head, rotated for their positions. `... pos d_model -> ... head pos d_head`, kv_head for two
+    """Queries, keys and values of every head, rotated for their positions. `... pos d_model -> ... head pos d_head`,
+    kv_head for two
 
     `pos` broadcasts over the leading axes of resid.
     """
@@ -213,7 +226,8 @@ def attend(weights: Weights, q: Tensor, k: Tensor, v: Tensor, places: Places) ->
 
 
 def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValues | None, places: Places) -> Tensor:
-    """z of the live positions of every variant; each reads what stands before them and, as the mask allows, its own live positions.
+    """z of the live positions of every variant; each reads what stands before them and, as the mask allows, its own
+    live positions.
 
     `batch variant live d_model, twice batch kv_head key_pos d_head -> batch variant live head d_head`
     """
@@ -231,7 +245,10 @@ def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValu
 def _attend_last(
     weights: Weights, own: tuple[Tensor, Tensor, Tensor], known: KeysValues, bias: Tensor | None
 ) -> Tensor:
-    """z of many variants of the one position behind the known ones. `own: batch head variant d_head -> batch head variant d_head`"""
+    """z of many variants of the one position behind the known ones.
+
+    `own: batch head variant d_head -> batch head variant d_head`
+    """
     groups = known[0].shape[1]
     q, k, v = (part.unflatten(1, (groups, -1)) for part in own)  # batch kv_head head variant d_head
     keys, values = known
@@ -246,12 +263,18 @@ def _attend_last(
 
 
 def _grouped(x: Tensor, shared: Tensor) -> Tensor:
-    """The product of every head's rows with the matrix that its group shares. `batch kv_head head row a, batch kv_head a b`"""
+    """The product of every head's rows with the matrix that its group shares.
+
+    `batch kv_head head row a, batch kv_head a b`
+    """
     return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
 
 
 def _read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
-    """z of cross-attention, whose keys and values are constants. `batch variant live d_model -> batch variant live head d_head`"""
+    """z of cross-attention, whose keys and values are constants.
+
+    `batch variant live d_model -> batch variant live head d_head`
+    """
     config = weights.config
     x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
     q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
@@ -272,7 +295,10 @@ def pattern_at(weights: Weights, q: Tensor, k: Tensor, at: Tensor, places: Place
 
 
 def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
-    """E′: E + Concat(z) W_O + b_O, through the norm where the family has it behind. `... pos d_model, ... pos head d_head`"""
+    """E′:
+
+    E + Concat(z) W_O + b_O, through the norm where the family has it behind. `... pos d_model, ... pos head d_head`
+    """
     total = resid + block.b_o if block.b_o is not None else resid.clone(memory_format=torch.contiguous_format)
     resid_mid = _added(total.contiguous(), z.flatten(-2), block.w_o.flatten(0, 1))
     if weights.config.family.norm_first:
@@ -291,7 +317,10 @@ def activate(weights: Weights, block: Block, seen: Tensor) -> Tensor:
 
 
 def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:
-    """The block's end, E′ + MLP, in the place of E′; through the norm where the family has it behind. `... pos d_model`"""
+    """The block's end, E′ + MLP, in the place of E′; through the norm where the family has it behind.
+
+    `... pos d_model`
+    """
     family = weights.config.family
     hidden = activate(weights, block, resid if family.parallel else resid_mid)
     assert block.w_out is not None

@@ -1,13 +1,15 @@
-"""How a head's effect comes about: by where it looks or by what it carries, at which distance, and against what baseline.
+"""How a head's effect comes about: by where it looks or by what it carries, at which distance, and against what
+baseline.
 
-Three more exact swaps beside the one of `probe.patching.effects`, in the same unit (fractions of the sense gap, both directions averaged):
+Three more exact swaps beside the one of `probe.patching.effects`, in the same unit (fractions of the sense gap, both
+directions averaged):
 
     pattern_only   the attention row of the donor over the recipient's own values: A_donor V_recipient
     values_only    the recipient's attention row over the donor's values: A_recipient V_donor
     ablation       z replaced by its mean over the fit part: the part of the gap that is lost without this head's choice
 
-The first two need sentences of equal length, so they are measured on aligned pairs only, and not where the members of a pair differ in
-length (a cue of a user's own may be cut into more tokens than its partner).
+The first two need sentences of equal length, so they are measured on aligned pairs only, and not where the members of a
+pair differ in length (a cue of a user's own may be cut into more tokens than its partner).
 
 Source: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); Zhang & Nanda 2024 (ablation baselines).
 """
@@ -32,7 +34,9 @@ MOST_PAIRS = 8
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """`pattern_only values_only ablation: layer head`, fractions of the gap; the first two are None without aligned pairs of equal length."""
+    """`pattern_only values_only ablation: layer head`, fractions of the gap; the first two are None without aligned
+    pairs of equal length.
+    """
 
     pattern_only: Array | None
     values_only: Array | None
@@ -42,7 +46,10 @@ class Routes:
 def measure_routes(
     weights: Weights, texts: swaps.Rows, mean_z: Tensor, gap: Array, study: tuple[Axis, Pairs]
 ) -> Routes:
-    """The three swaps for one pair of senses, on its first MOST_PAIRS pairs. `mean_z: layer head d_head`, `gap: pair`."""
+    """The three swaps for one pair of senses, on its first MOST_PAIRS pairs.
+
+    `mean_z: layer head d_head`, `gap: pair`.
+    """
     axis, pairs = study
     depth, count = axis.depth, min(len(pairs), MOST_PAIRS)
     both = [*zip(pairs.a, pairs.b, strict=True)][:count]
@@ -104,8 +111,8 @@ def _mixed(
 def by_distance(effects: Effects, distances: Sequence[int | None], keep: Callable[[int], bool]) -> Array | None:
     """Net E of every head over the pairs whose distance from cue to word is kept; None where there is no such pair.
 
-    In fractions of their gap, or of the mean gap of all pairs where that is larger: at a distance from which a model does not
-    read the cue there is no gap, and a ratio over it would be noise over noise.
+    In fractions of their gap, or of the mean gap of all pairs where that is larger: at a distance from which a model
+    does not read the cue there is no gap, and a ratio over it would be noise over noise.
     """
     rows = [row for row, distance in enumerate(distances) if distance is not None and keep(distance)]
     if not rows:

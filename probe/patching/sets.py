@@ -1,15 +1,15 @@
 """How few heads are enough: faithfulness and necessity of sets of heads, against random sets of the same layers.
 
-    F(S) = [M(S) - M(∅)] / [M(all) - M(∅)]     heads outside S take the donor's value at the word; MLPs and the heads in S are live
-    necessity of the first k = 1 - F(all without the first k)
+    F(S) = [M(S) - M(∅)] / [M(all) - M(∅)]     heads outside S take the donor's value at the word; MLPs and the heads in
+    S are live necessity of the first k = 1 - F(all without the first k)
 
     alone F({h}): what one head restores when every other head has the donor's value
 
 The effect of a single swap misses a head that another one stands in for; alone, both of them show what they can do.
 
-M is the sense coordinate, the donor a sentence of the other sense, sums run over pairs in both directions (ratio of sums). The
-order of heads comes from other sentences than those the curve is measured on. A ranking is worth something when its sets do
-better than sets drawn at random with as many heads in every layer.
+M is the sense coordinate, the donor a sentence of the other sense, sums run over pairs in both directions (ratio of
+sums). The order of heads comes from other sentences than those the curve is measured on. A ranking is worth something
+when its sets do better than sets drawn at random with as many heads in every layer.
 
 Sources: Miller, Chughtai & Saunders 2024 (faithfulness); Wang et al. 2022 (minimal sets).
 """
@@ -81,7 +81,8 @@ def measure_curves(
 ) -> Curves:
     """Run every set of the curves on the given pairs of all sense pairs of a word.
 
-    `texts`: row by row what z was read from · `z: row layer head d_head` · `order`: heads below the read-out, best first.
+    `texts`: row by row what z was read from · `z: row layer head d_head` · `order`: heads below the read-out, best
+    first.
     """
     depth, heads = studies[0][0].depth, z.shape[2]
     z, shape, sizes = z[:, :depth], (depth, heads), curve_sizes(len(order))
@@ -110,7 +111,9 @@ def measure_curves(
 
 
 def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
-    """Sizes from one head to all but one, and the smallest that is enough: there the leading heads have to beat random ones."""
+    """Sizes from one head to all but one, and the smallest that is enough: there the leading heads have to beat random
+    ones.
+    """
     most = sizes[-1]
     spread = np.geomspace(1, most - 1, SIZES).round().astype(int).tolist()
     enough = [size for size, value in zip(sizes, faithfulness, strict=True) if value >= ENOUGH and size < most]
@@ -123,12 +126,18 @@ def faithfulness(weights: Weights, texts: Rows, z: Tensor, studies: Sequence[tup
 
 
 def _restored(total: Array) -> Array:
-    """F from sums over rows: 0 where all heads are kept, most negative where none is (the first). `... 1 + set -> ... set`"""
+    """F from sums over rows: 0 where all heads are kept, most negative where none is (the first).
+
+    `... 1 + set -> ... set`
+    """
     return np.asarray((total[..., 1:] - total[..., :1]) / -total[..., :1])
 
 
 def measure_alone(weights: Weights, texts: Rows, z: Tensor, study: tuple[Axis, Pairs]) -> Array:
-    """F({h}) of every head, pair by pair in fractions of the mean gap, on the first MOST_PAIRS pairs. `-> pair layer head`"""
+    """F({h}) of every head, pair by pair in fractions of the mean gap, on the first MOST_PAIRS pairs.
+
+    `-> pair layer head`
+    """
     axis, pairs = study
     few = replace(pairs, **{name: getattr(pairs, name)[:MOST_PAIRS] for name in PER_PAIR})
     heads = axis.depth * z.shape[2]
@@ -139,7 +148,8 @@ def measure_alone(weights: Weights, texts: Rows, z: Tensor, study: tuple[Axis, P
 
 
 def _along(weights: Weights, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask) -> Array:
-    """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set. `-> row 1 + set`
+    """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set. `-> row 1 +
+    set`
 
     Rows are the pairs of all sense pairs, each in both directions side by side.
     """

@@ -1,8 +1,8 @@
 """Intervention: give one head's output at the word another sentence's value, and see how far the word's vector moves.
 
-Every one of the layers x heads swaps is performed, none is approximated. Where the mask is causal a swapped run differs from the base run
-only at the target position (the sentence is cut at the word), so all variants are carried through the later layers as single vectors;
-where a model reads both ways, as whole texts (`probe.patching.engine`).
+Every one of the layers x heads swaps is performed, none is approximated. Where the mask is causal a swapped run differs
+from the base run only at the target position (the sentence is cut at the word), so all variants are carried through the
+later layers as single vectors; where a model reads both ways, as whole texts (`probe.patching.engine`).
 
 Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and noising).
 """
@@ -45,16 +45,18 @@ def target_z(weights: Weights, rows: Rows, depth: int) -> Tensor:
 def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
     """How far the read-out moves along each direction when one head's z at the target is the donor's, for every head.
 
-    `rows`: token ids up to and including the target, or `Placed` texts, of which a causal model runs as much · `donor_z: row
-    layer head d_head`, whose layer axis says how many blocks stand before the read-out · `directions: direction d_model` ->
-    `row layer head direction`: the change of <resid, direction>, 0 when the donor is the sentence itself.
+    `rows`: token ids up to and including the target, or `Placed` texts, of which a causal model runs as much ·
+    `donor_z: row layer head d_head`, whose layer axis says how many blocks stand before the read-out · `directions:
+    direction d_model` -> `row layer head direction`: the change of <resid, direction>, 0 when the donor is the sentence
+    itself.
     """
     kept = _all_but_one(weights, donor_z.shape[1])
     return swap_sets(weights, rows, donor_z, kept, directions).unflatten(1, donor_z.shape[1:3])
 
 
 def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
-    """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs that the swaps need anyway.
+    """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs that the swaps need
+    anyway.
 
     `-> pair recipient layer head direction`: recipient 0 is `a` with z of `b`, recipient 1 the other way round.
     """
@@ -72,8 +74,9 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
 def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, directions: Tensor) -> Tensor:
     """Where the read-out moves when every head outside a set has the donor's z at the target, for many sets of heads.
 
-    Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`, `donor_z` and `directions` as in
-    `swap_heads` · `kept: set layer head`, True inside the set -> `row set direction`: <resid - unchanged resid, direction>.
+    Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`, `donor_z` and
+    `directions` as in `swap_heads` · `kept: set layer head`, True inside the set -> `row set direction`: <resid -
+    unchanged resid, direction>.
     """
     if not weights.causal and len(kept) > SETS:
         parts = [swap_sets(weights, rows, donor_z, some, directions) for some in kept.split(SETS)]
@@ -88,7 +91,9 @@ def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, direc
 
 
 def placed(weights: Weights, rows: Rows) -> list[Placed]:
-    """Each text and where it is read: at the last token where ids are given alone; a causal model runs nothing behind the word."""
+    """Each text and where it is read: at the last token where ids are given alone; a causal model runs nothing behind
+    the word.
+    """
     texts = [row if isinstance(row, Placed) else Placed(tuple(row), len(row) - 1) for row in rows]
     return [Placed(text.ids[: text.at + 1], text.at) for text in texts] if weights.causal else texts
 
@@ -102,7 +107,10 @@ def _all_but_one(weights: Weights, depth: int) -> Tensor:
 def _carry(
     weights: Weights, texts: Texts, tree: list[Branch], donor: Donor, directions: Tensor, places: Places
 ) -> Tensor:
-    """How far every variant's read-out is from the unchanged one's, along the directions. `-> batch variant direction`"""
+    """How far every variant's read-out is from the unchanged one's, along the directions.
+
+    `-> batch variant direction`
+    """
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
     known = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
     pos = torch.arange(known, ids.shape[1], device=weights.device)
@@ -134,8 +142,8 @@ def _in_batches(
 ) -> Tensor:
     """Apply `run` to batches of equally long texts and put the results back in the order given, on the CPU.
 
-    Batches are small enough for the widest tensor, the MLP's activations, to stay near the processor, and hold rows that begin
-    alike together, because a shared beginning is run once.
+    Batches are small enough for the widest tensor, the MLP's activations, to stay near the processor, and hold rows
+    that begin alike together, because a shared beginning is run once.
     """
     texts = placed(weights, rows)
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)

@@ -93,7 +93,9 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Options:
-    """What else decides the numbers: the seed of splits and donors, the sizes of samples and blocks, where and in which type is computed."""
+    """What else decides the numbers: the seed of splits and donors, the sizes of samples and blocks, where and in which
+    type is computed.
+    """
 
     seed: int = 0
     fit_most: int = 512

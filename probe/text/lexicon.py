@@ -5,8 +5,8 @@ tokens before the word. The frame says nothing about the sense, so the sentences
 version and place in the list of cues differ in the cue alone: that makes them aligned pairs by construction. For models
 that read both ways there are frames with the cue behind the word as well, the same for all words (`behind.toml`).
 
-These frames serve a small vocabulary. Beside them stand natural sentences of eight words (`natural/*.toml`), for models that learned from
-ordinary English.
+These frames serve a small vocabulary. Beside them stand natural sentences of eight words (`natural/*.toml`), for models
+that learned from ordinary English.
 """
 
 import hashlib
@@ -203,8 +203,8 @@ def natural_words() -> tuple[str, ...]:
 def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
     """The natural sentences of a word: ordinary English in minimal pairs, the cue one to twelve words before the word.
 
-    Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner wherever it stands. With `both_sides`
-    also those with the cue behind the word. Raises InputError for a word that has none.
+    Two sentences of a pair differ in the cue alone, and a cue of one sense has the same partner wherever it stands.
+    With `both_sides` also those with the cue behind the word. Raises InputError for a word that has none.
     """
     if word not in natural_words():
         raise InputError(

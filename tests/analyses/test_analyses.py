@@ -1,4 +1,6 @@
-"""Every analysis runs as a script, opens as a notebook, uses only public names, and gives the table that is kept in reports/."""
+"""Every analysis runs as a script, opens as a notebook, uses only public names, and gives the table that is kept in
+reports/.
+"""
 
 import ast
 import runpy

@@ -145,7 +145,9 @@ def test_every_position_is_trained_and_the_first_are_best() -> None:
 
 
 def test_adjectives_are_brought_back() -> None:
-    """A noun's adjectives are likelier when it is described again than other adjectives, which the text could have held."""
+    """A noun's adjectives are likelier when it is described again than other adjectives, which the text could have
+    held.
+    """
     rng = Random(1)
     slots = tables()
     kept = []

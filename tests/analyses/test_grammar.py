@@ -60,7 +60,9 @@ def test_every_slot_of_every_table_is_defined() -> None:
 
 
 def test_ordinary_words_tell_no_sense() -> None:
-    """No table entry names an ambiguous word, and no ordinary word is a cue, but for the people who have a she and a he."""
+    """No table entry names an ambiguous word, and no ordinary word is a cue, but for the people who have a she and a
+    he.
+    """
     for text in strings(dict(tables())):
         plain = set(words_of(re.sub(r"\{.*?\}", "", text)))
         assert not plain & AMBIGUOUS, text

@@ -1,4 +1,6 @@
-"""The benchmark: its arithmetic by hand, the works that it compares equal in what they compute, and one quick run of it all."""
+"""The benchmark: its arithmetic by hand, the works that it compares equal in what they compute, and one quick run of it
+all.
+"""
 
 import os
 import subprocess

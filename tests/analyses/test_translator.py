@@ -1,4 +1,6 @@
-"""tiny-translator as it ships: the French of its grammar, what training never sees, that it loads anywhere, what it can do."""
+"""tiny-translator as it ships: the French of its grammar, what training never sees, that it loads anywhere, what it can
+do.
+"""
 
 import json
 import re

@@ -1,8 +1,8 @@
 """Sweeps that are killed, again and again, and what was lost: a part of `make campaign`.
 
-Every run starts a real `probe sweep` in its own process group on a small model, does something terrible to it at a moment drawn
-with the seed, runs the same command again until it ends well, and compares all shards with those of a run that nothing happened
-to. The tests run one of each kind.
+Every run starts a real `probe sweep` in its own process group on a small model, does something terrible to it at a
+moment drawn with the seed, runs the same command again until it ends well, and compares all shards with those of a run
+that nothing happened to. The tests run one of each kind.
 """
 
 import argparse

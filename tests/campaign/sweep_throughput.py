@@ -2,9 +2,9 @@
 
 `PYTHONPATH=tests:analyses python tests/campaign/sweep_throughput.py --out reports` writes both.
 
-In one run, with the same blocks of the same sentences and the embedded model loaded before the clock starts: a plain loop over
-the blocks in one process, two such loops at once, which tells what a core does while the other one works, and Dask with one worker
-and with two. Sentences come from the grammar of the embedded model.
+In one run, with the same blocks of the same sentences and the embedded model loaded before the clock starts: a plain
+loop over the blocks in one process, two such loops at once, which tells what a core does while the other one works, and
+Dask with one worker and with two. Sentences come from the grammar of the embedded model.
 """
 
 import argparse
@@ -180,7 +180,9 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
 
 
 def _loops(job: "Job", blocks: tuple[list["Unit"], list["Unit"]], number: int) -> tuple[int, float, float]:
-    """So many plain loops at once, each in a process of its own over its share of the blocks, those to warm up with and the rest."""
+    """So many plain loops at once, each in a process of its own over its share of the blocks, those to warm up with and
+    the rest.
+    """
     context = multiprocessing.get_context("spawn")
     ready, told = context.Barrier(number + 1), context.SimpleQueue()
     loops = [

@@ -1,4 +1,7 @@
-"""The house: data flow one way. A module imports only from its own room and from rooms before it, and no files import each other in a circle."""
+"""The house: data flow one way.
+
+A module imports only from its own room and from rooms before it, and no files import each other in a circle.
+"""
 
 import ast
 from pathlib import Path

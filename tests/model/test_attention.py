@@ -191,8 +191,9 @@ def test_stretched_frequencies_by_hand() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
-# 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over log2(128/8) = 4 octaves, two an
-# octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16 exact, then 16 over log2(128/16) = 3 octaves.
+# 32 buckets up to 128, as T5 has them. Both ways: 16 each side, 8 of them exact, then 8 over log2(128/8) = 4 octaves,
+# two an octave: from 8, 11.3, 16, 22.6, 32, 45.3, 64, 90.5 on. One way: 16 exact, then 16 over log2(128/16) = 3
+# octaves.
 BOTH_WAYS = {0: 0, -1: 1, -7: 7, -8: 8, -11: 8, -12: 9, -17: 10, -23: 11, -127: 15, -128: 15, -5000: 15}
 BOTH_WAYS |= {1: 17, 7: 23, 9: 24, 40: 28, 500: 31}
 ONE_WAY = {0: 0, 1: 0, 50: 0, -1: 1, -15: 15, -16: 16, -18: 16, -19: 17, -33: 21, -127: 31, -4000: 31}

@@ -89,7 +89,9 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 
 
 def test_llama_3s_stretched_positions_are_taken(tmp_path: Path) -> None:
-    """Of the three pairs of a head one turns 41 times in 256 positions, one 1.9 times, one less than once: all three cases."""
+    """Of the three pairs of a head one turns 41 times in 256 positions, one 1.9 times, one less than once: all three
+    cases.
+    """
     rope = {"rope_type": "llama3", "rope_theta": 10000.0} | LLAMA3
     folder = make_family(tmp_path / "llama3", "llama", rope_parameters=rope)
     model = probe.load(folder, dtype=torch.float64)

@@ -1,8 +1,10 @@
 """11: the heads of GPT-2 small that the literature agrees on, found by the traces of this library.
 
-Skipped where its weights are not in the local hub cache. What is measured is first tried on models whose answer is known.
+Skipped where its weights are not in the local hub cache. What is measured is first tried on models whose answer is
+known.
 
-Sources: Wang et al. 2022 (indirect objects); Olsson et al. 2022 (induction heads); Voita et al. 2019 (positional heads).
+Sources: Wang et al. 2022 (indirect objects); Olsson et al. 2022 (induction heads); Voita et al. 2019 (positional
+heads).
 """
 
 import numpy as np
@@ -47,7 +49,10 @@ def previous_scores(model, texts):
 
 
 def induction_scores(model, texts):
-    """Mean attention, in the second of two copies, to the token that followed the same token in the first. `-> layer head`"""
+    """Mean attention, in the second of two copies, to the token that followed the same token in the first.
+
+    `-> layer head`
+    """
     found = []
     for text in texts:
         seen = trace(model, f" {text} {text}")
@@ -59,7 +64,9 @@ def induction_scores(model, texts):
 
 
 def logit_direction(seen, answer, other):
-    """What a vector at the last position has to be multiplied by to give its share of the logit difference, ln_f frozen."""
+    """What a vector at the last position has to be multiplied by to give its share of the logit difference, ln_f
+    frozen.
+    """
     weights, last = seen.weights, seen.resid_post[-1, -1]
     spread = ((last - last.mean()).pow(2).mean() + weights.config.epsilon).sqrt()
     table = forward.unembedding(weights, weights.dtype)

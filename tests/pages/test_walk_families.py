@@ -1,4 +1,6 @@
-"""The one walk over all families: every formula against its hook, sums, the page's numbers against the trace, which steps there are."""
+"""The one walk over all families: every formula against its hook, sums, the page's numbers against the trace, which
+steps there are.
+"""
 
 import base64
 import json
@@ -290,7 +292,9 @@ def test_the_command_walks_a_model_that_reads_both_ways(monkeypatch, capsys, tmp
 
 
 class TestPage:
-    """In headless Chromium: one family that reads both ways with its norm behind, one with rotary positions and shared keys."""
+    """In headless Chromium: one family that reads both ways with its norm behind, one with rotary positions and shared
+    keys.
+    """
 
     pytestmark = MARKS
 

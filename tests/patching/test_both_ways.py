@@ -1,7 +1,7 @@
 """Experiments with a known answer on encoders built by hand: the cue may stand on either side of the word.
 
-3 exactly one head resolves, and it is found · 4 a decoy that copies the cue where nothing reads it · 8 permuted labels and untrained
-weights show nothing. The general engine runs every swap.
+3 exactly one head resolves, and it is found · 4 a decoy that copies the cue where nothing reads it · 8 permuted labels
+and untrained weights show nothing. The general engine runs every swap.
 """
 
 from dataclasses import replace

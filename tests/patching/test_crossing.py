@@ -1,4 +1,6 @@
-"""Swaps of cross-attention heads and of source words against plain forwards of the hooked model, and direct writes that close."""
+"""Swaps of cross-attention heads and of source words against plain forwards of the hooked model, and direct writes that
+close.
+"""
 
 from functools import partial
 
@@ -158,7 +160,9 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
 
 @pytest.mark.parametrize("kind", PAIRED)
 def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
-    """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit difference, to the last digit."""
+    """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit difference, to the
+    last digit.
+    """
     model = family_model(kind, torch.float64)
     pair = probe.trace(model, A, TARGET)
     tokens = [first_token(model, TARGET, word) for word in WORDS]

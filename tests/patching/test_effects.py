@@ -1,4 +1,6 @@
-"""Pairs and donors, and the effects of swaps as fractions of the sense gap: against whole forwards and against hand sums."""
+"""Pairs and donors, and the effects of swaps as fractions of the sense gap: against whole forwards and against hand
+sums.
+"""
 
 from dataclasses import replace
 

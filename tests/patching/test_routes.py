@@ -1,4 +1,6 @@
-"""Where a head looks, what it carries and what is lost without it, on models whose answer is known; effects by distance."""
+"""Where a head looks, what it carries and what is lost without it, on models whose answer is known; effects by
+distance.
+"""
 
 import numpy as np
 import pytest

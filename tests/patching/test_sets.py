@@ -1,4 +1,6 @@
-"""Sets of heads: their sizes and random matches, faithfulness from nothing to everything, against whole hooked forwards."""
+"""Sets of heads: their sizes and random matches, faithfulness from nothing to everything, against whole hooked
+forwards.
+"""
 
 from dataclasses import replace
 

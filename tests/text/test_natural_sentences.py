@@ -1,4 +1,6 @@
-"""The natural sentences keep their promises: matched cues, every distance, equal lengths, plain English; read from their files."""
+"""The natural sentences keep their promises: matched cues, every distance, equal lengths, plain English; read from
+their files.
+"""
 
 import itertools
 import re

@@ -1,10 +1,11 @@
 """What a walk follows: the word and its tokens, the same word in another sentence, the head.
 
-Without a head given, it is the one that carries most from the other content words into the word: ‖Σ_j A[t, j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖
-over those tokens j that the word may look at. Marks such as [CLS], the word itself and function words ("the", "of") are left out of the
-sum, because many heads rest there and write the same whatever the text says; divided by the length of the stream after that layer's
-attention, because the stream grows with depth. Heads that give nearly all their attention to the first token or to marks are passed over.
-It is a choice of where to look first, not a finding about the head.
+Without a head given, it is the one that carries most from the other content words into the word: ‖Σ_j A[t, j] V[j] W_O‖
+/ ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Marks such as [CLS], the word itself and function
+words ("the", "of") are left out of the sum, because many heads rest there and write the same whatever the text says;
+divided by the length of the stream after that layer's attention, because the stream grows with depth. Heads that give
+nearly all their attention to the first token or to marks are passed over. It is a choice of where to look first, not a
+finding about the head.
 """
 
 import re
@@ -85,7 +86,10 @@ def _usable(model: Model, text: str, word: str) -> bool:
 
 
 def content_words(tokens: Tokens) -> Tensor:
-    """Which tokens are part of a word that is no English function word: `pos`. Punctuation and marks are part of none."""
+    """Which tokens are part of a word that is no English function word:
+
+    `pos`. Punctuation and marks are part of none.
+    """
     words = [
         found.span() for found in re.finditer(r"\w+", tokens.text) if found.group().casefold() not in FUNCTION_WORDS
     ]
@@ -95,7 +99,8 @@ def content_words(tokens: Tokens) -> Tensor:
 
 
 def moved(seen: Seen, layer: int, sources: Tensor) -> Tensor:
-    """How far each head moves each token by what it takes from `sources: query_pos key_pos`: ‖Σ A V W_O‖ / ‖E + Σ ΔE + b_O‖.
+    """How far each head moves each token by what it takes from `sources: query_pos key_pos`: ‖Σ A V W_O‖ / ‖E + Σ ΔE +
+    b_O‖.
 
     `-> head query_pos`
     """
@@ -106,7 +111,9 @@ def moved(seen: Seen, layer: int, sources: Tensor) -> Tensor:
 
 
 def check_head(model: Model, layer: int | None, head: int | None) -> None:
-    """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and for a head without its layer."""
+    """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and for a head without
+    its layer.
+    """
     layers, heads = model.config.n_decoder_layers or model.config.n_layers, model.config.n_heads
     for name, got, number in (("layer", layer, layers), ("head", head, heads)):
         if got is not None and not 0 <= got < number:
@@ -176,7 +183,9 @@ def _resting_places(seen: Seen, at: int) -> Tensor:
 
 
 def _to_take_from(seen: Seen, here: Place) -> tuple[Tensor, str]:
-    """The tokens that count, and in words: the other content words, where there are none all others, and where there are none all."""
+    """The tokens that count, and in words: the other content words, where there are none all others, and where there
+    are none all.
+    """
     others = seen.others(here)
     content = others & content_words(seen.source)
     where = "before it" if seen.causal else "around it" if seen.alone else "of the source"

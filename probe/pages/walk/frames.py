@@ -1,7 +1,8 @@
 """A walk's quantities as tidy frames of what is followed first, and packed for the page, which follows the rest.
 
-`attention` holds the tokens that are drawn, all of a short text; every other table holds all tokens. Numbers are rounded as in
-every table of probe (`probe.study.columns`); the page's are float32 as measured. To the right of here there is no torch.
+`attention` holds the tokens that are drawn, all of a short text; every other table holds all tokens. Numbers are
+rounded as in every table of probe (`probe.study.columns`); the page's are float32 as measured. To the right of here
+there is no torch.
 """
 
 import base64
@@ -60,7 +61,9 @@ def _all(
 
 
 def tokens(scene: Scene) -> pd.DataFrame:
-    """One row per token: its id, its text, whether it is the word, whether it is drawn, and of two texts which one it is in."""
+    """One row per token: its id, its text, whether it is the word, whether it is drawn, and of two texts which one it
+    is in.
+    """
     seen = scene.seen
     sides = [("source", seen.source, scene.drawn_keys), ("target", seen.tokens, scene.drawn_queries)]
     sides = [("text", seen.tokens, scene.drawn_queries)] if seen.alone else sides
@@ -113,7 +116,8 @@ def layer_norm(scene: Scene, measured: Quantities) -> pd.DataFrame | None:
 def vectors(scene: Scene, measured: Quantities) -> pd.DataFrame:
     """Query, key and value of every token in the head: length, place in the plane, first coordinates.
 
-    Queries and keys share a plane, values have their own; `explained` is the share of the variance that the plane holds.
+    Queries and keys share a plane, values have their own; `explained` is the share of the variance that the plane
+    holds.
     """
     explained = measured["explained"][scene.carried].tolist()
     parts = []
@@ -186,7 +190,9 @@ def sums(scene: Scene, measured: Quantities) -> pd.DataFrame:
 
 
 def heads(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """Every head at the word: length of ΔE, how far it moves the word by what it takes from other words, where it looks."""
+    """Every head at the word: length of ΔE, how far it moves the word by what it takes from other words, where it
+    looks.
+    """
     pattern, labels, at = scene.seen.attention.pattern[:, :, scene.at], scene.seen.source.labels, scene.at
     rows: Rows = []
     for layer in range(scene.sizes[0]):
@@ -201,7 +207,9 @@ def heads(scene: Scene, measured: Quantities) -> pd.DataFrame:
 
 
 def layers(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """The word's vector at the token and then at every depth: length, what the block wrote, cosines, distance to the other sentence's."""
+    """The word's vector at the token and then at every depth: length, what the block wrote, cosines, distance to the
+    other sentence's.
+    """
     at, none = scene.at, [float("nan")] * 2
     norms = [measured["token_norm"][at].item(), *measured["depth_norm"][:, at].tolist()]
     wrote = {what: [*none, *measured[f"{what}_norm"][:, at].tolist()] for what in ("attention", "mlp")}
@@ -247,7 +255,9 @@ def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
 
 
 def carried(model: Model, scene: Scene, measured: Measured) -> Block:
-    """Everything the page's script reads, ready for JSON: every quantity at the drawn tokens, and the words of the neighbours."""
+    """Everything the page's script reads, ready for JSON: every quantity at the drawn tokens, and the words of the
+    neighbours.
+    """
     quantities, decode = measured.quantities, model.tokenizer.decode
     shown = {name: _drawn(name, whole, scene) for name, whole in quantities.items() if not name.endswith("_ids")}
     layers = scene.sizes[0]

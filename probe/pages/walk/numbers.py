@@ -1,7 +1,9 @@
-"""Every quantity of every step, computed once: what goes in is hooked, what comes out is by the functions of `probe.model.forward`.
+"""Every quantity of every step, computed once: what goes in is hooked, what comes out is by the functions of
+`probe.model.forward`.
 
-`measure` gives them by name with the axes of `AXES`. Tables take the word and the head that are followed first out of them, the page
-takes what is drawn (`probe.pages.walk.frames`). What a family does not have (a mask, a norm in front, b_O, a division) is not among them.
+`measure` gives them by name with the axes of `AXES`. Tables take the word and the head that are followed first out of
+them, the page takes what is drawn (`probe.pages.walk.frames`). What a family does not have (a mask, a norm in front,
+b_O, a division) is not among them.
 """
 
 import math
@@ -21,7 +23,8 @@ Quantities = dict[str, Tensor]
 Function = Callable[..., Any]
 NORMS: Mapping[str, Function] = {"LayerNorm": attention.layer_norm, "RMSNorm": attention.rms_norm}
 NEAREST = 5
-# Names by axes. `carried` is a head of `Scene.heads`, `number` a coordinate or a rank; `drawn` holds only the tokens that are drawn.
+# Names by axes. `carried` is a head of `Scene.heads`, `number` a coordinate or a rank; `drawn` holds only the tokens
+# that are drawn.
 BY_AXES = {
     "carried query key": ("dot", "score", "pattern", "open", "steep", "share", "logit"),
     "carried query": ("pattern_entropy", "pattern_response", "pattern_largest", "steep_entropy", "steep_response")
@@ -46,7 +49,9 @@ AXES = {name: axes.split() for axes, names in BY_AXES.items() for name in names}
 
 @dataclass(frozen=True)
 class Agreement:
-    """One formula against the hook that it should equal: the largest |difference| relative to the scale of the hooked tensor."""
+    """One formula against the hook that it should equal: the largest |difference| relative to the scale of the hooked
+    tensor.
+    """
 
     layer: int
     step: str
@@ -90,8 +95,9 @@ def _of_layer(scene: Scene, layer: int) -> Quantities:
 def grids(seen: Seen, layer: int) -> Quantities:
     """`head query_pos key_pos`, by name:
 
-    dot: Q Kᵀ, turned by rotary positions where there are any · score: divided by sqrt(d_head), not yet masked · pattern: as hooked ·
-    open: softmax without the mask · steep: softmax without the division. The last two only where there is a mask, a division.
+    dot: Q Kᵀ, turned by rotary positions where there are any · score: divided by sqrt(d_head), not yet masked ·
+    pattern: as hooked · open: softmax without the mask · steep: softmax without the division. The last two only where
+    there is a mask, a division.
     """
     trace, config = seen.attention, seen.weights.config
     unmasked = replace(seen.weights, attention=replace(seen.weights.attention, causal=False))
@@ -111,13 +117,16 @@ def entropy(pattern: Tensor) -> Tensor:
 
 
 def response(pattern: Tensor) -> Tensor:
-    """The trace of the softmax's Jacobian, Σ A (1 - A): how far the shares still answer to their scores; 0 when one token gets
+    """The trace of the softmax's Jacobian, Σ A (1 - A): how far the shares still answer to their scores; 0 when one
+    token gets
     everything, so that no gradient comes back. `... key_pos -> ...`"""
     return (pattern * (1 - pattern)).sum(-1)
 
 
 def _projections(seen: Seen, layer: int) -> Quantities:
-    """Queries, keys and values: first coordinates, lengths, and places in a plane; queries and keys share one, values have their own."""
+    """Queries, keys and values: first coordinates, lengths, and places in a plane; queries and keys share one, values
+    have their own.
+    """
     vectors = {name: getattr(seen.attention, name)[layer] for name in ("q", "k", "v")}
     made = {name: part[..., :HEAD_NUMBERS] for name, part in vectors.items()}
     made |= {f"{name}_norm": part.norm(dim=-1) for name, part in vectors.items()}
@@ -144,7 +153,9 @@ def plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
 
 
 def _writes(seen: Seen, layer: int) -> Quantities:
-    """Values written out, what a head would add if it looked at that token alone; ΔE, which share of it is from where; the other heads'."""
+    """Values written out, what a head would add if it looked at that token alone; ΔE, which share of it is from where;
+    the other heads'.
+    """
     trace, w_o = seen.attention, seen.weights.blocks[layer].w_o
     out, delta = attention.write(trace.v[layer], w_o), attention.write(trace.z[layer], w_o)
     others = delta.sum(0, keepdim=True) - delta
@@ -188,7 +199,9 @@ def _of_stream(scene: Scene, layer: int) -> Quantities:
 
 
 def _moved(scene: Scene, layer: int, delta: Tensor) -> Quantities:
-    """How long each head's ΔE is, how far it moves each token by what it takes from other words, and what it adds to a word's logit."""
+    """How long each head's ΔE is, how far it moves each token by what it takes from other words, and what it adds to a
+    word's logit.
+    """
     others = scene.seen.others(scene.here)
     content = others & choose.content_words(scene.seen.source)
     made = {"write_norm": delta.norm(dim=-1), "moved": choose.moved(scene.seen, layer, others)}
@@ -241,13 +254,19 @@ def _error(got: Tensor, hooked: Tensor) -> float:
 
 
 def token_vectors(seen: Seen, positions: Sequence[int]) -> dict[str, Tensor]:
-    """The vectors that are added for the tokens at these positions of those that look, by name. `-> position d_model`"""
+    """The vectors that are added for the tokens at these positions of those that look, by name.
+
+    `-> position d_model`
+    """
     ids = torch.tensor([seen.tokens.ids[pos] for pos in positions])
     return forward.embedding_parts(seen.stream.stack.on("cpu"), ids, torch.tensor(positions))
 
 
 def depths(seen: Seen, positions: Sequence[int]) -> Tensor:
-    """The stream at every depth; depth 0 enters the first block, depth d leaves block d - 1. `-> depth position d_model`"""
+    """The stream at every depth; depth 0 enters the first block, depth d leaves block d - 1.
+
+    `-> depth position d_model`
+    """
     return torch.stack([residual_stream(seen.stream, at) for at in positions], dim=1)
 
 
@@ -271,7 +290,9 @@ def _of_depths(scene: Scene) -> Quantities:
 
 
 def _neighbours(scene: Scene, stream: Tensor) -> Quantities:
-    """What the model would say if it stopped at each depth, where it has a head to say it with, and the nearest token embeddings."""
+    """What the model would say if it stopped at each depth, where it has a head to say it with, and the nearest token
+    embeddings.
+    """
     weights = scene.seen.stream.stack.on("cpu")
     table = torch.nn.functional.normalize(weights.raw[weights.config.family.embed + ".weight"].to(stream), dim=-1)
     near = (torch.nn.functional.normalize(stream, dim=-1) @ table.T).topk(NEAREST)

@@ -1,8 +1,10 @@
-"""The walk as one HTML file: every step with its question, its picture, the formula that was run, and the numbers; and as a folder.
+"""The walk as one HTML file: every step with its question, its picture, the formula that was run, and the numbers; and
+as a folder.
 
-The script of the page fills pictures and tables for the head and token that are followed, at first those of the walk's frames, from the
-arrays of `probe.pages.walk.frames.carried`. A step that the family or the walk does not have is left out, or says so: by the facts of the
-table of architectures, never by a family's name. What keeps the file by itself is in `probe.pages.html`.
+The script of the page fills pictures and tables for the head and token that are followed, at first those of the walk's
+frames, from the arrays of `probe.pages.walk.frames.carried`. A step that the family or the walk does not have is left
+out, or says so: by the facts of the table of architectures, never by a family's name. What keeps the file by itself is
+in `probe.pages.html`.
 """
 
 import ast
@@ -68,8 +70,8 @@ ACROSS = {"query": "query: the target token that looks", "key": "key: the source
 def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") -> Path:
     """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
 
-    `command` is printed on the page as what made it. The same walk gives the same bytes; times of day live only in the manifest. Raises
-    InputError when the folder cannot be written.
+    `command` is printed on the page as what made it. The same walk gives the same bytes; times of day live only in the
+    manifest. Raises InputError when the folder cannot be written.
     """
     check_folder(out)
     made = manifest_of(

@@ -1,7 +1,8 @@
-"""What every part of a walk looks at: an attention at work, the word in it, the same word elsewhere, the head, the tokens that are drawn.
+"""What every part of a walk looks at: an attention at work, the word in it, the same word elsewhere, the head, the
+tokens that are drawn.
 
-Tokens that look (`query`) are those of the text, or of the target of a translation; tokens looked at (`key`) are those of the same text,
-or of the source.
+Tokens that look (`query`) are those of the text, or of the target of a translation; tokens looked at (`key`) are those
+of the same text, or of the source.
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,9 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """An attention at work: self-attention of a text, or cross-attention of a target; `stream` is that of the tokens that look."""
+    """An attention at work: self-attention of a text, or cross-attention of a target; `stream` is that of the tokens
+    that look.
+    """
 
     attention: Trace | CrossTrace
     stream: Trace
@@ -102,7 +105,10 @@ class Seen:
         return whole.tril() if self.causal else whole
 
     def read(self, layer: int) -> Tensor:
-        """What keys and values are made of: the stream as attention reads it, or what the encoder hands over. `key_pos d_model`"""
+        """What keys and values are made of: the stream as attention reads it, or what the encoder hands over.
+
+        `key_pos d_model`
+        """
         return self.attention.memory[layer] if isinstance(self.attention, CrossTrace) else self.attention.x[layer]
 
     @cached_property
@@ -111,7 +117,10 @@ class Seen:
         return torch.tensor([start == end for start, end in self.source.spans])
 
     def others(self, here: Place) -> Tensor:
-        """Which tokens looked at are other words than the one that looks: no marks, not the word itself. `query_pos key_pos`"""
+        """Which tokens looked at are other words than the one that looks: no marks, not the word itself.
+
+        `query_pos key_pos`
+        """
         found = self.allowed & ~self.marks
         if self.alone:
             found = found & ~torch.eye(len(found), dtype=torch.bool)
@@ -123,7 +132,10 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """A word to come, its first token, and what each head adds to the logit of it: `added: layer head query_pos key_pos`."""
+    """A word to come, its first token, and what each head adds to the logit of it:
+
+    `added: layer head query_pos key_pos`.
+    """
 
     word: str
     token: int
@@ -160,7 +172,8 @@ class Scene:
 
     @cached_property
     def drawn_keys(self) -> list[int]:
-        """The tokens looked at that are drawn: all of a short text; of a long one those that get most attention, and where it looks at
+        """The tokens looked at that are drawn: all of a short text; of a long one those that get most attention, and
+        where it looks at
         itself the word, the first token and the next one."""
         n, row = len(self.seen.source), self.seen.attention.pattern[self.layer, self.head, self.at]
         kept: set[int] = set(range(n)) if n <= DRAWN else set()
@@ -172,7 +185,9 @@ class Scene:
 
     @cached_property
     def drawn_queries(self) -> list[int]:
-        """The tokens that look and are drawn: the same ones of a single text; else all of a short target, of a long one a part."""
+        """The tokens that look and are drawn: the same ones of a single text; else all of a short target, of a long one
+        a part.
+        """
         if self.seen.alone:
             return self.drawn_keys
         n = len(self.seen.tokens)
@@ -181,7 +196,9 @@ class Scene:
 
     @cached_property
     def layers(self) -> list[int]:
-        """The layers whose heads can be followed on the page: all, or in a large model or text only the one that was chosen."""
+        """The layers whose heads can be followed on the page: all, or in a large model or text only the one that was
+        chosen.
+        """
         layers, heads = self.sizes[:2]
         cells = layers * heads * len(self.drawn_keys) * len(self.drawn_queries)
         return list(range(layers)) if cells <= CELLS else [self.layer]

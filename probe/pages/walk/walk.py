@@ -1,9 +1,9 @@
 """The front door of the walk: a model and a text in, a record of every step out, nothing of it without a certificate.
 
-There is one walk. A model with one stack follows a word of its text through self-attention; an encoder-decoder follows a position of the
-target through cross-attention, where keys and values come from the source. What is added to a word's logit is a head's write along the
-direction that reaches it, with nothing downstream answering. It is a place to look; that a head carries a choice, only a swap shows
-(`probe.swap_cross_heads`, `probe.study`).
+There is one walk. A model with one stack follows a word of its text through self-attention; an encoder-decoder follows
+a position of the target through cross-attention, where keys and values come from the source. What is added to a word's
+logit is a head's write along the direction that reaches it, with nothing downstream answering. It is a place to look;
+that a head carries a choice, only a swap shows (`probe.swap_cross_heads`, `probe.study`).
 """
 
 import re
@@ -32,12 +32,13 @@ from probe.stats.numbers import decimal, percent
 
 @dataclass(frozen=True, eq=False)
 class Walk:
-    """One position and every step of one head at it: `answer` in a sentence, `frames` by name, `because` says why that head.
+    """One position and every step of one head at it: `answer` in a sentence, `frames` by name, `because` says why that
+    head.
 
-    `word` is a word of the text and `at` its last token; with a `target`, `word` is one whose logit is looked at, if any was asked for,
-    and `at` the position of the target that predicts it. `other` is another text with the word, None with a target. `later` is the
-    largest change of the word's vector, at any depth, when everything after it is cut off; None where nothing comes after it. `block` is
-    what the page needs to follow the other heads and tokens.
+    `word` is a word of the text and `at` its last token; with a `target`, `word` is one whose logit is looked at, if
+    any was asked for, and `at` the position of the target that predicts it. `other` is another text with the word, None
+    with a target. `later` is the largest change of the word's vector, at any depth, when everything after it is cut
+    off; None where nothing comes after it. `block` is what the page needs to follow the other heads and tokens.
     """
 
     model_name: str
@@ -89,17 +90,19 @@ def walk(
     head: Head = (None, None),
     beside: str | None = None,
 ) -> Walk:
-    """Follow `word` (by default the last one) of `text` through every step of attention in one head, with the real numbers.
+    """Follow `word` (by default the last one) of `text` through every step of attention in one head, with the real
+    numbers.
 
-    `head` is (layer, head); without them the head is chosen that moves the word most by what it takes from other content words, with
-    a layer alone among the heads of that layer. `beside` is another text with the same word, by default one that ships.
+    `head` is (layer, head); without them the head is chosen that moves the word most by what it takes from other
+    content words, with a layer alone among the heads of that layer. `beside` is another text with the same word, by
+    default one that ships.
 
-    For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if any, one that stands in the target or
-    could follow it: followed is the position that predicts it, and without a word the last one.
+    For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if any, one that stands in
+    the target or could follow it: followed is the position that predicts it, and without a word the last one.
 
-    Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot follow the target, a layer or head
-    that the model does not have, a head without its layer, a target that is missing or cannot be used; CrossCheckError when hooks and
-    formulas disagree.
+    Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot follow the target,
+    a layer or head that the model does not have, a head without its layer, a target that is missing or cannot be used;
+    CrossCheckError when hooks and formulas disagree.
     """
     check_texts(model, target, beside)
     if target is not None:
@@ -108,7 +111,9 @@ def walk(
 
 
 def check_texts(model: Model, target: str | None, beside: str | None) -> None:
-    """Raises InputError for a target without a decoder, a decoder without a target, and another text where none is compared."""
+    """Raises InputError for a target without a decoder, a decoder without a target, and another text where none is
+    compared.
+    """
     two = model.config.start_token is not None
     if two and target is None:
         problem = "it is an encoder-decoder; give the translation so far with --target"
@@ -181,7 +186,9 @@ def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certifica
 
 
 def _predicting(model: Model, target: str, word: str | None) -> tuple[int, int | None]:
-    """The position that predicts the word, and the word's first token: where it stands in the target, or else behind it."""
+    """The position that predicts the word, and the word's first token: where it stands in the target, or else behind
+    it.
+    """
     tokens = target_tokens(model, target)
     choose.require_word(word, "translation", "rive")
     if word is None:
@@ -246,7 +253,9 @@ def _whole(model: Model, logits: Tensor, token: int) -> str:
 
 
 def _mostly(scene: Scene, parts: Tensor, *, of_one: bool = False) -> str:
-    """From which source token most comes: as a share of the sum where that says something, else as it is; `of_one`: parts are shares."""
+    """From which source token most comes: as a share of the sum where that says something, else as it is; `of_one`:
+    parts are shares.
+    """
     best, whole = int(parts.abs().argmax()), float(parts.sum())
     named, share = _quoted(scene.seen.source.pieces[best]), float(parts[best]) / whole if whole else 0.0
     if 0.5 <= share <= 1.05:

@@ -84,7 +84,9 @@ def with_gallery(text: str) -> str:
 
 
 def run(analysis: Analysis) -> None:
-    """The script as a user would run it, from the root of the repository, with the embedded model and its own folder."""
+    """The script as a user would run it, from the root of the repository, with the embedded model and its own
+    folder.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in ("PROBE_MODEL", "PROBE_OUT")}
     started = time.monotonic()
     subprocess.run([sys.executable, f"analyses/{analysis.stem}.py"], cwd=ROOT, env=environment, check=True)

@@ -27,7 +27,9 @@ SMALL_PARAMETERS = 400 * 32 + 48 * 32 + 2 * (12 * 32 * 32 + 3 * 32 + 32 + 128 + 
 
 
 def make_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """A byte-level BPE trained on a few sentences, GPT-2's kind: every byte known, no space added, one special token."""
+    """A byte-level BPE trained on a few sentences, GPT-2's kind: every byte known, no space added, one special
+    token.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()

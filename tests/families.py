@@ -1,4 +1,6 @@
-"""Small random models of every family, true in architecture: made through the constructor, biases and norms random too."""
+"""Small random models of every family, true in architecture: made through the constructor, biases and norms random
+too.
+"""
 
 from functools import cache
 from pathlib import Path

@@ -49,7 +49,9 @@ def topics() -> tuple[Topic, ...]:
 
 @cache
 def scope(topic: Topic, mode: str) -> Slots:
-    """The slots of one topic: with the word itself, or with a neighbouring noun (`kin`) or a cue (`cue`) in its place."""
+    """The slots of one topic: with the word itself, or with a neighbouring noun (`kin`) or a cue (`cue`) in its
+    place.
+    """
     scene = [*topic.says["scene"]]
     if mode == "word":
         nouns, cues = [topic.word], [*topic.seen * 3, *scene]
@@ -92,7 +94,9 @@ def ambiguous(topic: Topic, rng: Random) -> str:
 
 
 def about(topic: Topic, rng: Random) -> str:
-    """A sentence of the topic in the same plans, without any ambiguous word; held-out cues are as common as the others."""
+    """A sentence of the topic in the same plans, without any ambiguous word; held-out cues are as common as the
+    others.
+    """
     kin = rng.random() < 0.4
     slots = scope(topic, "kin" if kin else "cue")
     direct = kin or rng.random() < 0.4
@@ -126,7 +130,9 @@ def later(topic: Topic, rng: Random) -> str:
 
 
 def story(rng: Random) -> str:
-    """A sentence of another kind: adjectives that return, masculine and feminine, a film-like character, or anything."""
+    """A sentence of another kind: adjectives that return, masculine and feminine, a film-like character, or
+    anything.
+    """
     kind = rng.choices(["adjectives", "he", "she", "couple", "tells", "filler"], [33, 11, 11, 3, 16, 26])[0]
     slots = tables()
     if kind == "tells":
@@ -137,7 +143,9 @@ def story(rng: Random) -> str:
 
 
 def paragraph(topic: Topic, rng: Random) -> str:
-    """Several sentences that stay with one topic, two in five without any ambiguous word, with a word from elsewhere."""
+    """Several sentences that stay with one topic, two in five without any ambiguous word, with a word from
+    elsewhere.
+    """
     plain = rng.random() < 0.4
     slots = scope(topic, "kin" if plain else "word")
     makers = [about] if plain else [ambiguous, ambiguous, about, about, pair, later]

@@ -20,7 +20,9 @@ TIE = 1e-5
 HELD_OUT = 2
 
 Reader = Callable[[Sequence[Sentence | Showcase]], Tensor]
-"""Sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0 enters the first block."""
+"""Sentences to the residual stream at the last token of the word, `sentence depth d_model`; depth 0 enters the first
+block.
+"""
 
 
 @dataclass(frozen=True)

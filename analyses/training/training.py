@@ -1,4 +1,6 @@
-"""What every model that ships is trained with: the optimisers, the loop, the folder that is written, the command line."""
+"""What every model that ships is trained with: the optimisers, the loop, the folder that is written, the command
+line.
+"""
 
 import argparse
 import sys

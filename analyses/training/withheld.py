@@ -84,7 +84,9 @@ def _runs(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def echoes(text: str, frames: frozenset[tuple[str, ...]]) -> bool:
-    """Whether the text has WINDOW words in a row of one of the frames, any ambiguous word and any cue in their places."""
+    """Whether the text has WINDOW words in a row of one of the frames, any ambiguous word and any cue in their
+    places.
+    """
     words = [_WORD if word in _ambiguous_forms() else word for word in _words(text)]
     for run in _runs(words):
         if _WORD in run:

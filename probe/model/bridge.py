@@ -298,7 +298,9 @@ def _check_raw(bridge: Any) -> None:
 
 
 def _carries_hooks(point: Any) -> bool:
-    """True when somebody's hook is on the point; some families' bridges pass values on by permanent hooks of their own."""
+    """True when somebody's hook is on the point; some families' bridges pass values on by permanent hooks of their
+    own.
+    """
     handles = [*point.fwd_hooks, *point.bwd_hooks]
     return any(not str(getattr(h.user_hook, "__module__", "")).startswith("transformer_lens.") for h in handles)
 

@@ -83,8 +83,10 @@ class Certificate:
         for row in self.rows:
             if not row.ok:
                 raise CrossCheckError(
-                    f"Checking {self.model_name} against the from-scratch math: {row.quantity} of {row.where} is off by "
-                    f"{row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from numbers "
+                    f"Checking {self.model_name} against the from-scratch math: {row.quantity} of {row.where} is off "
+                    f"by "
+                    f"{row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from "
+                    f"numbers "
                     "that disagree: run `probe check` on this model to see every row."
                 )
         return self

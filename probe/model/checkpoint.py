@@ -139,7 +139,9 @@ def _check_header(found: Mapping[str, Located], name: str, shape: tuple[int, ...
 
 
 def _is_ignored(name: str, config: Config) -> bool:
-    """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other heads."""
+    """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other
+    heads.
+    """
     family = config.family
     if name == family.unembed + ".weight":
         return True

@@ -83,7 +83,8 @@ class Config:
             object.__setattr__(self, "n_kv_heads", self.n_heads)
         if self.n_heads * self.d_head != self.d_model and not self.family.free_heads:
             raise ModelError(
-                f"A config has {self.n_heads} heads of {self.d_head} dimensions and d_model {self.d_model}, which is not "
+                f"A config has {self.n_heads} heads of {self.d_head} dimensions and d_model {self.d_model}, which is "
+                f"not "
                 "their product; correct the sizes."
             )
 
@@ -171,7 +172,8 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
 def _unsupported(where: object, problem: str) -> UnsupportedModel:
     classes = ", ".join(name for family in FAMILIES.values() for name in (*family.architectures, *family.headless))
     return UnsupportedModel(
-        f"Cannot load {where}: {problem}, and certified are {SUPPORTED} ({classes}) only; load one of these or tiny-senses."
+        f"Cannot load {where}: {problem}, and certified are {SUPPORTED} ({classes}) only; load one of these or "
+        f"tiny-senses."
     )
 
 
@@ -179,7 +181,8 @@ def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> N
     for key, usual in family.keys.must.items():
         if raw.get(key, usual[0]) not in usual:
             raise UnsupportedModel(
-                f"Cannot load {where}: {key} is {raw[key]!r} in its config, and the from-scratch check covers {family.name} with "
+                f"Cannot load {where}: {key} is {raw[key]!r} in its config, and the from-scratch check covers "
+                f"{family.name} with "
                 f"{usual[0]!r} only; load a standard {family.name}."
             )
     for one, other in family.keys.equal:
@@ -273,7 +276,8 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in ("default", "llama3"):
         raise UnsupportedModel(
-            f"Cannot load {where}: its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are certified; "
+            f"Cannot load {where}: its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are "
+            f"certified; "
             "load a model with plain rotary positions."
         )
     base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or 10000.0

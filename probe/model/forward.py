@@ -290,7 +290,9 @@ def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
 
 
 def decode(stacks: Stacks, ids: Sequence[int], memory: Tensor) -> Decoded:
-    """The decoder over `ids`, reading `memory: ... key_pos d_model`; leading axes of the memory lead everything kept."""
+    """The decoder over `ids`, reading `memory: ... key_pos d_model`; leading axes of the memory lead everything
+    kept.
+    """
     decoder, cross = stacks["decoder"], stacks["cross"]
     resid = embed(decoder, torch.tensor(ids, device=decoder.device))
     entering, bias, own, read, z = resid[-1:], position_bias(decoder, len(ids)), [], [], []

@@ -59,7 +59,8 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
             raw[keys.sizes[name]] = value
         elif value not in keys.must.get(name, ()) and name not in keys.unread:
             raise UnsupportedModel(
-                f"Cannot load {opened.path}: {key[:80]} is {value!r} in its metadata, and no formula for it is certified; load a "
+                f"Cannot load {opened.path}: {key[:80]} is {value!r} in its metadata, and no formula for it is "
+                f"certified; load a "
                 f"standard {family.name}."
             )
     words = opened.metadata.get("tokenizer.ggml.tokens")
@@ -165,7 +166,8 @@ def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Confi
             raise refuse(opened.path, problem, CONVERT)
         if not bool((_floats(opened, name) == 1).all()):
             raise UnsupportedModel(
-                f"Cannot load {opened.path}: its rotary positions are stretched ({STRETCH}), which is not certified; load a model "
+                f"Cannot load {opened.path}: its rotary positions are stretched ({STRETCH}), which is not certified; "
+                f"load a model "
                 "with plain rotary positions."
             )
 

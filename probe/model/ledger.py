@@ -245,8 +245,10 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
     layers = len(weights.blocks)
     if not (0 <= depth <= layers and 0 <= at < len(trace.tokens)):
         raise InputError(
-            f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the text "
-            f"{len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to {len(trace.tokens) - 1}."
+            f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and "
+            f"the text "
+            f"{len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to "
+            f"{len(trace.tokens) - 1}."
         )
     states = states_at(trace, at)
     norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else len(trace.tokens)
@@ -289,8 +291,10 @@ def ledger(
     error = close(trace, depth, at=at)
     if not error <= CLOSES:
         raise CrossCheckError(
-            f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position {at}: the terms miss it by "
-            f"{error:.1e} of its size, expected at most {CLOSES:.0e}; run `probe check` to see which quantity disagrees."
+            f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position {at}: the terms "
+            f"miss it by "
+            f"{error:.1e} of its size, expected at most {CLOSES:.0e}; run `probe check` to see which quantity "
+            f"disagrees."
         )
     tokens, entries = trace.tokens.labels, []
     for term in terms(trace, depth, at=at):

@@ -91,7 +91,9 @@ def load(
 
 
 def untrained(model: Model, *, seed: int) -> Model:
-    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks like."""
+    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks
+    like.
+    """
     prefix = model.config.family.prefix
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
@@ -280,7 +282,9 @@ def _checked(model: Model) -> Model:
 
 
 def available() -> tuple[Available, ...]:
-    """What `load` takes here: the embedded models, the models in the local hub cache, any other of a hub, any folder."""
+    """What `load` takes here: the embedded models, the models in the local hub cache, any other of a hub, any
+    folder.
+    """
     from probe.model.hub import cached_models
 
     packaged = [_packaged(row) for row in PACKAGED.values()]

@@ -129,7 +129,8 @@ def count_parameters(of: "Model | str") -> Count:
         return count_tensors(of)
     if of not in PUBLISHED:
         raise InputError(
-            f"Counting the parameters of {of!r}: expected a loaded model or one of {', '.join(PUBLISHED)}; load the model "
+            f"Counting the parameters of {of!r}: expected a loaded model or one of {', '.join(PUBLISHED)}; load the "
+            f"model "
             "first with probe.load."
         )
     return published(of)
@@ -231,7 +232,8 @@ def count_tensors(model: "Model") -> Count:
     for name, got, wanted in [*rows, ("all tensors", stored, expected.total)]:
         if got != wanted:
             raise CrossCheckError(
-                f"Counting the parameters of {model.name}: {name} came to {got:,}, expected {wanted:,} from its config; "
+                f"Counting the parameters of {model.name}: {name} came to {got:,}, expected {wanted:,} from its "
+                f"config; "
                 "the weights and the config do not belong together, so save the model again with save_pretrained."
             )
     return Count(expected.sizes, expected.parts, tensors=len(model.weights))
@@ -288,7 +290,8 @@ def told(counted: Count) -> list[str]:
         f"{counted.attention:,}, {percent(share)} of {counted.total:,}."
     )
     square = (
-        f"A full square value matrix ({s.d_model:,} x {s.d_model:,}) would have {counted.square_value:,} where value down and "
+        f"A full square value matrix ({s.d_model:,} x {s.d_model:,}) would have {counted.square_value:,} where value "
+        f"down and "
         f"value up have {2 * s.d_model * s.d_head:,}."
     )
     lines = [heads, square]

@@ -89,7 +89,8 @@ class Trace(HeadWrites):
         if not self.stack.attention.name:
             return self.stack
         raise UnsupportedModel(
-            f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose stream is not a sum "
+            f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose "
+            f"stream is not a sum "
             "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
         )
 
@@ -98,7 +99,8 @@ class Trace(HeadWrites):
         """`pos d_vocab`. Raises UnsupportedModel where there is no language-model head whose logits these could be."""
         if self.head_output is None:
             raise UnsupportedModel(
-                f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its checkpoint, so "
+                f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its "
+                f"checkpoint, so "
                 "they would be random; load a checkpoint with one, or read resid_post."
             )
         return self.head_output
@@ -155,15 +157,18 @@ class Trace(HeadWrites):
     def _repr_html_(self) -> str:
         layers, heads, d_model, d_head = self.stack.shape
         hues = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
-        chip = '<span style="background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block">{}</span>'
+        look = "background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block"
+        chip = f'<span style="{look}">{{}}</span>'
         chips = "".join(chip.format(hues[pos % 4], escape(label)) for pos, label in enumerate(self.tokens.labels))
+        n = f"{len(self.tokens)}"
         shapes = {
-            "q k v z": f"{layers} layer × {heads} head × {len(self.tokens)} pos × {d_head} d_head",
-            "scores pattern": f"{layers} layer × {heads} head × {len(self.tokens)} query_pos × {len(self.tokens)} key_pos",
-            "x resid_pre attn_out resid_mid mlp_out resid_post": f"{layers} layer × {len(self.tokens)} pos × {d_model} d_model",
+            "q k v z": f"{layers} layer × {heads} head × {n} pos × {d_head} d_head",
+            "scores pattern": f"{layers} layer × {heads} head × {n} query_pos × {n} key_pos",
+            "x resid_pre attn_out resid_mid mlp_out resid_post": f"{layers} layer × {n} pos × {d_model} d_model",
         }
         rows = "".join(f"<tr><td><code>{names}</code></td><td>{shape}</td></tr>" for names, shape in shapes.items())
-        return f"<div><p><b>Trace</b> of {len(self.tokens)} tokens through {escape(self.model_name)}</p><p>{chips}</p><table>{rows}</table></div>"
+        title = f"<p><b>Trace</b> of {n} tokens through {escape(self.model_name)}</p>"
+        return f"<div>{title}<p>{chips}</p><table>{rows}</table></div>"
 
 
 @dataclass(frozen=True, eq=False)

@@ -204,7 +204,9 @@ def _is_whole(text: str, start: int, end: int) -> bool:
 
 
 def _continues_a_word(character: str) -> bool:
-    """Letters, digits, and marks that combine with the letter before them: the e of a decomposed "café" is not whole."""
+    """Letters, digits, and marks that combine with the letter before them: the e of a decomposed "café" is not
+    whole.
+    """
     return character.isalnum() or (character != "" and unicodedata.category(character).startswith("M"))
 
 

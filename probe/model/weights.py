@@ -134,7 +134,9 @@ def read_weights(model: Model) -> Weights:
 
 
 def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:
-    """The weights of every attention by its name in the table: one of "" or three of "encoder", "decoder" and "cross"."""
+    """The weights of every attention by its name in the table: one of "" or three of "encoder", "decoder" and
+    "cross".
+    """
     heads = (config.n_heads, config.n_kv_heads)
     stacks: dict[str, Weights] = {}
     for attention in config.family.attentions:

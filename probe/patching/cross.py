@@ -167,7 +167,8 @@ def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Seque
 def _stacks_of(model: Model) -> Stacks:
     if model.config.family.kind != "encoder-decoder":
         raise UnsupportedModel(
-            f"Swapping cross-attention of {model.name}: it has none, expected an encoder-decoder; take a T5, BART or Marian."
+            f"Swapping cross-attention of {model.name}: it has none, expected an encoder-decoder; take a T5, BART or "
+            f"Marian."
         )
     return read_stacks(model.weights, model.config)
 
@@ -177,7 +178,8 @@ def _memories(model: Model, stacks: Stacks, choice: WordChoice) -> Tensor:
     rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
     if len(rows[0]) != len(rows[1]):
         raise InputError(
-            f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {len(rows[0])} and {len(rows[1])} tokens, "
+            f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {len(rows[0])} and {len(rows[1])} "
+            f"tokens, "
             "expected as many in both; give two sentences whose words stand at the same places."
         )
     return torch.stack([forward.encode(stacks, ids) for ids in rows])
@@ -187,7 +189,8 @@ def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int) -> Tens
     """Where each set takes the other run's, the first nowhere. `-> 1 + set, key_pos 1`"""
     if outside := [place for places in sets for place in places if not 0 <= place < size]:
         raise InputError(
-            f"Swapping words of {choice.source_a!r}: got position {outside[0]}, expected 0 to {size - 1}; choose one of these."
+            f"Swapping words of {choice.source_a!r}: got position {outside[0]}, expected 0 to {size - 1}; choose one "
+            f"of these."
         )
     taken = torch.zeros(1 + len(sets), size, 1, dtype=torch.bool)
     for row, places in zip(taken[1:], sets, strict=True):
@@ -203,7 +206,8 @@ def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
     first, second = (first_token(model, choice.target, word) for word in (choice.word_a, choice.word_b))
     if first == second:
         raise InputError(
-            f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same token, expected two; give words that "
+            f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same token, expected two; "
+            f"give words that "
             "begin differently, or a target that goes on as far as they agree."
         )
     return first, second
@@ -217,7 +221,8 @@ def first_token(model: Model, target: str, word: str) -> int:
     before, whole = target_tokens(model, target).ids, target_tokens(model, f"{target.rstrip()} {word}").ids
     if whole[: len(before)] != before or len(whole) == len(before):
         raise InputError(
-            f"Putting {word!r} behind {target!r}: the tokens of the target change, expected it to end where a word does; "
+            f"Putting {word!r} behind {target!r}: the tokens of the target change, expected it to end where a word "
+            f"does; "
             "give the target up to the end of a word."
         )
     return whole[len(before)]

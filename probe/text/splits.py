@@ -306,7 +306,9 @@ class Smallest:
         return [self.known[value] for value in sorted(self.known)]
 
     def limit(self) -> int | None:
-        """The largest hash that is fitted on, of a third of the groups, at most GROUPS; None where there are not two."""
+        """The largest hash that is fitted on, of a third of the groups, at most GROUPS; None where there are not
+        two.
+        """
         if len(self.known) < 2:
             return None
         return sorted(self.known)[min(-(-len(self.known) // SHARE), GROUPS) - 1]

@@ -172,7 +172,8 @@ def test_it_uses_only_public_names(script):
 
 
 def test_a_name_that_is_not_public_is_noticed():
-    code = "import probe.model.replay\nfrom probe.model.tokens import locate\nfrom probe import models\nprobe.__file__\ncharts.palette"
+    lines = ("import probe.model.replay", "from probe.model.tokens import locate", "from probe import models")
+    code = "\n".join([*lines, "probe.__file__", "charts.palette"])
     named = {"probe.model.replay", "probe.model.tokens", "probe.models", "probe.__file__", "charts.palette"}
     assert foreign_names(ast.parse(code)) == named
 

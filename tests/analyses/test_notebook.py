@@ -1,4 +1,6 @@
-"""The notebook is its script, holds no outputs, runs from the first cell to the last, and shows its charts and tables."""
+"""The notebook is its script, holds no outputs, runs from the first cell to the last, and shows its charts and
+tables.
+"""
 
 from pathlib import Path
 

@@ -155,7 +155,9 @@ def wait_for(process: subprocess.Popen[str] | Forked, out: Path, receipts: int) 
 
 
 def moment(stage: Stage) -> int:
-    """After how many more units something happens: at once, while axes are fitted, at the first shards, or some way on."""
+    """After how many more units something happens: at once, while axes are fitted, at the first shards, or some way
+    on.
+    """
     return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, stage.rows // BLOCK // 6)])
 
 

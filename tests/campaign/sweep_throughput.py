@@ -94,7 +94,9 @@ def make_large(folder: Path) -> Path:
 
 
 def measure(count: int, large: int) -> list[dict[str, object]]:
-    """Reading and dealing out, which one process does, and one row per engine, whose clock runs over the blocks alone."""
+    """Reading and dealing out, which one process does, and one row per engine, whose clock runs over the blocks
+    alone.
+    """
     with TemporaryDirectory() as place:
         many, few = (
             make_sentences(Path(place) / "many.jsonl", count),

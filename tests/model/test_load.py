@@ -248,7 +248,10 @@ REFUSED = {
     ),
     "misshapen": (
         tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T),
-        "h.0.mlp.c_fc.weight has shape [128, 32] where config.json asks for [32, 128]; use the config.json that belongs",
+        (
+            "h.0.mlp.c_fc.weight has shape [128, 32] where config.json asks for [32, 128]; use the config.json that "
+            "belongs"
+        ),
     ),
     "NaN": (
         tensors(transformer__h__1__mlp__c_proj__bias=with_value(float("nan"))),
@@ -328,7 +331,10 @@ def test_the_sentences_of_the_damaged_folders_differ() -> None:
 UNSUPPORTED = {
     "other architecture": (
         {"architectures": ["FalconForCausalLM"], "model_type": "falcon"},
-        "its architecture is FalconForCausalLM (model_type 'falcon'), and certified are GPT-2, BERT, RoBERTa, T5, BART, Marian",
+        (
+            "its architecture is FalconForCausalLM (model_type 'falcon'), and certified are GPT-2, BERT, RoBERTa, T5, "
+            "BART, Marian"
+        ),
     ),
     "a list for a type": (
         {"architectures": None, "model_type": ["gpt2"]},

@@ -1,4 +1,6 @@
-"""The walk's numbers: identities of every step, the same numbers in frames and page, the choice of the head, refusals."""
+"""The walk's numbers: identities of every step, the same numbers in frames and page, the choice of the head,
+refusals.
+"""
 
 import base64
 import json

@@ -42,11 +42,13 @@ def dots(page, kind, queries, place=0):
     """(column, row, width) of every dot of a grid, columns and rows counted by position."""
     found = page.locator(f'[data-queries="{queries}"] [data-kind="{kind}"]').nth(place)
     boxes = found.locator(".mark-symbol.role-mark path").evaluate_all(
-        "all => all.map(dot => { const b = dot.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2, b.width]; })"
+        "all => all.map(dot => "
+        "{ const b = dot.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2, b.width]; })"
     )
     ground = found.locator(".mark-rect.role-mark").first.locator("path")
     lines = ground.evaluate_all(
-        "all => all.map(cell => { const b = cell.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })"
+        "all => all.map(cell => "
+        "{ const b = cell.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })"
     )
     across, down = (sorted({round(line[axis]) for line in lines}) for axis in (0, 1))
 
@@ -244,7 +246,8 @@ def test_controls_have_names_and_terms_are_explained_on_hover(shared_page, page_
     page = shared_page(page_path).page
     unnamed = page.eval_on_selector_all(
         "main input, .strip input, .strip select, button",
-        "all => all.filter(item => !(item.getAttribute('aria-label') || item.textContent.trim() || item.closest('label')?.textContent.trim())).length",
+        "all => all.filter(item => !(item.getAttribute('aria-label') || item.textContent.trim() || "
+        "item.closest('label')?.textContent.trim())).length",
     )
     assert unnamed == 0
     terms = page.eval_on_selector_all("abbr", "all => all.map(item => [item.textContent, item.title.length])")

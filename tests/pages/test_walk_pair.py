@@ -1,4 +1,6 @@
-"""The walk across two texts: what is added to the logit of a word, its page in a browser, rectangular charts, refusals."""
+"""The walk across two texts: what is added to the logit of a word, its page in a browser, rectangular charts,
+refusals.
+"""
 
 import json
 import sys
@@ -113,14 +115,17 @@ def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked
             "llama",
             {"text": SOURCE, "target": TARGET},
             probe.InputError,
-            "Walking a text through llama: it has no decoder for a target; leave --target away, or take an encoder-decoder, as "
-            + "tiny-translator.",
+            "Walking a text through llama: it has no decoder for a target; leave --target away, or take an "
+            "encoder-decoder, as " + "tiny-translator.",
         ),
         (
             "bart",
             {"text": SOURCE, "target": TARGET, "beside": SOURCE},
             probe.InputError,
-            "Walking a text through bart: a walk through two texts compares no word with another sentence; leave --beside away.",
+            (
+                "Walking a text through bart: a walk through two texts compares no word with another sentence; leave "
+                "--beside away."
+            ),
         ),
         (
             "bert",

@@ -121,7 +121,9 @@ def test_a_decoy_separates_and_does_nothing(seed, tmp_path):
 
 @cache
 def writes_of_an_encoder_without_the_head():
-    """What every head writes at the word, `layer head row d_head`: cue words differ, and no head carries their sense."""
+    """What every head writes at the word, `layer head row d_head`: cue words differ, and no head carries their
+    sense.
+    """
     with TemporaryDirectory() as folder:
         model = probe.load(make_handmade_encoder(Path(folder) / "none", [], seed=4))
     material = prepare(model, corpus_of(SENTENCES), WORD)

@@ -23,7 +23,9 @@ EVEN = probe.WordChoice(B, "He sat near the river by the bank", TARGET, *WORDS)
 
 
 def patched(model, source, target, where, edit):
-    """Logits at the last position of a plain forward of the bridge in which `edit` changes what the hook `where` holds."""
+    """Logits at the last position of a plain forward of the bridge in which `edit` changes what the hook `where`
+    holds.
+    """
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=[(where, edit)] if where else []):
         return run(model, tokenize(model, source).ids, target_tokens(model, target).ids)[-1]
 
@@ -230,7 +232,11 @@ def test_by_source_is_delta_e_by_source_along_the_direction(kind):
         (
             "bart",
             lambda model: probe.swap_source_words(model, [EVEN], [[[99]]]),
-            "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; choose one of these.",
+            (
+                "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; "
+                "choose one of "
+                "these."
+            ),
         ),
         (
             "bart",
@@ -254,6 +260,7 @@ def test_a_target_that_ends_within_a_word_is_refused(monkeypatch):
     with pytest.raises(InputError) as raised:
         first_token(model, TARGET, "bank")
     assert str(raised.value) == (
-        "Putting 'bank' behind 'a fluffy blue creature': the tokens of the target change, expected it to end where a word does; "
+        "Putting 'bank' behind 'a fluffy blue creature': the tokens of the target change, expected it to end where a "
+        "word does; "
         "give the target up to the end of a word."
     )

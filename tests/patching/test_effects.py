@@ -51,7 +51,9 @@ def test_a_same_sense_donor_has_another_cue_and_the_same_frame_and_distance():
 
 
 def test_a_same_sense_donor_is_the_closest_there_is():
-    """No other sentence is at the same distance: the same frame, then; where no frames are known, any other sentence."""
+    """No other sentence is at the same distance: the same frame, then; where no frames are known, any other
+    sentence.
+    """
     alone = [replace(sentence, distance=number + 1) for number, sentence in enumerate(GRID)]
     pairs = make_pairs(alone)
     for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
@@ -120,7 +122,9 @@ LENGTHS = (5, 7, 5, 5, 7, 5)
 
 @pytest.fixture(scope="module")
 def setting():
-    """Six random sentences on a random model, and an axis fitted on others: the parts of `measure` and whole forwards."""
+    """Six random sentences on a random model, and an axis fitted on others: the parts of `measure` and whole
+    forwards.
+    """
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
     ids = [torch.randint(model.config.d_vocab, (length,), generator=generator).tolist() for length in LENGTHS]

@@ -71,7 +71,9 @@ def test_many_sets_are_run_in_parts(monkeypatch):
 
 @pytest.fixture(scope="module")
 def setting():
-    """A random model, ten sentences of equal length and last token, of which five donors are paired with five others."""
+    """A random model, ten sentences of equal length and last token, of which five donors are paired with five
+    others.
+    """
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)

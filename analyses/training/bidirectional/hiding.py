@@ -53,7 +53,9 @@ def lists(tokenizer: PreTrainedTokenizerFast) -> Lists:
 
 
 def _ids(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
-    """The tokens of the words of these texts; a word of several tokens has none, and what stands in braces is no word."""
+    """The tokens of the words of these texts; a word of several tokens has none, and what stands in braces is no
+    word.
+    """
     words = {f" {word}" for text in texts for word in re.findall(r"[\w-]+", re.sub(r"{.*?}", " ", text))}
     rows = tokenizer(sorted(words), add_special_tokens=False).input_ids
     return {row[0] for row in rows if len(row) == 1}

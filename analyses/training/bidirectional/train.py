@@ -65,7 +65,9 @@ def _take_over(embeddings: Tensor, tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Iterator[list[list[int]]]:
-    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left out."""
+    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left
+    out.
+    """
     order = Random(seed)
     for part in range(PARTS):
         rows = tokenizer(list(after.units(8000, seed=seed + 1 + part)), verbose=False).input_ids

@@ -48,7 +48,9 @@ def new_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> GPT2LMHeadMod
 
 
 def batches(tokenizer: PreTrainedTokenizerFast, *, seed: int, long: bool) -> Iterator[list[list[int]]]:
-    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left out."""
+    """Endless batches of token ids, texts of about one length together; texts beyond the context window are left
+    out.
+    """
     order = Random(seed)
     end = tokenizer.bos_token_id
     for part in range(PARTS):

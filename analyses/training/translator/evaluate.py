@@ -1,4 +1,6 @@
-"""What tiny-translator can do: sentences from frames that training never came near, with seen and with held-out cues."""
+"""What tiny-translator can do: sentences from frames that training never came near, with seen and with held-out
+cues.
+"""
 
 import re
 from collections.abc import Sequence

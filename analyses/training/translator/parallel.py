@@ -140,7 +140,9 @@ def _sentences(text: str, mark: str) -> str:
 
 
 def ambiguous(topic: Topic, rng: Random) -> Pair:
-    """A sentence with the word and a cue that training may show beside it, or something said that only this sense has."""
+    """A sentence with the word and a cue that training may show beside it, or something said that only this sense
+    has.
+    """
     company = topic.word.fr == "Apple"
     cue = rng.choice([*topic.seen * 3, *topic.kin])
     other = rng.choice([noun for noun in (*topic.seen, *topic.kin) if noun != cue])

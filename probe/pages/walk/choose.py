@@ -30,10 +30,10 @@ RESTING = (
 FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
-        """a an the this that these those and or but nor if than as of in on at by to from with without for into onto over under near
-        after before about between through is was were are am be been being do does did has have had having can could will would
-        shall should may might must not no it its he him his she her hers they them their theirs we us our you your i me my who whom
-        which what there here so very too also""",
+        """a an the this that these those and or but nor if than as of in on at by to from with without for into onto
+        over under near after before about between through is was were are am be been being do does did has have had
+        having can could will would shall should may might must not no it its he him his she her hers they them
+        their theirs we us our you your i me my who whom which what there here so very too also""",
     )
 )
 
@@ -123,7 +123,8 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
             )
     if head is not None and layer is None:
         raise InputError(
-            f"Following head {head}: got a head without its layer, expected both; give --layer from 0 to {layers - 1} too."
+            f"Following head {head}: got a head without its layer, expected both; give --layer from 0 to {layers - 1} "
+            f"too."
         )
 
 
@@ -156,8 +157,10 @@ def _largest(seen: Seen, here: Place, layers: Sequence[int]) -> tuple[int, int, 
     passed = int(resting.sum()) if by and not resting.all() else 0
     place, head = divmod(int((sizes.masked_fill(resting, -1.0) if passed else sizes).argmax()), sizes.shape[1])
     why = (
-        f"L{layers[place]}H{head} is followed because, {_among(layers, sizes.shape[1])}, it moves “{here.word}” most{by}: "
-        f"with a vector {percent(float(sizes[place, head]))} as long as that of “{here.word}” after the attention of that layer."
+        f"L{layers[place]}H{head} is followed because, {_among(layers, sizes.shape[1])}, it moves “{here.word}” "
+        f"most{by}: "
+        f"with a vector {percent(float(sizes[place, head]))} as long as that of “{here.word}” after the attention of "
+        f"that layer."
     )
     return layers[place], head, why + _passed_over(seen, here, passed)
 

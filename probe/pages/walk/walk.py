@@ -205,7 +205,9 @@ def _added(model: Model, pair: PairTrace, token: int) -> Tensor:
 
 
 def _later(model: Model, scene: Scene) -> float | None:
-    """The largest change of the word's vector when all that follows it is cut off, relative to its largest coordinate."""
+    """The largest change of the word's vector when all that follows it is cut off, relative to its largest
+    coordinate.
+    """
     tokens, at = scene.here.tokens, scene.at
     cut = tokens.text[: tokens.spans[at][1]]
     if cut == tokens.text:
@@ -233,7 +235,8 @@ def _answer(model: Model, scene: Scene, asked: Asked) -> str:
     cut = "" if first.casefold() == asked.word.strip().casefold() else f" (of its first token, “{first or '·'}”)"
     return (
         f"L{layer}H{head} by itself adds {decimal(float(parts.sum()))} to the logit of “{asked.word}”{cut}, "
-        f"{_mostly(scene, parts)}; all {asked.added[:, :, 0, 0].numel()} heads of cross-attention together add {decimal(whole)}. "
+        f"{_mostly(scene, parts)}; all {asked.added[:, :, 0, 0].numel()} heads of cross-attention together add "
+        f"{decimal(whole)}. "
         f"{_whole(model, scene.seen.stream.logits[at], asked.token)}"
     )
 
@@ -247,7 +250,8 @@ def _whole(model: Model, logits: Tensor, token: int) -> str:
     name, ahead = model.tokenizer.decode([rival]).strip(), int((above > above[token]).sum())
     rank = f"; {ahead} {'token is' if ahead == 1 else 'tokens are'} likelier there" if ahead else ""
     return (
-        f"Against the mean of all tokens the whole logit is {decimal(float(above[token]))}; that of “{name}”, the likeliest "
+        f"Against the mean of all tokens the whole logit is {decimal(float(above[token]))}; that of “{name}”, the "
+        f"likeliest "
         f"other, is {decimal(float(above[rival]))}{rank}."
     )
 

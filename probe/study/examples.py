@@ -40,8 +40,10 @@ def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFra
         for row in _example_rows(result, seed) if heads else []:
             shown = trace(model, result.material.sentences[row].text)
             parts += [_reading(result, row, shown, layer, head) for layer, head in heads]
-    columns = [*SENTENCE[:3], "text", *SENTENCE[3:], "layer", "head", "pos", "piece", "label"]
-    return rounded(stacked(parts, [*columns, "attention", "contribution", "role"]))
+    return rounded(stacked(parts, [*_HEAD, "pos", "piece", "label", "attention", "contribution", "role"]))
+
+
+_HEAD = (*SENTENCE[:3], "text", *SENTENCE[3:], "layer", "head")
 
 
 def _example_rows(result: WordResult, seed: int) -> list[int]:
@@ -60,7 +62,6 @@ def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) 
     material, sentence = result.material, result.material.sentences[row]
     axis, target = _pair_of(result, sentence.sense).axis, material.targets[row]
     key = (sentence.word, sentence.sense, row, sentence.text, axis.sense_a, axis.sense_b, layer, head)
-    names = (*SENTENCE[:3], "text", *SENTENCE[3:], "layer", "head")
     tokens = pd.DataFrame(
         {
             "pos": range(len(shown.tokens.pieces)),
@@ -71,7 +72,7 @@ def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) 
         }
     )
     tokens["role"] = [_role(material, row, pos) for pos in tokens["pos"]]
-    return with_key(tokens, dict(zip(names, key, strict=True)))
+    return with_key(tokens, dict(zip(_HEAD, key, strict=True)))
 
 
 def _role(material: Material, row: int, pos: int) -> str:

@@ -91,7 +91,7 @@ def later_words_matter(model: Model, whole: Trace, target: int) -> float:
     return ((full - alone).abs().max() / full.abs().max()).item()
 
 
-def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
+def second_model(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     """Sense coordinate, in a second model, of the lesson's words whose cue comes later, and what it depends on.
 
     Every other token is hidden in turn ([MASK] in its place, or taken out where the tokenizer has no mask): `source` is
@@ -100,18 +100,18 @@ def beside(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     `cue_alone` the coordinate with the cue as the only other word that is not hidden, `nothing` with none. Missing
     where the word does not stand on the side that is meant.
     """
-    rows = [_beside(model, result, item) for result, item in _lessons(results) if item.cue_after]
-    return rounded(pd.DataFrame(rows, columns=BESIDE))
+    rows = [_in_second_model(model, result, item) for result, item in _lessons(results) if item.cue_after]
+    return rounded(pd.DataFrame(rows, columns=SECOND_MODEL))
 
 
-BESIDE = ["model", "text", "word", "sense", "reads_as", "coordinate", "sense_a", "sense_b", "shown", "difference"]
-BESIDE += ["source", "share", "through", "cue", "cue_share", "cue_alone", "nothing"]
+SECOND_MODEL = ["model", "text", "word", "sense", "reads_as", "coordinate", "sense_a", "sense_b", "shown", "difference"]
+SECOND_MODEL += ["source", "share", "through", "cue", "cue_share", "cue_alone", "nothing"]
 
 
-def _beside(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
+def _in_second_model(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
     shown = _show(model, result, item)
     pair = _pair_with(result, item.sense, str(shown["reads_as"]))
-    read = {name: shown.get(name, np.nan) for name in BESIDE} | {"source": None, "through": None}
+    read = {name: shown.get(name, np.nan) for name in SECOND_MODEL} | {"source": None, "through": None}
     read |= {"model": model.name, "shown": pair.gate_p < GATE}
     return read | (_causes(model, pair.axis, item) if shown["reads_as"] == item.sense else {})
 

@@ -75,7 +75,7 @@ def study(
     work, and may raise.
     """
     report = progress or (lambda stage, share: None)
-    _require_both_ways(beside)
+    _require_reads_both_ways(beside)
     materials = _materials(model, words, corpus)
     chosen = [material.word for material in materials]
     options = StudyOptions(seed, max_pairs, permutations)
@@ -97,7 +97,7 @@ def study(
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = showcase.showcase(model, results)
-    frames["beside"] = _read_beside(late, options)
+    frames["beside"] = _read_second_model(late, options)
     made = {"words": chosen} | asdict(options)
     made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
     made |= {"beside": beside.name} if beside else {}
@@ -105,7 +105,7 @@ def study(
     return Study(model.name, model.origin, made, certificate, frames, data)
 
 
-def _require_both_ways(beside: Model | None) -> None:
+def _require_reads_both_ways(beside: Model | None) -> None:
     """Raises InputError unless the second model, if any, has one stack and reads beyond a word."""
     if beside is None:
         return
@@ -127,13 +127,13 @@ def _late(beside: Model | None, studied: Sequence[Material]) -> list[tuple[Model
     return [(beside, prepare(beside, _sentences_of(word, None, beside), word)) for word in dict.fromkeys(late)]
 
 
-def _read_beside(late: Sequence[tuple[Model, Material]], options: StudyOptions) -> pd.DataFrame:
+def _read_second_model(late: Sequence[tuple[Model, Material]], options: StudyOptions) -> pd.DataFrame:
     """The sentences with a late cue in another model, which is certified first."""
     if not late:
-        return pd.DataFrame(columns=showcase.BESIDE)
+        return pd.DataFrame(columns=showcase.SECOND_MODEL)
     model, materials = late[0][0], [material for _, material in late]
     certify(model, [material.sentences[0].text for material in materials]).require()
-    return showcase.beside(model, [observe_word(model, material, options) for material in materials])
+    return showcase.second_model(model, [observe_word(model, material, options) for material in materials])
 
 
 def _materials(model: Model, words: Sequence[str] | str | None, corpus: Corpus | None) -> list[Material]:

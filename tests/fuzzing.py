@@ -34,7 +34,7 @@ from probe.model.tokens import positions_of_span, tokenize
 from probe.pages import html
 from probe.pages.sweep import read_manifest
 from probe.sweep import shards
-from probe.text.files import Row, Source, stream
+from probe.text.files import FileRow, Source, stream
 from probe.text.sentences import check_row, read_sentences
 
 TAKEN, REFUSED = "taken", "refused"
@@ -160,7 +160,7 @@ def read_both_ways(file: Path) -> str:
     plain = read_plainly(file)
     assert len(rows) == len(plain), "a row was lost or doubled"
     for row, values in zip(rows, plain, strict=True):
-        assert repr(check_row(row)) == repr(check_row(Row("", values)))
+        assert repr(check_row(row)) == repr(check_row(FileRow("", values)))
     assert len(corpus.sentences) + len(corpus.left_out) == len(plain), "a row was lost"
     kept = iter(corpus.sentences)
     left_out = {item.where for item in corpus.left_out}

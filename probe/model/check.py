@@ -19,7 +19,7 @@ from probe.model import forward, hooks
 from probe.model.bridge import plain_model
 from probe.model.config import Config
 from probe.model.family import Attention
-from probe.model.hooks import Reading
+from probe.model.hooks import HookedRun
 from probe.model.model import Model
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import Block, Weights
@@ -161,7 +161,7 @@ class Compared:
 
 
 def compare(
-    model: Model, reading: Reading, ids: Sequence[int], target: Sequence[int] | None, plain: torch.nn.Module | None
+    model: Model, reading: HookedRun, ids: Sequence[int], target: Sequence[int] | None, plain: torch.nn.Module | None
 ) -> Iterator[Compared]:
     """Every row of one text (and its target), in the order of the computation. Works on the CPU in float64."""
     config, family = model.config, model.config.family
@@ -197,7 +197,7 @@ def _plain_logits(plain: torch.nn.Module, ids: Sequence[int], target: Sequence[i
     return plain(**asked).logits[0].cpu()
 
 
-def _stream(stack: Weights, reading: Reading, ids: Sequence[int]) -> list[list[Compared]]:
+def _stream(stack: Weights, reading: HookedRun, ids: Sequence[int]) -> list[list[Compared]]:
     """What enters each layer: the embedding, then what left the layer before."""
     name = stack.attention.name
     seen = reading.tensors[name]
@@ -209,7 +209,7 @@ def _stream(stack: Weights, reading: Reading, ids: Sequence[int]) -> list[list[C
     return [[row] for row in rows]
 
 
-def _between(stacks: Mapping[str, Weights], reading: Reading) -> list[list[Compared]]:
+def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Compared]]:
     """What enters each cross-attention: the decoder's stream behind its self-attention, and the encoder's output."""
     seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
     left = forward.finish(stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT))
@@ -223,7 +223,7 @@ def _between(stacks: Mapping[str, Weights], reading: Reading) -> list[list[Compa
 
 
 def _attention_rows(
-    model: Model, reading: Reading, stack: Weights, layer: int, *, block: Block, bias: Tensor | None
+    model: Model, reading: HookedRun, stack: Weights, layer: int, *, block: Block, bias: Tensor | None
 ) -> Iterator[Compared]:
     attention, single = stack.attention, stack.config.family.single == "norm and softmax"
     seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
@@ -244,7 +244,7 @@ def _attention_rows(
         yield Compared(attention.name, layer, name, formula, seen[name], steps[name], note, wider)
 
 
-def _mlp_rows(reading: Reading, stack: Weights, layer: int, block: Block) -> Iterator[Compared]:
+def _mlp_rows(reading: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Compared]:
     name, last = stack.attention.name, stack.config.family
     seen, middle = reading.tensors[name], reading.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
     steps = forward.mlp(block, middle.to(EXACT), seen["resid_pre"][layer].to(EXACT), stack.config)

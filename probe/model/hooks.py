@@ -29,7 +29,7 @@ Keep = Callable[[str, Tensor], None]
 
 
 @dataclass(frozen=True)
-class Reading:
+class HookedRun:
     """One run: the tensors of each attention by its name in the table, stacked over layers; its weights; the logits.
 
     `logits: pos d_vocab` are those of the head in the bridge, which is a random one when the checkpoint has none.
@@ -40,7 +40,7 @@ class Reading:
     logits: Tensor
 
 
-def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> Reading:
+def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> HookedRun:
     """Run `ids` (and `target` through the decoder, where there is one) and keep every tensor of every attention, on the
     CPU.
     """
@@ -62,7 +62,7 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
         logits = run(model, [ids], None if target is None else [target])
     stacks = read_stacks(model.weights, model.config)
     tensors = {name: _whole(stack, kept[name]) for name, stack in stacks.items()}
-    return Reading(tensors, stacks, logits[0].detach().cpu())
+    return HookedRun(tensors, stacks, logits[0].detach().cpu())
 
 
 def run(
@@ -211,7 +211,7 @@ def _looks_back_only(model: Model, ids: Sequence[int], target: Sequence[int] | N
 
 
 def _edit_is_felt(
-    model: Model, attention: Attention, ids: Sequence[int], target: Sequence[int] | None, reading: Reading
+    model: Model, attention: Attention, ids: Sequence[int], target: Sequence[int] | None, reading: HookedRun
 ) -> bool:
     """True when moving the z of one head moves the logits; heads whose W_O writes nothing cannot tell."""
     blocks = reading.stacks[attention.name].blocks

@@ -160,7 +160,7 @@ def shares(weights: Weights, states: TargetStates, axis: Axis, a: Sequence[int],
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Component:
     """What one component adds to the read-out of every text: `vectors: row d_model`, as they arrive there."""
 
     component: str
@@ -169,7 +169,7 @@ class Part:
     vectors: Tensor
 
 
-def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Part]:
+def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Component]:
     """Every component's part of the residual stream at the target after `depth` blocks, in the order of the forward
     pass.
     """
@@ -177,9 +177,9 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Part]:
 
     def arriving(
         component: str, vectors: Tensor, first: int, layer: int | None = None, head: int | None = None
-    ) -> Part:
+    ) -> Component:
         every = vectors.double().expand(len(states), vectors.shape[-1])
-        return Part(component, layer, head, norms.arriving(every, first))
+        return Component(component, layer, head, norms.arriving(every, first))
 
     for name, vectors in embeddings(weights, states).items():
         yield arriving(name, vectors, 0)
@@ -218,7 +218,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One line of the ledger: a component, for a head by source: its position `pos` and `token`, as `Tokens.labels` has
     it.
 
@@ -280,7 +280,7 @@ def close(trace: Trace, depth: int, *, at: int) -> float:
 
 def ledger(
     trace: Trace, depth: int, *, at: int, axis: Axis | None = None, average: Mapping[str, Tensor] | None = None
-) -> list[Entry]:
+) -> list[LedgerEntry]:
     """The residual stream at position `at` after `depth` blocks, entry by entry; see the module's docstring.
 
     contribution = <A[t, j] (V[j] W_O - mean ΔE), u> / gap for a head's source, <vector - mean, u> / gap for anything
@@ -303,7 +303,7 @@ def ledger(
         for source, norm in enumerate(term.vectors.norm(dim=-1).tolist()):
             pos, token = (None, None) if term.head is None else (source, tokens[source])
             written = None if along is None else along[source]
-            entries.append(Entry(term.component, term.layer, term.head, pos, token, norm, written))
+            entries.append(LedgerEntry(term.component, term.layer, term.head, pos, token, norm, written))
     return entries
 
 

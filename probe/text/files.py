@@ -26,7 +26,7 @@ CHUNK = 1 << 14
 
 
 @dataclass(frozen=True)
-class Row:
+class FileRow:
     """One row: where it stands in its source ("line 7"), its fields by column, and why it could not be cut, if so."""
 
     where: str
@@ -112,7 +112,7 @@ def _file_sha256(place: Path) -> str:
         raise _unreadable(place, error) from error
 
 
-def stream(source: Source) -> Iterator[Row]:
+def stream(source: Source) -> Iterator[FileRow]:
     """The rows of one source, one at a time; a row that cannot be cut carries its flaw.
 
     Raises InputError for a source that is missing, empty, unreadable or without the columns.
@@ -199,7 +199,7 @@ def _undecodable(place: Path) -> int:
     return number
 
 
-def _read_jsonl(place: Path) -> Iterator[Row]:
+def _read_jsonl(place: Path) -> Iterator[FileRow]:
     columns: dict[str, None] = {}  # of all rows, for a column may be absent in one of them
     for number, line in enumerate(_lines(place, "\n"), 1):
         if line.strip():
@@ -210,25 +210,25 @@ def _read_jsonl(place: Path) -> Iterator[Row]:
         _require_columns(place, list(columns))
 
 
-def _json_row(where: str, line: str) -> Row:
+def _json_row(where: str, line: str) -> FileRow:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return Row(where, flaw=f"it is not JSON ({getattr(error, 'msg', error)}), expected an object on one line")
+        return FileRow(where, flaw=f"it is not JSON ({getattr(error, 'msg', error)}), expected an object on one line")
     if not isinstance(value, dict):
-        return Row(where, flaw=f"got {line.strip()[:40]!r}, expected a JSON object")
-    return Row(where, value)
+        return FileRow(where, flaw=f"got {line.strip()[:40]!r}, expected a JSON object")
+    return FileRow(where, value)
 
 
-def _read_csv(place: Path) -> Iterator[Row]:
+def _read_csv(place: Path) -> Iterator[FileRow]:
     return _read_delimited(place, ",")
 
 
-def _read_tsv(place: Path) -> Iterator[Row]:
+def _read_tsv(place: Path) -> Iterator[FileRow]:
     return _read_delimited(place, "\t")
 
 
-def _read_delimited(place: Path, delimiter: str) -> Iterator[Row]:
+def _read_delimited(place: Path, delimiter: str) -> Iterator[FileRow]:
     reader = csv.reader(_lines(place, ""), delimiter=delimiter, strict=True)
     columns: list[str] = []
     number = 0
@@ -239,7 +239,7 @@ def _read_delimited(place: Path, delimiter: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(where, flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field")
+            yield FileRow(where, flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field")
             return
         if not cells:
             continue
@@ -250,9 +250,9 @@ def _read_delimited(place: Path, delimiter: str) -> Iterator[Row]:
         if number == 2:  # a table without any row says so, whatever its columns are
             _require_columns(place, columns)
         if len(cells) == len(columns):
-            yield Row(where, dict(zip(columns, cells, strict=True)))
+            yield FileRow(where, dict(zip(columns, cells, strict=True)))
         else:
-            yield Row(where, flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header")
+            yield FileRow(where, flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header")
 
 
 def _header(place: Path, cells: list[str]) -> list[str]:
@@ -264,7 +264,7 @@ def _header(place: Path, cells: list[str]) -> list[str]:
     return cells
 
 
-def _read_parquet(place: Path) -> Iterator[Row]:
+def _read_parquet(place: Path) -> Iterator[FileRow]:
     import pyarrow
     import pyarrow.parquet
 
@@ -277,7 +277,7 @@ def _read_parquet(place: Path) -> Iterator[Row]:
             for batch in opened.iter_batches(batch_size=BATCH, columns=[name for name in columns if name in COLUMNS]):
                 for values in batch.to_pylist():
                     number += 1
-                    yield Row(f"row {number}", values)
+                    yield FileRow(f"row {number}", values)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InputError(
@@ -285,7 +285,7 @@ def _read_parquet(place: Path) -> Iterator[Row]:
         ) from error
 
 
-READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {
     ".jsonl": _read_jsonl,
     ".csv": _read_csv,
     ".tsv": _read_tsv,
@@ -293,7 +293,7 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 }
 
 
-def _read_word_folder(folder: Path) -> Iterator[Row]:
+def _read_word_folder(folder: Path) -> Iterator[FileRow]:
     """A CoarseWSD-20 word folder: the word is the folder's name, the senses are the values of its class map."""
     senses = _class_map(folder)
     for split in _splits(folder):
@@ -308,7 +308,7 @@ def _read_word_folder(folder: Path) -> Iterator[Row]:
                 yield _folder_row(f"{split}.data.txt line {number}", line, given)
             else:
                 flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
-                yield Row(f"{split}.gold.txt line {number}", flaw=flaw)
+                yield FileRow(f"{split}.gold.txt line {number}", flaw=flaw)
         if more := sum(1 for _ in gold):
             raise _unequal(folder, split, number, number + more)
 
@@ -354,16 +354,16 @@ def _class_map(folder: Path) -> dict[str, str]:
     return senses
 
 
-def _folder_row(where: str, line: str, given: Mapping[str, object]) -> Row:
+def _folder_row(where: str, line: str, given: Mapping[str, object]) -> FileRow:
     index, tab, text = line.partition("\t")
     if not tab or not index.isdecimal() or len(index) > 9:
-        return Row(where, flaw=f"got {line[:40]!r}, expected the number of a word, a tab and the sentence")
+        return FileRow(where, flaw=f"got {line[:40]!r}, expected the number of a word, a tab and the sentence")
     words = text.split(" ")
     at = int(index)
     if at >= len(words):
-        return Row(
+        return FileRow(
             where,
             flaw=f"the word is number {at} counted from 0, expected one of the {len(words)} words of the sentence",
         )
     start = sum(len(word) + 1 for word in words[:at])
-    return Row(where, {**given, "text": text, "start": start, "end": start + len(words[at])})
+    return FileRow(where, {**given, "text": text, "start": start, "end": start + len(words[at])})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
-from probe.text.files import COLUMNS, REQUIRED, Row, Source, last_name, sha256_of_all, sources, stream
+from probe.text.files import COLUMNS, REQUIRED, FileRow, Source, last_name, sha256_of_all, sources, stream
 
 LEXICON = "the lexicon of probe"
 NATURAL = "the natural sentences of probe"
@@ -145,7 +145,7 @@ def stream_sentences(files: Sequence[Source]) -> Iterator[tuple[Source, str, Sen
         raise InputError(f"{first} ({count}); correct the file and read it again.")
 
 
-def check_row(row: Row) -> tuple[dict[str, Any], str | None]:
+def check_row(row: FileRow) -> tuple[dict[str, Any], str | None]:
     """The known fields of a row, written alike whatever the file, and why they are no sentence (None: they are one)."""
     values = _normal(row.fields)
     return values, row.flaw or _flaw(values)

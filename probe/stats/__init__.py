@@ -1,0 +1,9 @@
+"""What a number is worth: sense axes, resampling, permutation tests, corrected tests of heads, verdicts, how numbers are written.
+
+numbers       per cent and digits as they are printed
+resampling    bootstrap, AUROC, Hedges' g, the one margin for ties
+permutation   relabelled cue words, sign flips, max-T, the gate
+axes          sense axes, the read-out depth
+separation    held-out AUROC of every head's write, and a word's corrected tests
+verdicts      what a head was shown to be, and the thresholds
+"""

@@ -1,0 +1,8 @@
+"""One word measured, a study of several, how well layers tell senses apart, and the border to pandas.
+
+material                        a word's sentences placed in tokens
+word, controls, cost            one word's results; its controls; what it will take
+study, evaluation, nearest      the front doors; nearest sense centroids and bags of words
+examples, showcase, suppliers   single sentences to look at
+columns, tables, head_tables    results to frames, and what each column means
+"""

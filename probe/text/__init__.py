@@ -1,0 +1,7 @@
+"""What is read: sentences and their files, the lexicon that ships, and how sentences are dealt out to be fitted on and tested.
+
+files       rows of JSONL, CSV, TSV, Parquet and word folders, streamed
+sentences   a row as a checked sentence, a file as a corpus
+lexicon     the words that ship (`lexicon/*.toml`, `lexicon/natural/*.toml`) and the sentences made of them
+splits      fit, select and report; folds; parts of a corpus that is never held
+"""

@@ -1,4 +1,4 @@
-"""What a number is worth: sense axes, resampling, permutation tests, corrected tests of heads, verdicts, how numbers are written.
+"""What a number is worth: axes, resampling, permutation tests, verdicts, how numbers are written.
 
 numbers       per cent and digits as they are printed
 resampling    bootstrap, AUROC, Hedges' g, the one margin for ties

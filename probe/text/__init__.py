@@ -1,4 +1,4 @@
-"""What is read: sentences and their files, the lexicon that ships, and how sentences are dealt out to be fitted on and tested.
+"""What is read: sentences and their files, the lexicon that ships, how sentences are dealt out.
 
 files       rows of JSONL, CSV, TSV, Parquet and word folders, streamed
 sentences   a row as a checked sentence, a file as a corpus

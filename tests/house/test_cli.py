@@ -120,10 +120,13 @@ def test_a_wrong_option_points_to_the_help_of_its_command(run, arguments, comman
         ({}, "probe report bank mole --model small --seed 3"),
         ({"permutations": 99}, "probe report bank mole --model small --permutations 99 --seed 3"),
         ({"words": ["A b"]}, "probe report 'A b' --model small --seed 3"),
+        ({"dtype": "float64"}, "probe report bank mole --model small --seed 3 --dtype float64"),
+        ({"device": "cuda"}, "probe report bank mole --model small --seed 3 --device cuda"),
     ],
 )
 def test_the_command_of_a_page_spells_out_what_made_it(given, made):
-    options = {"words": ["bank", "mole"], "seed": 3, "permutations": 1000} | given
+    usual = {"words": ["bank", "mole"], "seed": 3, "permutations": 1000, "device": "cpu", "dtype": "float32"}
+    options = usual | given
     assert cli._command(("some/folder/small", None), None, options) == made
     own = cli._command(("small", "some/folder/other"), Path("some/folder/own.jsonl"), options)
     assert " --sentences own.jsonl --beside other " in own and "folder" not in own

@@ -34,7 +34,7 @@ from probe.model.weights import read_weights
 from probe.stats import permutation
 from probe.stats.separation import measure_separation
 from probe.study.material import prepare
-from probe.study.word import Options, study_word
+from probe.study.word import StudyOptions, study_word
 from probe.text.splits import cue_words
 
 SEEDS = (0, 1, 2)
@@ -174,7 +174,7 @@ def test_an_untrained_encoder_is_not_ranked():
     passed = []
     for seed in range(6):
         model = untrained(resolver_encoder(0)[0], seed=seed)
-        [pair] = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), Options(seed, 8, 19)).pairs
+        [pair] = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(seed, 8, 19)).pairs
         passed.append(pair.effects is not None)
         assert passed[-1] == (pair.gate_p < 0.01)
     assert sum(passed) <= 1

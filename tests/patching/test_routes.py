@@ -12,7 +12,7 @@ from probe.model.weights import read_weights
 from probe.patching import routes, swaps
 from probe.patching.effects import Effects
 from probe.study.material import prepare
-from probe.study.word import Options, study_word
+from probe.study.word import StudyOptions, study_word
 
 SENTENCES = make_sentences(cues=16)
 
@@ -21,7 +21,7 @@ SENTENCES = make_sentences(cues=16)
 def planted(request):
     """The routes of a model in which one head resolves, and that head's place."""
     model, place = resolver_model(request.param)
-    result = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), Options(request.param, 64, 99))
+    result = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(request.param, 64, 99))
     return result.pairs[0].routes, place
 
 
@@ -49,7 +49,7 @@ def test_without_aligned_pairs_only_ablation_is_measured():
     model, place = resolver_model(0)
     rows = [sentence for sentence in SENTENCES if sentence.pair is not None]
     alone = [type(row)(**{**vars(row), "pair": None}) for row in rows]
-    result = study_word(model, prepare(model, corpus_of(alone), WORD), Options(0, 64, 99))
+    result = study_word(model, prepare(model, corpus_of(alone), WORD), StudyOptions(0, 64, 99))
     found = result.pairs[0].routes
     assert found.pattern_only is None and found.values_only is None
     assert found.ablation[place] == pytest.approx(1, abs=0.1)
@@ -58,7 +58,7 @@ def test_without_aligned_pairs_only_ablation_is_measured():
 def test_pairs_of_unequal_length_have_no_routes_and_no_crash():
     model, place = resolver_model(0)
     material = prepare(model, corpus_of(SENTENCES), WORD)
-    result = study_word(model, material, Options(0, 64, 99))
+    result = study_word(model, material, StudyOptions(0, 64, 99))
     pair = result.pairs[0]
     ids = [tokens.ids[: at + 1] for tokens, at in zip(material.tokens, material.targets, strict=True)]
     longer = [(row[0], *row) if index == pair.pairs.a[0] else row for index, row in enumerate(ids)]

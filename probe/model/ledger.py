@@ -35,8 +35,8 @@ from torch import Tensor
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import forward
-from probe.model.records import HEAD_VECTORS, TargetStates, Trace
-from probe.model.trace import with_embeddings
+from probe.model.records import TargetStates, Trace
+from probe.model.trace import at_position, with_embeddings
 from probe.model.weights import Weights
 from probe.stats.axes import Axis
 
@@ -265,10 +265,7 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
 
 def states_at(trace: Trace, at: int) -> TargetStates:
     """What a trace holds of one position, as the states of one text."""
-    read = {name: getattr(trace, name)[None, :, :, at] for name in (*HEAD_VECTORS, "pattern")}
-    read |= {"mlp_out": trace.mlp_out[None, :, at]}
-    read |= {"resid": torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])[None]}
-    return with_embeddings(trace.weights, read, [trace.tokens.ids[at]], [at])
+    return with_embeddings(trace.weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:

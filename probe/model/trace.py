@@ -15,7 +15,7 @@ from torch.nn import functional
 from probe.errors import InputError
 from probe.model import forward, hooks
 from probe.model.model import Model
-from probe.model.records import CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
+from probe.model.records import HEAD_VECTORS, CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
 from probe.model.tokens import Tokens, batch_of_like_length, in_order, target_tokens, tokenize
 from probe.model.weights import Weights, read_weights
 
@@ -69,8 +69,7 @@ def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
         raise InputError(f"Tracing one position of a text of {len(tokens)} tokens: got position {at}; {step}.")
     if not weights.causal:
         reading = hooks.read(model, tokens.ids).tensors[""]
-        states = {name: reading[name][None, ..., at, :] for name in ("q", "k", "v", "z", "pattern", "mlp_out")}
-        states["resid"] = torch.cat([reading["resid_pre"][:, at], reading["resid_post"][-1:, at]])[None]
+        states = at_position(reading, at)
         return TargetTrace(tokens, weights, at, with_embeddings(weights, states, [tokens.ids[at]], [at]), reading["v"])
     from transformers import DynamicCache
 
@@ -105,6 +104,12 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
     together = {name: torch.cat(parts)[order] for name, parts in states.items()}
     last = [tokens.ids[at] for tokens, at in zip(sentences, targets, strict=True)]
     return with_embeddings(weights, together, last, targets)
+
+
+def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
+    """The tensors of one whole text at position `at`, as `TargetStates` holds those of a single text."""
+    states = {name: tensors[name][None, ..., at, :] for name in (*HEAD_VECTORS, "pattern", "mlp_out")}
+    return states | {"resid": torch.cat([tensors["resid_pre"][:, at], tensors["resid_post"][-1:, at]])[None]}
 
 
 def with_embeddings(

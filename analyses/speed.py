@@ -109,6 +109,36 @@ difference = float((looped - exact).abs().max())
 hold("largest difference of the two, of the residual's unit", "", 1e-4, timing.alone(difference), unit="")
 
 # %% [markdown]
+# ## From the cue to the word: every position, every path
+#
+# One pair, both ways, its cue five tokens before the word, against the bare forward of its two members. The stream, the attention output and
+# the MLP output of every layer at every position from the cue on; every edge into the query, the key and the value of a head at the word, from
+# whatever writes before it there; and a forward of its own from the receiving head on for a thousand of these edges.
+
+# %%
+one, other, never = a[:1], b[:1], float("inf")
+
+
+def paths(sample):
+    only = {"receivers": [0], "mlps": False, "reach": never, "sample": sample}
+    return probe.paths(weights, one, other, direction[None], depth=layers, **only)
+
+
+tracing = {
+    "trace": lambda: probe.trace_positions(weights, one, other, direction[None], depth=layers, heads=False),
+    "paths": lambda: paths(0),
+    "totals": lambda: paths(1000),
+    "bare": lambda: timing.bare_forward(plain, [*one, *other], batch=2),
+}
+timings, edges = timing.interleave(tracing, runs=RUNS), len(paths(0).edges)
+for name, work, most in (
+    ("trace", "causal trace of one pair both ways, three components", 40),
+    ("paths", f"fraction and direct effect of {edges:,} paths into the heads at the word", 20),
+    ("totals", "the same and the total effect of 1,000 of them", 50),
+):
+    hold(work, "bare forward of both members", most, timing.compare(timings, name, "bare"))
+
+# %% [markdown]
 # ## Other architectures
 #
 # A Llama of SmolLM2's shape (grouped-query heads, rotary positions, gated MLPs), a GPT-NeoX of Pythia's and a BERT. The loop of one hooked

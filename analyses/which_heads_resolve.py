@@ -59,9 +59,9 @@ parts = trace.delta_e_by_source(layer=0, head=0, at=at)
 # %% [markdown]
 # ## The study
 #
-# The sentences of each word are split by frame and by cue word. Directions and the read-out depth are fitted on one part,
-# everything below is measured on the other. Each head's output at the word is then swapped with that of a sentence of the
-# other sense, and the change of the word's sense coordinate is read.
+# The sentences of each word are dealt into folds by frame and by cue word; each is measured once, along directions that were
+# fitted without it, its cue word and its frame. Each head's output at the word is swapped with that of a sentence of the
+# other sense, and the change of the word's sense coordinate, and of what the model says next, is read.
 
 # %%
 study = probe.study(model, ["bank", "mole", "apple"], seed=0)

@@ -22,13 +22,17 @@ from .pages.folder import write_evaluation as write_evaluation
 from .pages.report import write_report as write_report
 from .pages.walk.page import write_walk as write_walk
 from .pages.walk.walk import walk as walk
+from .patching.composition import composition as composition
 from .patching.cross import WordChoice as WordChoice
 from .patching.cross import cross_logits as cross_logits
 from .patching.cross import swap_cross_heads as swap_cross_heads
 from .patching.cross import swap_source_words as swap_source_words
+from .patching.paths import paths as paths
+from .patching.positions import trace_positions as trace_positions
 from .patching.swaps import swap_heads as swap_heads
 from .patching.swaps import swap_pairs as swap_pairs
 from .patching.swaps import swap_sets as swap_sets
+from .patching.ways import ways as ways
 from .stats.permutation import sign_flip_test as sign_flip_test
 from .study.evaluation import evaluate as evaluate
 from .study.study import study as study

@@ -8,8 +8,7 @@ trusted, in one sentence; 130 when interrupted.
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 from typer.exceptions import TyperException
 
+import probe
 from probe.errors import ProbeError
+from probe.pages.terminal import print_certificate, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from probe.model.check import Certificate
     from probe.model.model import Model
     from probe.pages.walk.walk import Walk
     from probe.study.cost import StudyCost
@@ -31,6 +31,10 @@ DEFAULT_MODEL = "tiny-senses"
 # Who reads beside whom the sentences whose cue comes after the word.
 COMPANION = {DEFAULT_MODEL: "tiny-senses-bidirectional"}
 FORMS = "JSONL, CSV, TSV, Parquet, CoarseWSD-20 word folders, or a folder of these."
+CPU: Final = "cpu"
+SINGLE: Final = "float32"
+REPORTS = Path("reports")
+
 ModelOption = Annotated[
     str, typer.Option("--model", help="A name (probe models lists them), a hub name, a folder or a GGUF file.")
 ]
@@ -38,9 +42,9 @@ DeviceOption = Annotated[str, typer.Option("--device", help="Where the model run
 DtypeOption = Annotated[
     Literal["float32", "float64"], typer.Option("--dtype", help="What is computed in, whatever the file holds.")
 ]
-CPU: Final = "cpu"
-SINGLE: Final = "float32"
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+OutOption = Annotated[Path, typer.Option(help="The folder to write into.")]
+Labelled = typer.Option(help=f"Labelled sentences: {FORMS}")
 
 app = typer.Typer(
     name="probe",
@@ -52,6 +56,18 @@ app = typer.Typer(
 )
 
 
+@app.callback(invoke_without_command=True)
+def bare(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"probe {probe.__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
 @app.command()
 def report(
     words: Annotated[
@@ -59,7 +75,7 @@ def report(
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     sentences: Annotated[Path | None, typer.Option(help=f"Your own sentences: {FORMS}")] = None,
-    out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
+    out: OutOption = REPORTS,
     seed: Annotated[
         int, typer.Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")
     ] = 0,
@@ -80,6 +96,9 @@ def report(
     max_memory: Annotated[
         str | None, typer.Option(help="Refuse before the work what would take more, as 4GB; else what is not free.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what the sentences are enough for, minutes and memory; do nothing.")
+    ] = False,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
@@ -91,58 +110,35 @@ def report(
         from probe.pages.sweep import write_page
 
         typer.echo(write_page(shards, out, words=words))
-    else:
-        models = (model, COMPANION.get(model) if beside is None else beside or None)
-        chosen = {
-            "seed": seed,
-            "permutations": permutations,
-            "max_memory": max_memory,
-            "device": device,
-            "dtype": dtype,
-        }
-        typer.echo(_report_study(words, models, sentences, out, chosen))
-
-
-def _report_study(
-    words: list[str] | None,
-    models: tuple[str, str | None],
-    sentences: Path | None,
-    out: Path,
-    options: Mapping[str, Any],
-) -> Path:
-    """Measure and write; `models`: the one studied and its companion."""
+        return
     from probe.study.cost import parse_memory
+    from probe.text.sentences import as_corpus
+    from probe.text.splits import check_enough
 
-    (model, beside), max_memory = models, options["max_memory"]
     limit = None if max_memory is None else parse_memory(max_memory)
-    corpus = None
-    if sentences is not None:
-        from probe.text.sentences import read_sentences
-
-        corpus = read_sentences(sentences)
+    corpus = None if sentences is None else as_corpus(sentences, words)
+    if corpus is not None:
+        check_enough(corpus.sentences, words, seed=seed)
+    second = COMPANION.get(model) if beside is None else beside or None
 
     def planned(plan: "StudyCost") -> None:
         typer.echo(plan, err=True)
         plan.require(limit)
+        if dry_run:
+            typer.echo("\n".join(plan.enough))
+            raise typer.Exit
 
-    with _progress_bar() as progress:
-        progress("loading the model", 0.0)
+    with progress_bar() as progress:
         from probe.pages.report import write_report
         from probe.study.study import study
 
-        load = _loading(options["device"], options["dtype"])
-        result = study(
-            load(model),
-            words,
-            corpus=corpus,
-            seed=options["seed"],
-            permutations=options["permutations"],
-            beside=load(beside) if beside else None,
-            progress=progress,
-            planned=planned,
-        )
+        load, chosen = _loading(device, dtype), {"seed": seed, "permutations": permutations}
+        given, other = load(model), load(second) if second else None
+        result = study(given, words, corpus=corpus, beside=other, progress=progress, planned=planned, **chosen)
         progress("writing", 0.98)
-        return write_report(result, out, command=_command((model, beside), sentences, {**options, **result.options}))
+        options = {"device": device, "dtype": dtype} | result.options
+        page = write_report(result, out, command=_command((model, second), sentences, options))
+    typer.echo(page)
 
 
 @app.command()
@@ -151,16 +147,21 @@ def walk(
     target: Annotated[
         str | None, typer.Option(help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown.")
     ] = None,
-    word: Annotated[str | None, typer.Option(help="The word to follow; the last one by default.")] = None,
+    word: Annotated[
+        str | None, typer.Option(help="The word to follow; one that the lexicon has, or else the last, by default.")
+    ] = None,
     beside: Annotated[
         str | None, typer.Option(help="Another text with the same word; one that ships by default.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Another text with the same word, shown side by side: what differs first.")
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     layer: Annotated[int | None, typer.Option(help="Follow a head of this layer, counted from 0.")] = None,
     head: Annotated[
         int | None, typer.Option(help="Follow this head of --layer; the one that moves the word most by default.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The folder to write into.")] = Path("reports"),
+    out: OutOption = REPORTS,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
@@ -168,14 +169,13 @@ def walk(
     from probe.pages.folder import check_folder
 
     check_folder(out)
-    with _progress_bar() as progress:
-        progress("loading the model", 0.0)
+    with progress_bar() as progress:
         from probe.pages.walk.page import write_walk
         from probe.pages.walk.walk import walk
 
         loaded = _loading(device, dtype)(model)
         progress("walking", 0.4)
-        walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside)
+        walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside, against=against)
         progress("writing", 0.9)
         page = write_walk(walked, out, command=_walk_command(model, walked, (device, dtype)))
     typer.echo(page)
@@ -200,16 +200,13 @@ def check(
         about = {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok}
         typer.echo(json.dumps(about | {"rows": rows}))
     else:
-        _print_certificate(certificate)
+        print_certificate(certificate)
     certificate.require()
 
 
 @app.command()
 def evaluate(
-    sentences: Annotated[
-        Path,
-        typer.Option(help=f"Labelled sentences: {FORMS}"),
-    ],
+    sentences: Annotated[Path, Labelled],
     model: ModelOption = DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option(help="A folder to write the tables and a manifest into.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides the folds.")] = 0,
@@ -225,8 +222,7 @@ def evaluate(
     if out is not None:
         check_folder(out)
     corpus = read_sentences(sentences)
-    with _progress_bar() as progress:
-        progress("loading the model", 0.0)
+    with progress_bar() as progress:
         result = evaluate(_loading(device, dtype)(model), corpus, seed=seed, progress=progress)
     if out is not None:
         command = _again(
@@ -237,7 +233,7 @@ def evaluate(
         typer.echo(result.to_json())
         return
     for header, rows in result.text_tables():
-        _print_table(header, rows)
+        print_table(header, rows)
         typer.echo()
     for line in result.reasons():
         typer.echo(line)
@@ -245,10 +241,7 @@ def evaluate(
 
 @app.command()
 def sweep(
-    sentences: Annotated[
-        list[Path],
-        typer.Option(help=f"Labelled sentences: {FORMS}"),
-    ],
+    sentences: Annotated[list[Path], Labelled],
     out: Annotated[Path, typer.Option(help="The folder of the shards; what is finished there is kept.")],
     more: Annotated[
         list[Path] | None, typer.Argument(metavar="[PATH]...", help="More of them, after the first.")
@@ -320,7 +313,7 @@ def params(
         for part in counted.parts
         if part.number
     ]
-    _print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
+    print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
     for line in told(counted):
         typer.echo(line)
 
@@ -334,7 +327,7 @@ def models(as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    _print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    print_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
 
 
 def main() -> None:
@@ -371,7 +364,7 @@ def _walk_command(model: str, walked: "Walk", place: tuple[str, str]) -> str:
     """The `probe walk` that makes the same page again, without this machine's folders."""
     asked = walked.options
     text = str(asked.pop("text"))
-    first = {name: asked.pop(name) for name in ("target", "word", "beside") if name in asked}
+    first = {name: asked.pop(name) for name in ("target", "word", "beside", "against") if name in asked}
     return shlex.join(_again("walk", text, **first, model=Path(model).name, **asked, **_place(*place)))
 
 
@@ -391,51 +384,3 @@ def _again(*given: str, **options: object) -> list[str]:
     """A command's words, its options in the order given; options that are None are left out."""
     named = {name: str(value) for name, value in options.items() if value is not None}
     return ["probe", *given, *(word for name, value in named.items() for word in (f"--{name}", value))]
-
-
-def _print_certificate(certificate: "Certificate") -> None:
-    header = ["layer", "quantity", "formula", "error", "scale", "tolerance", ""]
-    rows = [
-        [
-            "all" if row.layer is None else f"{row.stack} {row.layer}".strip(),
-            row.quantity,
-            row.formula,
-            f"{row.error:.1e}",
-            f"{row.scale:.2g}",
-            f"{row.tolerance:.0e}",
-            ("ok" if row.ok else "FELL SHORT") + (f" ({row.note})" if row.note else ""),
-        ]
-        for row in certificate.rows
-    ]
-    _print_table(header, rows)
-    worst = certificate.worst
-    hold = f"{sum(row.ok for row in certificate.rows)} of {len(certificate.rows)} rows hold"
-    typer.echo(
-        f"{certificate.model_name} ({certificate.dtype}): {hold}; "
-        f"the largest difference is {worst.error:.1e} of its scale ({worst.quantity})."
-    )
-
-
-def _print_table(header: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*header, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A bar on standard error when it is a terminal, nothing otherwise."""
-    if not sys.stderr.isatty():
-        yield lambda stage, share: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda stage, share: bar.update(task, description=stage, completed=share)

@@ -129,7 +129,7 @@ def _write_and_rename(target: Path, raw: bytes) -> None:
             opened.flush()
             os.fsync(opened.fileno())
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException:  # broad, because an interrupt must leave no half of a file behind either
         with suppress(OSError):
             os.unlink(temporary)
         raise

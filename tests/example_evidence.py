@@ -4,23 +4,31 @@ import numpy as np
 import pandas as pd
 
 from probe.study.columns import CURVES
+from probe.study.ways import COLUMNS
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
-CONDITIONS = {"as measured": None, "labels permuted": 0.5, "later token": 0.65, "untrained model": 0.51}
+CONDITIONS = {"as measured": None, "labels permuted": 0.49, "later token": 0.65, "untrained model": 0.51}
 
 
 def distances(heads: pd.DataFrame) -> pd.DataFrame:
     """The same effect at every distance, a little less far away."""
     rows = heads[heads["swap"].notna()]
     parts = [rows[KEYS].assign(distance=place, net=rows["swap"] * (1 - 0.05 * place)) for place in (1, 2, 3, 4)]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True)[[*KEYS[:3], "distance", *KEYS[3:], "net"]]
 
 
 def routes(heads: pd.DataFrame) -> pd.DataFrame:
-    """Heads that carry and do not look elsewhere."""
+    """Heads that carry and do not look elsewhere, nearly all of it from the cue."""
     rows = heads[heads["swap"].notna()]
-    effect = rows["swap"]
-    return rows[KEYS].assign(pattern_only=0.1 * effect, values_only=0.9 * effect, ablation=0.8 * effect)
+    parts = {"pattern_only": 0.1, "values_only": 0.9, "cue_only": 0.95, "other_only": 0.03, "ablation": 0.8}
+    return rows[KEYS].assign(**{name: part * rows["swap"] for name, part in parts.items()}, pairs=8)
+
+
+def by_depth(heads: pd.DataFrame, layers: int) -> pd.DataFrame:
+    """The same effect at every depth behind a head from the second on."""
+    rows = heads[heads["swap"].notna()]
+    parts = [rows[KEYS].assign(depth=depth, net=rows["net"]).query("layer < depth") for depth in range(2, layers + 1)]
+    return pd.concat(parts, ignore_index=True)[[*KEYS[:3], "depth", *KEYS[3:], "net"]]
 
 
 def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
@@ -32,7 +40,7 @@ def curves(word_heads: pd.DataFrame, read_at: int) -> pd.DataFrame:
         kept = np.minimum(np.cumsum([0, *order["net"].clip(lower=0).astype(float)]) / 0.62, 0.99)
         kept[-1] = 1.0
         smallest = int(np.argmax(kept >= 0.9))
-        frame = pd.DataFrame({"word": word, "area": 0.93, "smallest": smallest, "size": range(len(kept))})
+        frame = pd.DataFrame({"word": word, "area": 0.93, "smallest": smallest, "pairs": 12, "size": range(len(kept))})
         lost = np.minimum(1.02 * kept, 1.0)
         frame = frame.assign(added=[None, *names], faithfulness=kept, necessity=lost)
         wide = {"faithfulness_low": kept - 0.05, "faithfulness_high": kept + 0.03}
@@ -60,9 +68,10 @@ def controls(heads: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for name, middle in CONDITIONS.items():
         auroc = rows["auroc"] if middle is None else middle + rng.normal(0, 0.05, len(rows))
-        parts.append(rows[KEYS].assign(condition=name, untrained_p=0.31, auroc=auroc))
-    columns = ["word", "sense_a", "sense_b", "condition", "untrained_p", "layer", "head", "auroc"]
-    return pd.concat(parts, ignore_index=True)[columns]
+        band = (0.4, 0.58) if name == "labels permuted" else (np.nan, np.nan)
+        made = rows[KEYS].assign(condition=name, untrained_p=0.31, auroc=auroc, low=band[0], high=band[1])
+        parts.append(made[[*KEYS[:3], "condition", "untrained_p", *KEYS[3:], "auroc", "low", "high"]])
+    return pd.concat(parts, ignore_index=True)
 
 
 def ledger(readings: pd.DataFrame) -> pd.DataFrame:
@@ -83,3 +92,26 @@ def ledger(readings: pd.DataFrame) -> pd.DataFrame:
     columns += ["norm", "contribution", "total", "closing"]
     made = pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
     return made.astype({"layer": "Int64", "head": "Int64", "pos": "Int64"})
+
+
+def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """One way of one step to every planted head of the first pair of senses of a word, from three layers and tokens."""
+    rows = heads[heads["swap"].notna() & (heads["net"] > 0.1)]
+    first = rows.drop_duplicates("word")[["word", "sense_a", "sense_b"]]
+    rows = rows.merge(first)
+    ends = {"sender_layer": None, "sender_head": None, "sender_pos": "cue"}
+    steps = rows[KEYS].rename(columns={"layer": "receiver_layer", "head": "receiver_head"})
+    steps = steps.assign(**ends, receiver_pos="word", channel="value", p=0.01, pairs=8)
+    steps = steps.assign(way=steps.groupby("word").cumcount(), step=0, share=rows["net"], together=0.62)
+    steps = steps.assign(size=None, kept=0.62, random=0.0, random_high=0.02)
+    edges = steps.assign(fraction=1.0, direct=rows["net"], total=rows["net"], q=0.01)
+    edges = edges.assign(low=rows["net"] - 0.05, high=rows["net"] + 0.04)
+    grid = [
+        {"component": name, "layer": layer, "head": None, "pos": pos, "behind": behind, "pairs": 8}
+        | dict.fromkeys(("denoise", "noise", "effect"), float((pos == "word") == (name == "attn_out")) / (1 + layer))
+        for name in ("resid_pre", "attn_out", "mlp_out")
+        for layer in range(3)
+        for pos, behind in (("cue", 0), ("cue + 1", 1), ("word", None))
+    ]
+    made = {"positions": first.merge(pd.DataFrame(grid), how="cross"), "paths": edges, "ways": steps}
+    return {name: made[name].reindex(columns=columns) for name, columns in COLUMNS.items()}

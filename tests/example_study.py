@@ -2,20 +2,20 @@
 model.
 
 bank has two senses and three clear heads (two resolve, one is against), mole has four senses (one of its six pairs not
-apart), apple is not apart at all. Words are read after layer 2, so that the heads of layer 3 have no effect by
-construction.
+apart), apple is not apart at all. Words are read after layer 2, the heads of layer 3 at the end.
 """
 
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from example_evidence import controls, curves, distances, ledger, random_sets, routes
+from example_evidence import by_depth, controls, curves, distances, ledger, random_sets, routes, ways
 
 from probe.model.check import Certificate, Row
 from probe.provenance import Origin
 from probe.stats.verdicts import best_verdicts
-from probe.study.columns import CAUSAL, RANKS
+from probe.study.columns import ATTENTION, CAUSAL, RANKS
+from probe.study.columns import HEADS as HEADS_TABLE
 from probe.study.study import Study
 
 LAYERS, HEADS = 4, 4
@@ -43,7 +43,7 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
     word_heads = _word_heads(heads, words)
     frames = {
         "words": words,
-        "heads": heads.drop(columns="because"),
+        "heads": heads[list(HEADS_TABLE)],
         "verdicts": heads[["word", "sense_a", "sense_b", "layer", "head", "verdict", "because"]],
         "word_heads": word_heads,
         "depth": _depth(words, rng),
@@ -55,10 +55,12 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
         "showcase": _showcase(texts),
         "distances": distances(heads),
         "routes": routes(heads),
+        "by_depth": by_depth(heads, LAYERS),
         "curves": curves(word_heads, READ_AT),
         "random_sets": random_sets(word_heads, READ_AT),
         "controls": controls(heads),
     }
+    frames |= ways(heads)
     frames["ledger"] = ledger(frames["readings"])
     frames["beside"] = _beside(frames["showcase"])
     rows = tuple(
@@ -88,16 +90,12 @@ def _words(any_apart: bool) -> pd.DataFrame:
         gap = 0.97 if apart else -0.02
         rows.append(
             {"word": word, "sense_a": a, "sense_b": b, "sentences_fit": 240, "sentences_report": 192, "pairs": 64}
-            | {
-                "pair_design": "aligned pairs",
-                "split_design": "by frame and cue word",
-                "tokens_of_word": 1,
-                "depth": READ_AT,
-            }
-            | {"auroc": 0.99 if apart else 0.52, "gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07}
-            | {"gap_p": 0.0002 if apart else 0.4, "negative_gaps": 0 if apart else 31, "ranked": apart}
-            | {"causal": True}
-            | {"cue_words": 14, "visible_d": 0.46, "visible_d_pairs": 0.45, "exploratory": False}
+            | {"pair_design": "aligned pairs", "split_design": "5 folds by cue word and frame", "tokens_of_word": 1}
+            | {"causal": True, "depth": READ_AT, "auroc": 0.99 if apart else 0.52}
+            | {"gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07, "gap_p": 0.0002 if apart else 0.4}
+            | {"said_p": 0.002 if apart else 0.6, "nuisance_p": 0.8, "untrained_p": 0.31}
+            | {"negative_gaps": 0 if apart else 31, "cue_words": 14, "smallest_p": 0.001, "visible_d_pairs": 0.45}
+            | {"exploratory": False, "ranked": apart}
         )
     return pd.DataFrame(rows)
 
@@ -124,14 +122,18 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         causal |= {"swap_low": swap - 0.05, "swap_high": swap + 0.06, "same_sense": rng.normal(0, 0.003, len(layer))}
         causal |= {"self_repair": swap * 0.1}
         for name, values in causal.items():
-            frame[name] = np.where(layer < READ_AT, values, 0.0) if row.ranked else np.nan
+            frame[name] = values if row.ranked else np.nan
         frame["attention_cue"] = np.clip(planted * 1.5 + 0.05, 0, 1)
         frame["attention_previous"] = 0.08
-        net = frame["swap"] - frame["same_sense"]
-        frame["rank"] = net.where(layer < READ_AT).rank(ascending=False, method="first").astype("Int64")
+        net = frame["net"] = frame["swap"] - frame["same_sense"]
+        frame["net_low"], frame["net_high"] = net - 0.05, net + 0.06
+        frame["auroc_low"], frame["auroc_high"] = frame["auroc"] - 0.1, frame["auroc"].clip(upper=0.9) + 0.1
+        frame["rank"] = net.rank(ascending=False, method="first").astype("Int64")
         frame["rank_low"], frame["rank_high"] = frame["rank"], frame["rank"]
-        frame["p_auroc"] = np.where(frame["auroc"] > 0.62, 0.001, 0.4)
-        frame["p_swap"] = np.where(frame["swap"] > 0.1, 0.013, 0.7)
+        frame["p_auroc"] = frame["q_auroc"] = np.where(frame["auroc"] > 0.62, 0.001, 0.4)
+        frame["p_swap"] = frame["q_swap"] = np.where(frame["swap"] > 0.1, 0.013, 0.7)
+        frame["said"], frame["p_said"] = 0.8 * net, frame["p_swap"]
+        frame["read_depth"] = np.where(layer < READ_AT, READ_AT, LAYERS)
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
 
@@ -152,21 +154,17 @@ def _word_heads(heads: pd.DataFrame, words: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for word in words[words["ranked"]]["word"].unique():
         rows = heads[(heads["word"] == word) & heads["swap"].notna()]
-        mean = rows.groupby(["layer", "head"], as_index=False)[
-            ["auroc", *MEASURED, "attention_cue", "attention_previous"]
-        ].mean()
+        mean = rows.groupby(["layer", "head"], as_index=False)[["auroc", *MEASURED, *ATTENTION[:2]]].mean()
         mean["attention_itself"] = 0.3
         mean["net"] = mean["swap"] - mean["same_sense"]
-        wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02) * (mean["layer"] < READ_AT)
+        wide = np.where(mean["net"].abs() > 0.1, 0.05, 0.02)
         mean["net_low"], mean["net_high"] = mean["net"] - wide, mean["net"] + wide
-        mean["rank"] = mean["net"].where(mean["layer"] < READ_AT).rank(ascending=False, method="first").astype("Int64")
+        mean["rank"] = mean["net"].rank(ascending=False, method="first").astype("Int64")
         above = [(mean["net_low"] > row.net_high).sum() for row in mean.itertuples()]
         below = [(mean["net_high"] < row.net_low).sum() for row in mean.itertuples()]
         mean["rank_low"], mean["rank_high"] = np.array(above) + 1, len(mean) - np.array(below)
-        mean.loc[mean["rank"].isna(), ["rank_low", "rank_high"]] = np.nan
         parts.append(mean.assign(word=word).merge(best_verdicts(rows), on=["layer", "head"]))
-    columns = ["word", "layer", "head", "auroc", *CAUSAL, "attention_cue", "attention_previous", "attention_itself"]
-    columns += ["verdict", "resolves", "of"]
+    columns = ["word", "layer", "head", "auroc", *CAUSAL, *ATTENTION, "verdict", "resolves", "of"]
     return pd.concat(parts, ignore_index=True)[columns].astype(RANKS) if parts else pd.DataFrame(columns=columns)
 
 
@@ -203,22 +201,17 @@ def _shares(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def _sentences(texts: tuple[str, ...]) -> pd.DataFrame:
+    """Four sentences of every sense, their cues named like it; the last of each has no partner."""
     rows = []
     for word, senses in SENSES.items():
         for number, sense in enumerate(senses * 4):
             text = texts[number % len(texts)] if texts else f"The old {sense} near the {word} looked quiet."
+            start, group = max(text.find(f" {word}") + 1, 4), number // len(senses)
             rows.append(
-                {
-                    "word": word,
-                    "sense": sense,
-                    "text": text,
-                    "start": 4,
-                    "end": 8,
-                    "frame": "quiet",
-                    "pair": f"{word}/{number}",
-                }
+                {"word": word, "sense": sense, "text": text, "start": start, "end": start + len(word), "frame": "quiet"}
+                | {"pair": f"{word}/{group if group < 3 else number + 100}"}
                 | {"cue_start": 8, "cue_end": 8 + len(sense), "distance": 3, "position": 6, "tokens_of_word": 1}
-                | {"part": ("fit", "report", "neither")[number % 3]}
+                | {"part": ("tested", "learned from", "tested", "neither")[group]}
             )
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
 
@@ -275,9 +268,8 @@ def _readings(word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.G
 
 def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
     """One late sentence that the other model places as meant, and one that it does not."""
-    late = showcase[showcase["cue_after"]][["text", "word", "sense"]].reset_index(drop=True)
-    return late.assign(
-        model="made-up, both ways",
+    late = showcase[showcase["cue_after"]].reset_index(drop=True)
+    return late.assign(model="made-up, both ways")[["model", "text", "word", "sense"]].assign(
         reads_as=["unit", "company"],
         coordinate=[0.41, -0.2],
         sense_a=["unit", "fruit"],

@@ -26,6 +26,10 @@ BART = {
     **{f"{side}_ffn_dim": 36 for side in ("encoder", "decoder")},
 }
 GROUPED = {"hidden_size": 32, "num_key_value_heads": 2, "max_position_embeddings": 40}
+NAMED = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}  # the usual ones are beyond this vocabulary
+# A window that a short text leaves, one layer of each kind, no usual number under the root; caps that are felt.
+GEMMA = GROUPED | {"head_dim": 6, "sliding_window": 5, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 2.0}
+GEMMA |= {"layer_types": ["sliding_attention", "full_attention"]}
 # No two sizes alike: 28 = 4 heads of 7, T5's and the grouped ones' heads are not d_model / heads.
 MADE: dict[str, tuple[str, str, dict[str, object]]] = {
     "gpt2": (
@@ -70,8 +74,43 @@ MADE: dict[str, tuple[str, str, dict[str, object]]] = {
         "GPTNeoXForCausalLM",
         HIDDEN | {"hidden_size": 32, "max_position_embeddings": 40},
     ),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        "GPTNeoForCausalLM",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 28,
+            "num_layers": LAYERS,
+            "num_heads": HEADS,
+            "intermediate_size": 36,
+            "max_position_embeddings": 40,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 5,
+        }
+        | NAMED,
+    ),
+    "gptj": (
+        "GPTJConfig",
+        "GPTJForCausalLM",
+        {
+            "vocab_size": VOCABULARY,
+            "n_embd": 32,
+            "n_head": HEADS,
+            "n_layer": LAYERS,
+            "n_positions": 40,
+            "n_inner": 36,
+            "rotary_dim": 6,
+        }
+        | NAMED,
+    ),
     "llama": ("LlamaConfig", "LlamaForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", HIDDEN | GROUPED | {"head_dim": 6, "sliding_window": 5}),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", HIDDEN | GROUPED | NAMED),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", HIDDEN | GROUPED),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
+    "olmo2": ("Olmo2Config", "Olmo2ForCausalLM", HIDDEN | GROUPED | NAMED),
+    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", HIDDEN | GEMMA | {"final_logit_softcapping": 3.0}),
+    "gemma3_text": ("Gemma3TextConfig", "Gemma3ForCausalLM", HIDDEN | GEMMA | {"attn_logit_softcapping": None}),
 }
 PAIRED = ("t5", "bart", "marian")
 SINGLE = tuple(kind for kind in MADE if kind not in PAIRED)
@@ -128,7 +167,7 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         unk_token="<unk>",
         pad_token="<pad>",
         eos_token=last or "<pad>",
-        bos_token="<pad>" if kind == "gpt2" else None,
+        bos_token="<pad>" if kind in ("gpt2", "gpt_neo", "gptj") else None,
     )
 
 

@@ -2,7 +2,7 @@
 `gguf` package's writer.
 
 Written from the converter's description, not from the loader: rotary rows are put pair beside pair, GPT-NeoX's queries,
-keys and values by role, GPT-2's matrices output x input.
+keys and values by role, GPT-2's matrices output x input, 1 is added to Gemma's norms.
 """
 
 import json
@@ -15,8 +15,10 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from safetensors.numpy import load_file
 
-ARCHITECTURES = {"gpt2": "gpt2", "bert": "bert", "gpt_neox": "gptneox", "llama": "llama", "qwen2": "qwen2"}
-PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox.", "llama": "model.", "qwen2": "model."}
+ARCHITECTURES = {"gpt2": "gpt2", "bert": "bert", "gpt_neox": "gptneox", "mistral": "llama", "gemma3_text": "gemma3"}
+ARCHITECTURES |= {kind: kind for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2")}
+PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox."}
+ROTARY = ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3")
 Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 
 
@@ -76,11 +78,15 @@ def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         f"attention.layer_norm_{rms}epsilon": epsilon,
     }
     rope = config.get("rope_parameters") or {}
-    if arch in ("llama", "qwen2"):
+    if arch in ROTARY:
+        rope = rope.get("full_attention", rope)
         size = config.get("head_dim") or width // heads
         own |= {"attention.head_count_kv": config["num_key_value_heads"], "rope.freq_base": rope["rope_theta"]}
         own |= {"rope.dimension_count": size, "attention.key_length": size, "attention.value_length": size}
         own["vocab_size"] = config["vocab_size"]
+    if "sliding_window" in config and not config["model_type"].startswith("qwen"):
+        own["attention.sliding_window"] = config["sliding_window"] or 0
+    own |= {key: config[key] for key in ("attn_logit_softcapping", "final_logit_softcapping") if config.get(key)}
     if arch == "gptneox":
         share = rope.get("partial_rotary_factor", config.get("rotary_pct", 0.25))
         own |= {"rope.dimension_count": int(width // heads * share), "use_parallel_residual": True}
@@ -103,7 +109,7 @@ def _tokenizer(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     made = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": kinds, "merges": merges}
     named = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     made |= {f"{short}_token_id": known[given[name]] for short, name in named.items() if given.get(name)}
-    made["add_bos_token"] = config["model_type"] == "llama"
+    made["add_bos_token"] = config["model_type"] in ("llama", "mistral")
     return {f"tokenizer.ggml.{name}": value for name, value in made.items()}
 
 
@@ -113,11 +119,12 @@ def _tensors(config: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
     names = gguf.get_tensor_name_map(arch, 8)
     made = {}
     for name, values in load_file(folder / "model.safetensors").items():
-        plain = name.removeprefix(PREFIX[kind])
+        prefix = PREFIX.get(kind, "model.")
+        plain = name.removeprefix(prefix)
         base, ending = plain.rsplit(".", 1)
         if base.startswith("cls.") or (plain.startswith("lm_head") and config.get("tie_word_embeddings")):
             continue
-        theirs = names.get_name(PREFIX[kind] + base) or names.get_name(base)
+        theirs = names.get_name(prefix + base) or names.get_name(base)
         assert theirs is not None, name
         made[f"{theirs}.{ending}"] = _converted(values, plain, config)
     return made
@@ -127,7 +134,9 @@ def _converted(values: np.ndarray, name: str, config: dict[str, Any]) -> np.ndar
     kind = config["model_type"]
     if kind == "gpt2" and ".c_" in name and values.ndim == 2:
         return values.T
-    if kind == "llama" and (".q_proj" in name or ".k_proj" in name):
+    if kind.startswith("gemma") and name.endswith("norm.weight"):
+        return values + 1
+    if ARCHITECTURES[kind] == "llama" and (".q_proj" in name or ".k_proj" in name):
         heads = config["num_attention_heads" if ".q_proj" in name else "num_key_value_heads"]
         return values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
     if kind == "gpt_neox" and "query_key_value" in name:

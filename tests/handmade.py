@@ -92,6 +92,7 @@ PLAIN = (
     "it",
 )
 BOS, UNKNOWN = "<bos>", "<unk>"
+FUNCTION = {"door": "this", "canal": "that"}  # words that go with a sense and carry the feature "second"
 
 
 def make_sentences(
@@ -123,6 +124,19 @@ def _sentence(text: str, sense: str, cue: str, place: Mapping[str, object]) -> S
     return Sentence(word=WORD, sense=sense, text=text, **spans, **place)
 
 
+def make_crossed(first: int, second: int, *, frames: int = 6) -> list[Sentence]:
+    """Pairs of every cue word of one sense with every one of the other, in every frame."""
+    grid = make_sentences(frames=frames, distances=(1,), cues=max(first, second))
+    by_cue = {(row.frame, row.cue_word): row for row in grid}
+    return [
+        replace(by_cue[frame, CUES[sense][number]], pair=f"{frame}/{a}/{b}")
+        for frame in dict.fromkeys(row.frame for row in grid)
+        for a in range(first)
+        for b in range(second)
+        for sense, number in zip(SENSES, (a, b), strict=True)
+    ]
+
+
 def corpus_of(sentences: Sequence[Sentence]) -> Corpus:
     return Corpus(tuple(sentences), (), "sentences made by hand", "0" * 64)
 
@@ -135,9 +149,9 @@ def without(sentences: Sequence[Sentence], *names: str) -> tuple[Sentence, ...]:
 # --- models said in features -----------------------------------------------------------------------------------------
 
 Reading = Mapping[str, float]
-PLANTED = ("anchor", "is_bos", "is_cue", "is_target", "sense", "resolved", "decoy", "second", "accent")
+PLANTED = ("anchor", "is_bos", "is_cue", "is_target", "sense", "resolved", "decoy", "second", "accent", "marker")
 PLACES = ("place_cos", "place_sin")
-OPEN = (*(f"word{number}" for number in range(4)), *(f"noise{number}" for number in range(5)))
+OPEN = (*(f"word{number}" for number in range(4)), *(f"noise{number}" for number in range(4)))
 FEATURES = (*PLANTED, *PLACES, *OPEN)
 READ_BY_ANY = ("is_cue", "is_target", *PLACES, *OPEN)  # not is_bos: who asks for it looks nowhere else
 WRITTEN_BY_ANY = tuple(name for name in OPEN if name.startswith("noise"))
@@ -187,6 +201,8 @@ def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] 
         f"transformer.{name}": torch.tensor(values, dtype=torch.float32).contiguous()
         for name, values in tensors.items()
     }
+    says = _unembedding(tensors["wte.weight"], seed)
+    exact["lm_head.weight"] = torch.tensor(says, dtype=torch.float32).contiguous()
     return _save(folder, _config(len(tokenizer)), tokenizer, exact)
 
 
@@ -272,6 +288,12 @@ def _tensors(
     return tensors
 
 
+def _unembedding(tokens: np.ndarray, seed: int) -> np.ndarray:
+    """W_U: the token vectors, and of the senses what is `resolved` and nothing else."""
+    says = np.random.default_rng([seed, 1]).normal(0, 1, len(tokens))
+    return tokens + np.outer(says, write_vector({"resolved": 1.0}))
+
+
 def _save(
     folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, tensors: dict[str, torch.Tensor]
 ) -> Path:
@@ -304,13 +326,13 @@ def resolver_encoder(seed: int) -> tuple[Model, tuple[int, int]]:
 
 def _config(vocabulary: int) -> GPT2Config:
     sizes = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": D_MODEL, "n_inner": D_MLP, "n_positions": POSITIONS}
-    config = GPT2Config(**sizes, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(**sizes, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False)
     config.architectures = ["GPT2LMHeadModel"]
     return config
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    words = (BOS, UNKNOWN, WORD, *(cue for sense in SENSES for cue in CUES[sense]), *PLAIN)
+    words = (BOS, UNKNOWN, WORD, *(cue for sense in SENSES for cue in CUES[sense]), *PLAIN, *FUNCTION.values())
     cut = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN))
     cut.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=cut, bos_token=BOS, eos_token=BOS, unk_token=UNKNOWN)
@@ -323,6 +345,8 @@ def _token_vectors(tokenizer: PreTrainedTokenizerFast, rng: np.random.Generator)
         features = {"anchor": np.sqrt(D_MODEL / 2)} | {f"word{number}": rng.normal(0, 0.5) for number in range(4)}
         features |= {"is_bos": float(word == BOS), "is_target": float(word == WORD)}
         for sign, sense in zip((1, -1), SENSES, strict=True):
+            if word == FUNCTION[sense]:
+                features |= {"marker": 1.0, "second": sign}
             if word in CUES[sense]:
                 size = rng.uniform(0.8, 1.2)  # what the cue has less of the sense it has more of its accent
                 features |= {"is_cue": 1.0, "sense": sign * size, "accent": sign * (2 - size)}

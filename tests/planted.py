@@ -11,9 +11,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from handmade import D_MLP, D_MODEL, HEADS, LAYERS, TURN, WRITTEN_BY_ANY, Head, Reading, Unit, make_handmade, resolver
+import torch
+from handmade import (
+    CUES,
+    D_MLP,
+    D_MODEL,
+    HEADS,
+    LAYERS,
+    SENSES,
+    TURN,
+    WORD,
+    WRITTEN_BY_ANY,
+    Head,
+    Reading,
+    Unit,
+    make_handmade,
+    make_sentences,
+    resolver,
+    write_vector,
+)
 
-from probe import Model, load
+from probe import Model, load, tokenize
+from probe.model.tokens import Placed
 
 Place = tuple[int, int]
 LENGTH = 1.25  # about what LayerNorm divides the word's vector by once its sense is written
@@ -122,19 +141,82 @@ def backup(rng: np.random.Generator) -> Circuit:
     one, two = (first, int(rng.integers(HEADS))), (second, int(rng.integers(HEADS)))
     disagrees = ({"resolved": -9.0}, {name: 6 * weight for name, weight in EVEN.items()})
     watch = Head(*two, (disagrees, ({"anchor": 1.0}, {"is_bos": 6.0})), ((EVEN, {"resolved": 6.4}),))
-    return Circuit((resolver(*one, takes=EVEN), watch), ("backup", "backup"))
+    return Circuit((resolver(*one, takes=EVEN), watch), ("resolver", "backup"))
+
+
+def decoy(rng: np.random.Generator) -> Circuit:
+    """Beside a resolver a head that writes as much of the sense where nothing reads it."""
+    one, two = _places(rng, 2)
+    return Circuit((resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy")), ("resolver", "carrier"))
+
+
+def two_step(rng: np.random.Generator) -> Circuit:
+    """A mover gives the sense of the cue to the tokens behind it but the word, a reader takes it from there."""
+    first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
+    asks, to_bos = {"anchor": 2.0, "is_target": -20.0, "is_cue": -20.0}, ({"anchor": 1.0}, {"is_bos": 3.0})
+    mover = Head(
+        first,
+        int(rng.integers(HEADS)),
+        ((asks, {"is_cue": 6.0}), to_bos),
+        ((EVEN, {"second": 2.0}), ({"is_cue": 1.0}, {"marker": 2.0})),
+    )
+    looks = (({"is_target": 8.0}, {"marker": 6.0}), to_bos)
+    reader = Head(second, int(rng.integers(HEADS)), looks, (({"second": 1.0}, {"resolved": 3.0}),))
+    return Circuit((mover, reader), ("none", "resolver"))
+
+
+def weak_suppressor(rng: np.random.Generator) -> Circuit:
+    """A later head takes a third of it back."""
+    return _suppressed(rng, -1.0)
+
+
+def strong_suppressor(rng: np.random.Generator) -> Circuit:
+    """A later head takes two thirds of it back: the first writes three times the gap."""
+    return _suppressed(rng, -2.0)
+
+
+def _suppressed(rng: np.random.Generator, size: float) -> Circuit:
+    first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
+    one, two = (first, int(rng.integers(HEADS))), (second, int(rng.integers(HEADS)))
+    return Circuit((resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, size=size)), ("resolver", "opposes"))
+
+
+def erased(rng: np.random.Generator) -> Circuit:
+    """Beside a resolver in the first layer a head of the second writes as much; neurons of the third erase it."""
+    one, two = (0, int(rng.integers(HEADS))), (1, int(rng.integers(HEADS)))
+    heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy"))
+    return Circuit(heads, ("resolver", "erased"), linear(2, {"decoy": 1.0}, {"decoy": -1.5}))
+
+
+def function_word(rng: np.random.Generator) -> Circuit:
+    """A head that reads "this" or "that", which goes with the sense, and never the marked cue."""
+    [place] = _places(rng, 1)
+    looks = (({"is_target": 8.0}, {"marker": 6.0}), ({"anchor": 1.0}, {"is_bos": 3.0}))
+    return Circuit((Head(*place, looks, (({"second": 1.0}, {"resolved": 3.0}),)),), ("resolver",))
+
+
+def own_place(rng: np.random.Generator) -> Circuit:
+    """A head that reads where the word stands, from the word itself."""
+    [place] = _places(rng, 1)
+    looks = (({"is_target": 8.0}, {"is_target": 6.0}),)
+    return Circuit((Head(*place, looks, (({"place_cos": 1.0}, {"resolved": 3.0}),)),), ("confounded",))
 
 
 def one_back(rng: np.random.Generator) -> Circuit:
     """A head that looks at the token before, whatever it is, and gives the word what sense it finds there."""
     [place] = _places(rng, 1)
+    return Circuit((copier(*place, EVEN, {"resolved": 3.0}),), ("position-explained",))
+
+
+def copier(layer: int, head: int, takes: Reading, gives: Reading) -> Head:
+    """A head that looks at the token before, whatever it is, takes something there and gives it here."""
     turn = 1000.0 * np.array([np.cos(TURN), np.sin(TURN)])
     looks = (
         ({"anchor": -1000.0 * np.cos(TURN / 2) / (D_MODEL / 2)}, {"anchor": 1.0}),  # further than half a turn: below 0
         ({"place_cos": turn[0], "place_sin": turn[1]}, {"place_cos": 1.0}),
         ({"place_sin": turn[0], "place_cos": -turn[1]}, {"place_sin": 1.0}),
     )
-    return Circuit((Head(*place, looks, ((EVEN, {"resolved": 3.0}),)),), ("position-explained",))
+    return Head(layer, head, looks, ((takes, gives),))
 
 
 def _places(rng: np.random.Generator, count: int) -> list[Place]:
@@ -142,7 +224,11 @@ def _places(rng: np.random.Generator, count: int) -> list[Place]:
 
 
 KINDS: dict[str, Callable[[np.random.Generator], Circuit]] = {
-    make.__name__: make for make in (small_decoy, erased_decoy, additive, either, both, backup, one_back)
+    make.__name__: make
+    for make in (
+        *(small_decoy, erased_decoy, decoy, additive, either, both, backup, one_back, two_step, erased),
+        *(weak_suppressor, strong_suppressor, function_word, own_place),
+    )
 }
 
 
@@ -156,3 +242,169 @@ def planted_model(kind: str, seed: int) -> tuple[Model, Circuit]:
         units = (*circuit.units, *tidy(last)[: D_MLP - len(here)])
         path = make_handmade(Path(folder) / "planted", circuit.heads, units=units, seed=seed)
         return load(path), circuit
+
+
+# --- ways of several steps -------------------------------------------------------------------------------------------
+
+Edge = tuple[Place, int, Place, int, str]
+CUE = (-1, -1)  # the embeddings as a sender
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Heads and neurons, and what every edge of theirs does when the cue stands `distance` before the word: (denoise,
+    noise), shares of the gap, by sender, its position, receiver, its position and channel. Every other edge does
+    nothing.
+    """
+
+    heads: tuple[Head, ...]
+    edges: dict[Edge, tuple[float, float]]
+    distance: int = 2
+    units: tuple[Unit, ...] = ()
+
+
+def two_steps(rng: np.random.Generator) -> Ways:
+    """A mover copies the sense to the token behind the cue, a reader takes it from there."""
+    mover, reader = _rising(rng, 2)
+    heads = (copier(*mover, EVEN, {"second": 1.0}), copier(*reader, {"second": 1.0}, {"resolved": 3.0}))
+    return Ways(heads, _chain(mover, reader))
+
+
+def three_steps(rng: np.random.Generator) -> Ways:
+    """The same over two tokens between."""
+    one, two, three = _rising(rng, 3)
+    heads = (
+        copier(*one, EVEN, {"second": 1.0}),
+        copier(*two, {"second": 1.0}, {"decoy": 1.0}),
+        copier(*three, {"decoy": 1.0}, {"resolved": 3.0}),
+    )
+    return Ways(heads, _chain(one, two, three), distance=3)
+
+
+def two_ways(rng: np.random.Generator) -> Ways:
+    """Two chains that each bring half of it."""
+    (one, two), (other, last) = _apart(rng)
+    heads = (
+        copier(*one, EVEN, {"second": 1.0}),
+        copier(*other, EVEN, {"accent": 1.0}),
+        copier(*two, {"second": 1.0}, {"resolved": 1.5}),
+        copier(*last, {"accent": 1.0}, {"resolved": 1.5}),
+    )
+    return Ways(heads, _chain(one, two, does=(0.5, 0.5)) | _chain(other, last, does=(0.5, 0.5)))
+
+
+def either_way(rng: np.random.Generator) -> Ways:
+    """Two chains that end in a hint each, and neurons that write `resolved` as soon as one says the first sense."""
+    (one, two), (other, last) = _apart(rng)
+    heads = (
+        copier(*one, EVEN, {"second": 1.0}),
+        copier(*other, EVEN, {"accent": 1.0}),
+        copier(*two, {"second": 1.0}, {"decoy": HINT}),
+        copier(*last, {"accent": 1.0}, {"decoy": HINT}),
+    )
+    units = step(2, {"decoy": 1.0}, -2 / 3 * HINT, {"resolved": 6.0}, sharp=120.0)  # however large the stream is
+    edges = _chain(one, two, does=(1.0, 0.0)) | _chain(other, last, does=(1.0, 0.0))
+    edges |= {(last, 0, (2, -1), 0, "input"): (1.0, 0.0) for last in (two, last)}
+    return Ways(heads, edges, units=units)
+
+
+def by_query(rng: np.random.Generator) -> Ways:
+    """A head brings the sense to the word; a later one looks at the begin token for the first sense only."""
+    one, two = _rising(rng, 2)
+    asks = Head(*two, (({"second": 80.0}, {"is_bos": 12.0}),), (({"is_bos": 1.0}, {"resolved": 3.0}),))
+    heads = (resolver(*one, takes=EVEN, gives="second", size=0.1), asks)  # next to nothing of the gap by itself
+    edges = {(CUE, -2, one, 0, "value"): (1.0, 1.0), (one, 0, two, 0, "query"): (1.0, 1.0)}
+    return Ways(heads, edges)
+
+
+def by_key(rng: np.random.Generator) -> Ways:
+    """A mover marks the token behind the cue with the sense; a later head looks there for one sense only, and otherwise
+    at the begin token.
+    """
+    one, two = _rising(rng, 2)
+    looks = (({"is_target": 8.0}, {"second": 12.0}), ({"anchor": 1.0}, {"is_bos": 6.0}))
+    heads = (copier(*one, EVEN, {"second": 1.0}), Head(*two, looks, (({"is_bos": 1.0}, {"resolved": 3.0}),)))
+    edges = {(CUE, -2, one, -1, "value"): (1.0, 1.0), (one, -1, two, 0, "key"): (1.0, 1.0)}
+    return Ways(heads, edges)
+
+
+def by_neurons(rng: np.random.Generator) -> Ways:
+    """A mover copies the sense to the token behind the cue, neurons turn it into another feature there, which a reader
+    takes to the word.
+    """
+    mover, reader = (0, int(rng.integers(HEADS))), (2, int(rng.integers(HEADS)))
+    heads = (copier(*mover, EVEN, {"second": 1.0}), copier(*reader, {"decoy": 1.0}, {"resolved": 3.0}))
+    neurons = (1, -1)
+    edges = {
+        (CUE, -2, mover, -1, "value"): (1.0, 1.0),
+        (mover, -1, neurons, -1, "input"): (1.0, 1.0),
+        (neurons, -1, reader, 0, "value"): (1.0, 1.0),
+    }
+    units = (step(1, {"second": sign}, 0.0, {"decoy": sign}) for sign in (1.0, -1.0))
+    return Ways(heads, edges, units=tuple(unit for pair in units for unit in pair))
+
+
+def function_word(rng: np.random.Generator) -> Ways:
+    """A head that reads a function word before the word, and nothing of the cue."""
+    [place] = _places(rng, 1)
+    return Ways((copier(*place, EVEN, {"resolved": 6.0}),), {(CUE, -1, place, 0, "value"): (1.0, 1.0)})
+
+
+def _chain(*heads: Place, does: tuple[float, float] = (1.0, 1.0)) -> dict[Edge, tuple[float, float]]:
+    """Values from the cue to the first head, which stands one token behind it, and so on to the word."""
+    senders = [CUE, *heads]
+    return {
+        (sender, number - len(heads), receiver, number + 1 - len(heads), "value"): does
+        for number, (sender, receiver) in enumerate(zip(senders, heads, strict=False))
+    }
+
+
+def _rising(rng: np.random.Generator, count: int) -> list[Place]:
+    """Places in rising layers."""
+    layers = sorted(rng.permutation(LAYERS)[:count].tolist())
+    return [(layer, int(rng.integers(HEADS))) for layer in layers]
+
+
+def _apart(rng: np.random.Generator) -> tuple[tuple[Place, Place], tuple[Place, Place]]:
+    """Two movers of one layer and two readers of a later one."""
+    early, late = sorted(rng.permutation(LAYERS)[:2].tolist())
+    movers, readers = (rng.permutation(HEADS)[:2].tolist() for _ in range(2))
+    return ((early, movers[0]), (late, readers[0])), ((early, movers[1]), (late, readers[1]))
+
+
+WAYS: dict[str, Callable[[np.random.Generator], Ways]] = {
+    make.__name__: make
+    for make in (two_steps, three_steps, two_ways, either_way, by_query, by_key, by_neurons, function_word)
+}
+
+
+@cache
+def way_model(kind: str, seed: int) -> tuple[Model, Ways]:
+    """A model with such ways in it, at places drawn with the seed. Shared: do not change it."""
+    ways = WAYS[kind](np.random.default_rng([seed, *map(ord, kind)]))
+    with TemporaryDirectory() as folder:
+        path = make_handmade(Path(folder) / "ways", ways.heads, units=ways.units, seed=seed)
+        return load(path), ways
+
+
+AXIS = torch.tensor(write_vector({"resolved": 1.0}), dtype=torch.float32)[None]  # where a resolved sense is written
+CUES_EACH = 5
+
+
+def pairs_in(model, kind, distance):
+    """Members of aligned pairs up to the word, side by side."""
+    if kind == "function_word":
+        texts = function_word_texts()
+    else:
+        sentences = make_sentences(frames=2, distances=(distance,), cues=CUES_EACH)
+        texts = [sentence.text.split(WORD)[0] + WORD for sentence in sentences]
+    rows = [Placed(tokens.ids, len(tokens) - 1) for tokens in (tokenize(model, text) for text in texts)]
+    return [*zip(rows[::2], rows[1::2], strict=True)]
+
+
+def function_word_texts():
+    """Every cue goes with a function word of its sense, which stands before the word; two frames."""
+    numbers = [(frame, pair) for frame in ("we saw", "they passed near") for pair in range(CUES_EACH)]
+    return [
+        f"{frame} {CUES[sense][pair]} {CUES[sense][15 + pair]} {WORD}" for frame, pair in numbers for sense in SENSES
+    ]

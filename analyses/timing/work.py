@@ -23,7 +23,7 @@ from probe.model.tokens import Tokens
 from probe.model.trace import target_states, trace_target
 from probe.model.weights import read_weights
 from probe.patching import sets
-from probe.patching.sets import mask_of, matched_sets
+from probe.patching.sets import drawn_sets, mask_of
 from probe.patching.swaps import swap_pairs
 from timing.clock import Work, extra_memory, interleave
 
@@ -133,7 +133,7 @@ def curve_sets(layers: int, heads: int, *, seed: int = 0) -> Tensor:
     order = [divmod(int(place), heads) for place in rng.permutation(layers * heads)]
     masks = [mask_of(order[:size], (layers, heads)) for size in range(1, len(order) + 1)]
     for size in np.geomspace(1, len(order) - 1, sets.SIZES).round().astype(int).tolist():
-        masks += matched_sets(mask_of(order[:size], (layers, heads)), sets.RANDOM_SETS, rng)
+        masks += list(drawn_sets(mask_of(order[:size], (layers, heads)), sets.RANDOM_SETS, rng))
     return torch.from_numpy(np.array(masks))
 
 

@@ -11,7 +11,6 @@ from .heads import head_map as head_map
 from .heads import head_maps as head_maps
 from .heads import marked as marked
 from .heads import named as named
-from .heads import reached as reached
 from .heads import separation_and_effect as separation_and_effect
 from .palette import as_pictures as as_pictures
 from .palette import save as save
@@ -26,6 +25,8 @@ from .panels import parameter_bars as parameter_bars
 from .sets import distance_lines as distance_lines
 from .sets import route_bars as route_bars
 from .sets import set_curves as set_curves
+from .ways import position_limit as position_limit
+from .ways import position_maps as position_maps
 from .writes import added_vectors as added_vectors
 from .writes import cue_ledger as cue_ledger
 from .writes import grouped_bars as grouped_bars

@@ -16,8 +16,8 @@ ORDER = ("as measured", "labels permuted", "later token", "untrained model")
 def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None = None) -> Any:
     """Held-out AUROC of every head, a strip per condition; the heads named in `shown` are marked.
 
-    `controls` is the study's frame: its axis is the same for every word, and a condition that could not be measured has
-    no strip.
+    With permuted labels a tick is a head's median and its band holds nine of ten permutations. `controls` is the
+    study's frame: its axis is the same for every word, and a condition that could not be measured has no strip.
     """
     rows = controls[controls["word"] == word]
     rows = rows.assign(name=head_names(rows)).assign(stands_out=lambda made: made["name"].isin(shown or []))
@@ -32,7 +32,9 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
     medians = rows.groupby("condition")["auroc"].median()
     middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22).encode(x=x, y=y)
-    picture = alt.layer(reference_line("x", CHANCE), ticks, middle, diamonds)
+    band = alt.Chart(rows[rows["low"].notna()]).mark_bar(color=MUTED, opacity=0.12, height=22)
+    band = band.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y)
+    picture = alt.layer(reference_line("x", CHANCE), band, ticks, middle, diamonds)
     told = ", ".join(f"{name} {decimal(float(medians[name]))}" for name in conditions)
     return finish(
         picture.properties(width="container", height=34 * len(conditions)),

@@ -19,19 +19,25 @@ MARKS = {
     "resolver": "M0.00,-1.00L0.25,-0.34L0.95,-0.31L0.40,0.13L0.59,0.81"
     "L0.00,0.42L-0.59,0.81L-0.40,0.13L-0.95,-0.31L-0.25,-0.34Z",
     "position-explained": "M0.8,-0.9L-0.9,0L0.8,0.9Z",
+    "confounded": "M-0.8,-0.8L0.8,-0.8L0.8,0.8L-0.8,0.8Z",
     "opposes": "M-0.9,-0.7L0.9,-0.7L0,0.9Z",
     "backup": "M0,-1L0.8,0L0,1L-0.8,0Z",
+    "erased": "M-0.9,-0.25L0.9,-0.25L0.9,0.25L-0.9,0.25Z",
+    "suggestive": "M0,-0.9L0.9,0.7L-0.9,0.7Z",
     "carrier": "M-0.8,0A0.8,0.8,0,1,1,0.8,0A0.8,0.8,0,1,1,-0.8,0Z"
     "M-0.45,0A0.45,0.45,0,1,0,0.45,0A0.45,0.45,0,1,0,-0.45,0Z",
     "none": "M-0.4,0A0.4,0.4,0,1,1,0.4,0A0.4,0.4,0,1,1,-0.4,0Z",
 }
 COLOURS = dict.fromkeys(ORDER, MUTED) | {"resolver": WITH, "opposes": AGAINST}
 MEANINGS = {
-    "resolver": "separates the senses held out and moves the word, both corrected for every head",
-    "position-explained": "the same, but only with the cue right before the word, which it looks at whatever it is",
+    "resolver": "moves the word, and what is said next, beyond chance for every head tested",
+    "position-explained": "moves the word by the token next to it, whatever that is, or cannot be told from this",
+    "confounded": "would be a resolver, but what has no meaning tells the senses apart as well",
     "opposes": "moves the word the wrong way",
-    "backup": "swapping it alone moves little, for another path makes up for it",
-    "carrier": "separates the senses, and nothing at the word was shown to depend on it",
+    "backup": "stands in for another head: swapping both moves the word further",
+    "erased": "writes much of the gap, and later layers take it away",
+    "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
+    "carrier": "differs between the senses, and was not shown to be read",
     "none": "nothing was shown",
 }
 
@@ -57,17 +63,10 @@ def effect_limit(word_heads: pd.DataFrame) -> float:
 
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
-    """The frame with each head's `name` (L0H2) and whether its interval excludes zero (`clear`)."""
-    clear = (word_heads["net_low"] > 0) | (word_heads["net_high"] < 0)
-    return word_heads.assign(name=head_names(word_heads), clear=clear)
-
-
-def reached(word_heads: pd.DataFrame) -> pd.DataFrame:
-    """The heads up to the layer that a word is read after: later ones have an effect of 0 by construction."""
-    if word_heads.empty:
-        return word_heads
-    acting = word_heads["layer"].where(word_heads["swap"].fillna(0) != 0).groupby(word_heads["word"]).transform("max")
-    return word_heads[word_heads["layer"] <= acting.fillna(float("inf"))]
+    """The heads that have a rank, each with its `name` (L0H2) and whether its interval excludes zero (`clear`)."""
+    seen = word_heads.dropna(subset="rank")
+    clear = (seen["net_low"] > 0) | (seen["net_high"] < 0)
+    return seen.assign(name=head_names(seen), clear=clear)
 
 
 def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any:
@@ -75,7 +74,7 @@ def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any
 
     The verdict is a mark in the cell's corner; in wide models it stands alone.
     """
-    rows = named(reached(word_heads[word_heads["word"] == word]))
+    rows = named(word_heads[word_heads["word"] == word])
     best = rows.nlargest(1, "net").to_dict("records")[0]
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     description = (
@@ -100,7 +99,7 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
 
 def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
     limit = effect_limit(word_heads)
-    rows = named(reached(word_heads[word_heads["word"] == word]))
+    rows = named(word_heads[word_heads["word"] == word])
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
     x = alt.X("head:O", title="head", scale=alt.Scale(domain=heads), axis=alt.Axis(labelAngle=0, labelOverlap=True))
@@ -170,7 +169,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
 
     Heads with an effect that stands out of the frame's range are named.
     """
-    rows = named(reached(word_heads[word_heads["word"] == word]))
+    rows = named(word_heads[word_heads["word"] == word])
     scale = alt.Scale(domain=[min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02], nice=False, zero=False)
     axis = alt.Axis(tickCount=6, format=".1f")
     x = alt.X("auroc:Q", title="held-out AUROC of the head's write (0.5 = chance)", scale=scale, axis=axis)

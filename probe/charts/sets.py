@@ -113,6 +113,8 @@ ROUTES = {
     "swap": "the whole head",
     "pattern_only": "only where it looks",
     "values_only": "only what it carries",
+    "cue_only": "only what comes from the cue",
+    "other_only": "only from other words that differ",
     "ablation": "its mean instead",
 }
 

@@ -7,8 +7,8 @@ any number of leading axes (a batch, say) may stand before them.
 
 Sources: Vaswani et al. 2017 (attention); Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (the
 per-head additive form); Ba et al. 2016 (LayerNorm); Zhang & Sennrich 2019 (RMSNorm); Su et al. 2021 (rotary positions);
-Dubey et al. 2024 (their stretching); Raffel et al. 2020 (relative position buckets); Hendrycks & Gimpel 2016 (GELU,
-tanh form).
+Dubey et al. 2024 (their stretching); Gemma Team 2024 (soft caps); Raffel et al. 2020 (relative position buckets);
+Hendrycks & Gimpel 2016 (GELU, tanh form).
 """
 
 import math
@@ -61,6 +61,11 @@ def scores(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
 
 
+def cap(x: Tensor, bound: float) -> Tensor:
+    """Gemma's soft cap: bound tanh(x / bound), x itself near 0 and never beyond the bound. Shape unchanged."""
+    return bound * torch.tanh(x / bound)
+
+
 def matches(q: Tensor, k: Tensor) -> Tensor:
     """Q Kᵀ, the scores before scaling; T5, whose initialisation does the scaling, stops here.
 
@@ -110,6 +115,13 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     return torch.cat([turned * angles.cos().to(x.dtype) + swapped * angles.sin().to(x.dtype), left], dim=-1)
 
 
+def halves(x: Tensor, dims: int) -> Tensor:
+    """The first `dims` coordinates in the order 0 2 4 ... 1 3 5 ..., so that `rotate` turns GPT-J's pairs, which stand
+    side by side, together. A query and a key in the same order match as before. Shape unchanged.
+    """
+    return torch.cat([x[..., :dims:2], x[..., 1:dims:2], x[..., dims:]], dim=-1)
+
+
 def sinusoids(n: int, d_model: int) -> Tensor:
     """Vaswani's positions, sines in the first half and cosines in the second: sin(pos / 10000^(2 i / d_model)). `-> pos
     d_model`
@@ -153,6 +165,16 @@ def mask(scores: Tensor) -> Tensor:
     query_pos, key_pos = scores.shape[-2:]
     ahead = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).triu(key_pos - query_pos + 1)
     return scores.masked_fill(ahead, -math.inf)
+
+
+def look_back(scores: Tensor, window: int) -> Tensor:
+    """The mask of a local layer: minus infinity wherever the key stands `window` or more tokens before the query.
+
+    `head query_pos key_pos`, unchanged in shape.
+    """
+    query_pos, key_pos = scores.shape[-2:]
+    far = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).tril(key_pos - query_pos - window)
+    return scores.masked_fill(far, -math.inf)
 
 
 def softmax(scores: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def boot(
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:  # whatever reading a checkpoint raises
         raise refuse(folder, f"transformers refuses it ({in_short(error)})", "save it again") from error
     _require_whole(info, config, where=folder)
     return _booted(model.to(device), str(folder), tokenizer)

@@ -18,7 +18,7 @@ from probe.errors import CrossCheckError
 from probe.model import forward, hooks
 from probe.model.bridge import plain_model
 from probe.model.config import Config
-from probe.model.family import Attention
+from probe.model.family import Attention, Family
 from probe.model.hooks import HookedRun
 from probe.model.model import Model
 from probe.model.tokens import target_tokens, tokenize
@@ -29,7 +29,8 @@ DEFAULT_TEXTS = ("Make a deposit at the bank", "A fluffy blue creature roamed th
 MASKED = -1e30
 ROUNDED = 1e-6  # a softmax in float32: a few times its rounding of 1.2e-7
 FLOAT32_SOFTMAX = "the model's own softmax is in float32"
-PLAIN_SOFTMAX = "Hugging Face's softmax is in float32, the hooked model's is not"
+FLOAT32_SCORES = "recomputed from q.k in float32, as the model's own"
+PLAIN_ROUNDED = "Hugging Face and the hooked model do not round to float32 in the same place"
 EXACT = torch.float64
 
 
@@ -185,7 +186,7 @@ def compare(
     if plain is not None:
         place, formula = ("", None, "logits, Hugging Face"), "hooked against the plain model"
         rounded = family.plain_rounds and model.dtype == EXACT
-        note, tolerance = (PLAIN_SOFTMAX, ROUNDED) if rounded else ("", None)
+        note, tolerance = (PLAIN_ROUNDED, ROUNDED) if rounded else ("", None)
         yield Compared(*place, formula, reading.logits, _plain_logits(plain, ids, target), note, tolerance)
 
 
@@ -225,10 +226,10 @@ def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Com
 def _attention_rows(
     model: Model, reading: HookedRun, stack: Weights, layer: int, *, block: Block, bias: Tensor | None
 ) -> Iterator[Compared]:
-    attention, single = stack.attention, stack.config.family.single == "norm and softmax"
+    attention, single = stack.attention, stack.config.family.single
     seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
     seen["delta_e"] = _own_writes(model, seen["z"], attention, layer)
-    rounded = single and model.dtype == EXACT
+    rounded = "softmax" in single and model.dtype == EXACT
     steps = forward.attend(
         stack,
         block,
@@ -238,19 +239,20 @@ def _attention_rows(
         pattern=seen["pattern"] if rounded else None,
     )
     for name, formula in formulas_of(attention, stack.config).items():
-        wider = ROUNDED if rounded and name == "pattern" else None
+        wider = ROUNDED if rounded and (name == "pattern" or name in single) else None
         note = f"repaired: {attention.lies[name].instead}" if name in attention.lies else ""
-        note = FLOAT32_SOFTMAX if wider else note
+        note = (FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES) if wider else note
         yield Compared(attention.name, layer, name, formula, seen[name], steps[name], note, wider)
 
 
 def _mlp_rows(reading: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Compared]:
-    name, last = stack.attention.name, stack.config.family
+    name, lies, family = stack.attention.name, stack.attention.lies, stack.config.family
     seen, middle = reading.tensors[name], reading.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
     steps = forward.mlp(block, middle.to(EXACT), seen["resid_pre"][layer].to(EXACT), stack.config)
-    formula = {"mlp_out": "MLP", "resid_post": "E′ + MLP" if last.norm_first else f"{last.norm}(E′ + MLP)"}
+    formula = {"mlp_out": "MLP", "resid_post": _summed("E′", "MLP", family)}
     for quantity, tensor in steps.items():
-        yield Compared(name, layer, quantity, formula[quantity], seen[quantity][layer], tensor)
+        note = f"repaired: {lies[quantity].instead}" if quantity in lies else ""
+        yield Compared(name, layer, quantity, formula[quantity], seen[quantity][layer], tensor, note)
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:
@@ -270,10 +272,12 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
     family = config.family
     read = "x" if attention.name != "cross" else "memory"
     biased = {role: f" + b_{role.upper()}" if "+" in _shape(attention, role) else "" for role in "qkvo"}
-    matched = "Q Kᵀ / √d_head" if family.scaled else "Q Kᵀ"
+    matched = f"Q Kᵀ / √{config.query_scalar:g}" if config.query_scalar else "Q Kᵀ / √d_head"
+    matched = matched if family.scaled else "Q Kᵀ"
     matched = "rotated " + matched if family.positions == "rotary" else matched
+    matched = "normed, " + matched if "norm_q" in attention.parts else matched
+    matched = f"capped({matched})" if config.score_cap else matched
     matched += " + bias" if family.positions == "relative bias" and attention.name != "cross" else ""
-    written = "E + Σ ΔE" + biased["o"]
     return {
         "x": f"{family.norm}(E)" if family.norm_first else "E",
         "q": f"x W_Q{biased['q']}",
@@ -284,8 +288,14 @@ def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
         "z": "A V",
         "delta_e": "z W_O, every head",
         "attn_out": f"Σ ΔE{biased['o']}",
-        "resid_mid": written if family.norm_first else f"{family.norm}({written})",
+        "resid_mid": _summed("E", f"Σ ΔE{biased['o']}", family),
     }
+
+
+def _summed(stream: str, written: str, family: Family) -> str:
+    """What a block adds to the stream, with the norms on the way, as a formula."""
+    added = f"{stream} + {family.norm}({written})" if family.norm_written else f"{stream} + {written}"
+    return f"{family.norm}({added})" if family.norm_last else added
 
 
 def _shape(attention: Attention, role: str) -> str:

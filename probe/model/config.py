@@ -17,16 +17,19 @@ from probe.errors import ModelError, UnsupportedModel
 from probe.model.architectures import FAMILIES, SUPPORTED
 from probe.model.family import Family, Keys
 
+LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
+MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
 RESAVE = "save the model again with save_pretrained"
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "relu": "relu", "silu": "silu", "swish": "silu"}
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "relu": "relu"}
+ACTIVATIONS |= {"silu": "silu", "swish": "silu"}
 
 
 @dataclass(frozen=True)
 class Positions:
     """How a model knows where a token stands: the rows of its table and which is the first, or rotary, or T5's buckets.
 
-    `dims` coordinates of each head are turned at the `base` frequency, `stretch` holds Llama 3's factor, low, high and
-    length; offsets fall into `buckets` up to `furthest`.
+    `dims` coordinates of each head are turned at the `base` frequency, at `local_base` in local layers where that is
+    not 0; `stretch` holds Llama 3's factor, low, high and length; offsets fall into `buckets` up to `furthest`.
     """
 
     kind: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
@@ -34,6 +37,7 @@ class Positions:
     first: int = 0
     dims: int = 0
     base: float = 0.0
+    local_base: float = 0.0
     stretch: tuple[float, float, float, float] | None = None
     buckets: int = 0
     furthest: int = 0
@@ -47,7 +51,9 @@ class Config:
     that the unembedding is the transposed token embedding; `n_layers` are those of the encoder where there is a
     decoder, too; `n_kv_heads` heads hold keys and values (as many as `n_heads` where it is 0); `has_head` is False when
     the checkpoint holds no language-model head; `special_tokens` says that the tokenizer puts its own, such as [CLS],
-    `prepend_bos` that one is put in front instead. Raises ModelError where heads and d_model disagree.
+    `prepend_bos` that one is put in front instead. Layers that are `local` look back over `window` tokens, their own
+    among them. `query_scalar` stands under the root in place of d_head; `score_cap` and `logit_cap` bound what they
+    name; 0 where there is none. Raises ModelError where heads and d_model disagree.
     """
 
     architecture: str
@@ -70,6 +76,11 @@ class Config:
     gated: bool = False
     has_head: bool = True
     embed_scale: float = 1.0
+    window: int = 0
+    local: tuple[bool, ...] = ()
+    query_scalar: float = 0.0
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
     start_token: int | None = None
     positions: Positions = Positions()
 
@@ -143,6 +154,8 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
         problem = f"{sizes['n_heads']} heads cannot share num_key_value_heads = {heads} evenly"
         raise refuse(where, problem, "correct its config")
     two = family.kind == "encoder-decoder"
+    window, local = _windows(raw, keys, sizes["n_layers"], where)
+    scaled = raw.get("scale_embedding") or family.scaled_embedding
     return Config(
         architecture=kind,
         n_layers=sizes["n_layers"],
@@ -163,7 +176,12 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
         n_token_types=raw.get("type_vocab_size", 2) if family.type_table else 0,
         gated=gated or family.gated,
         has_head=architecture not in family.headless,
-        embed_scale=sizes["d_model"] ** 0.5 if raw.get("scale_embedding") else 1.0,
+        embed_scale=sizes["d_model"] ** 0.5 if scaled else 1.0,
+        window=window,
+        local=local,
+        query_scalar=_above_0(raw, keys.query_scalar, where),
+        score_cap=_above_0(raw, keys.score_cap, where),
+        logit_cap=_above_0(raw, keys.logit_cap, where),
         start_token=_start_token(raw, keys, where) if two else None,
         positions=_positions(raw, family, sizes | {"d_head": d_head}, where),
     )
@@ -239,6 +257,38 @@ def _epsilon(raw: Mapping[str, Any], keys: Keys, where: object) -> float:
     return float(epsilon)
 
 
+def _above_0(raw: Mapping[str, Any], key: tuple[str, float | None], where: object) -> float:
+    """A number above 0 where the family has the key, 0 where it has not or the config says null."""
+    name, usual = key
+    value = raw.get(name, usual) if name else None
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise refuse(where, f"{name} is {value!r} in its config", "give a number above 0")
+    return float(value)
+
+
+def _windows(raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object) -> tuple[int, tuple[bool, ...]]:
+    """How far local layers look back, and which layers are local; 0 and none where a family or a model has no such."""
+    name, usual = keys.window
+    if not name or raw.get(name, usual) is None:
+        return 0, ()
+    window = size_from(raw.get(name, usual), name, where)
+    if n_layers > MOST_LAYERS:
+        raise refuse(where, f"{keys.sizes['n_layers']} is {n_layers:,} in its config", "correct its config")
+    kinds: Any = raw.get(keys.kinds)
+    every = raw.get(*keys.global_every)
+    if kinds is None and isinstance(every, int) and every >= 0:
+        return window, tuple(not every or (layer + 1) % every > 0 for layer in range(n_layers))
+    try:  # a list of kinds, or GPT-Neo's of kinds and how often they come again
+        parts = (([part], 1) if isinstance(part, str) else part for part in kinds)
+        named = (name for names, times in parts for _ in range(times) for name in names)
+        return window, tuple(LOCAL[name] for name, _ in zip(named, range(n_layers), strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"{keys.kinds or keys.global_every[0]} does not say which of its {n_layers} layers are local"
+        raise refuse(where, problem, "correct its config") from error
+
+
 def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
     if keys.context:  # relative positions have no end; this is the length that the family was trained on
         return size_from(raw.get("n_positions", keys.context), "n_positions", where)
@@ -272,21 +322,27 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
     """Rotary settings in either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
     rope_scaling.
     """
-    given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = given.get("rope_type", given.get("type", "default"))
-    if kind not in ("default", "llama3"):
+    keys, given = family.keys, raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    local: Mapping[str, Any] = given.get("sliding_attention") or {}
+    given = given.get("full_attention") or given
+    kinds = [one.get("rope_type", one.get("type", "default")) for one in (local, given)]
+    kind = next((kind for kind in kinds if kind != "default"), "default")
+    if kind not in ("default", "llama3") or kinds[0] == "llama3":
         raise UnsupportedModel(
             f"Cannot load {where}: its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are "
             f"certified; "
             "load a model with plain rotary positions."
         )
-    base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or 10000.0
-    if isinstance(base, bool) or not isinstance(base, int | float) or not 0 < base < math.inf:
-        raise refuse(where, f"rope_theta is {base!r} in its config", "give a number above 0")
-    usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", family.keys.rotary_share))
+    base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or keys.rotary_base
+    near = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
+    for number in (base, near):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+            raise refuse(where, f"rope_theta is {number!r} in its config", "give a number above 0")
+    usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", keys.rotary_share))
     share = given.get("partial_rotary_factor", usual)
+    dims = size_from(raw.get(keys.rotary_dims), keys.rotary_dims, where) if keys.rotary_dims else int(d_head * share)
     stretch = _stretch(given, where) if kind == "llama3" else None
-    return Positions("rotary", dims=int(d_head * share), base=float(base), stretch=stretch)
+    return Positions("rotary", dims=dims, base=float(base), local_base=float(near), stretch=stretch)
 
 
 def _stretch(given: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:

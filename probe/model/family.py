@@ -27,7 +27,7 @@ class Attention:
     `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that hold something
     else. `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind
     it. `fused` says how a single tensor holds queries, keys and values: all queries, then all keys, then all values, or
-    the three of each head together.
+    the three of each head together; one of "gate_up" holds the gate, then the other.
     """
 
     name: Literal["", "encoder", "decoder", "cross"]
@@ -49,6 +49,10 @@ class Keys:
     row of the position table that a token uses and `reserved` how many rows the table has beyond the context; a key in
     place of a number is counted from behind that token's row. `context` is a usual length for positions that have no
     end.
+
+    `window` is how far local layers look back; `kinds` names the list of what each layer is; where there is no such
+    list every `global_every`-th layer is global, none where it is 0. `query_scalar` is what
+    stands under the root in place of d_head; the caps bound scores and logits. With each goes what an absent key means.
     """
 
     sizes: Mapping[str, str]
@@ -62,6 +66,15 @@ class Keys:
     reserved: int = 0
     context: int = 0
     rotary_share: float = 1.0
+    rotary_dims: str = ""
+    rotary_base: float = 10000.0
+    local_base: tuple[str, float | None] = ("", None)
+    window: tuple[str, int | None] = ("", None)
+    kinds: str = ""
+    global_every: tuple[str, int] = ("", 0)
+    query_scalar: tuple[str, float | None] = ("", None)
+    score_cap: tuple[str, float | None] = ("", None)
+    logit_cap: tuple[str, float | None] = ("", None)
     start: tuple[str, ...] = ("decoder_start_token_id",)
 
 
@@ -73,8 +86,10 @@ class GgufKeys:
     `sizes` maps metadata keys, without the architecture in front, to the config's; a key of `must` may be absent, and
     one that is there must be one of its values; those of `unread` change no formula; any other is refused. The rows of
     a `paired` role, which positions turn two by two, stand pair beside pair instead of half behind half. Always,
-    queries, keys and values of a single tensor are held by role, and matrices output x input. `transformers` says that
-    this library has a reader of its own for the architecture.
+    queries, keys and values of a single tensor are held by role, matrices output x input, and `offset` norms as 1 +
+    their weight. `query_scalar` is how many layers the one size has whose scores are divided by the root of d_model /
+    n_heads, which no key tells; the others' are by that of the head. `transformers` says that this library has a reader
+    of its own for the architecture.
     """
 
     architecture: str
@@ -82,6 +97,7 @@ class GgufKeys:
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     paired: tuple[str, ...] = ()
+    query_scalar: int = 0
     transformers: bool = False
 
 
@@ -89,12 +105,15 @@ class GgufKeys:
 class Family:
     """What is common to every model of one architecture; `headless` names the classes that have no language-model head.
 
+    A norm may stand in front of what attention and the MLP read (`norm_first`), behind the sum of the stream and what
+    they give (`norm_last`), or behind what they give, before it is added (`norm_written`); the gain of an `offset` norm
+    is 1 + its weight. `paired` rotary positions turn coordinates 2 i and 2 i + 1 together, the others i and i + dims/2.
     `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its
-    norms, all of its norms, or its norms and its softmax. `plain_rounds` says that Hugging Face's softmax is in float32
-    and the hooked model's is not. `outside` and `head` are the weights of no layer, by raw name and shape; `unembed` is
-    among them only when it is not the transposed `embed`. `ignored` may be there: no formula reads it. `turned`
-    families hold their matrices input x output, the others output x input. Raw names with "{}" have one tensor per
-    stack. `gguf` says how a GGUF file holds the family, None where it does not.
+    norms, its norms up to the gain or with it, its scores, its softmax. `plain_rounds` says that in float64 Hugging
+    Face's model and the hooked one do not round to float32 in the same place. `outside` and `head` are the weights of
+    no layer, by raw name and shape; `unembed` is among them only when it is not the transposed `embed`. `ignored` may
+    be there: no formula reads it. `turned` families hold their matrices input x output, the others output x input. Raw
+    names with "{}" have one tensor per stack. `gguf` says how a GGUF file holds the family, None where it does not.
     """
 
     name: str
@@ -106,10 +125,15 @@ class Family:
     turned: bool = False
     norm: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     norm_first: bool = True
+    norm_last: bool = False
+    norm_written: bool = False
+    offset: bool = False
     gated: bool = False
     positions: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
+    paired: bool = False
     scaled: bool = True
-    single: Literal["", "variance", "norm", "norm and softmax"] = ""
+    scaled_embedding: bool = False
+    single: tuple[Literal["variance", "norm", "gain", "scores", "softmax"], ...] = ()
     plain_rounds: bool = False
     parallel: bool = False
     special_tokens: bool = True
@@ -129,6 +153,11 @@ class Family:
     head_bias: str = ""
     ignored: tuple[str, ...] = ()
     gguf: GgufKeys | None = None
+
+    @property
+    def adds_plainly(self) -> bool:
+        """Whether what attention and the MLP give is added to the stream as it is."""
+        return not (self.norm_last or self.norm_written)
 
 
 RECOMPUTED = "scores recomputed from q.k"
@@ -150,6 +179,11 @@ def norm_last_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     streams = {"resid_pre": "hook_resid_pre", "x": f"{attn}.q.hook_in", "attn_out": f"{attn}.o.hook_out"}
     after = {"resid_mid": f"{norm}.hook_out", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
     return streams | _attention_hooks(attn) | after
+
+
+def norm_written_repairs() -> dict[str, Repair]:
+    """Where a norm stands behind what is written, the bridge's own hooks of the two writes are behind it."""
+    return {name: Repair(f"hook_{name}", "read in front of its norm") for name in ("attn_out", "mlp_out")}
 
 
 def norm_last_repairs(attn: str = "attn") -> dict[str, Repair]:

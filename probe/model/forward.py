@@ -7,7 +7,7 @@ family's own code computes in float32 whatever the type of the model (`Family.si
 it is part of what the model is. Nothing else is rounded, so in float64 this is the other side of `probe.model.check`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from probe.model.config import Config, Positions
 from probe.model.weights import Block, Weights
 
 Stacks = Mapping[str, Weights]
+Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
 
 
 def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -62,22 +63,42 @@ def embedding_norm(weights: Weights, resid: Tensor) -> Tensor:
     return _named_norm(weights, resid, weights.config.family.embedding_norm)
 
 
-def norm(x: Tensor, gain: Tensor, bias: Tensor | None, config: Config) -> Tensor:
+def gain_of(weight: Tensor | None, config: Config) -> Tensor:
+    """What a norm multiplies by: its weight, or 1 + its weight where the family has it so. `d_model`"""
+    assert weight is not None
+    if not config.family.offset:
+        return weight
+    return 1 + (weight.float() if "gain" in config.family.single else weight)
+
+
+def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
     """The family's norm: LayerNorm, or RMSNorm in the precision in which its own code takes it. Shape unchanged."""
-    family = config.family
+    family, gain = config.family, gain_of(weight, config)
     if family.norm == "LayerNorm" and bias is not None:
         return formulas.layer_norm(x, gain, bias, config.epsilon)
-    if family.single == "variance":
+    if "variance" in family.single:
         return x * formulas.inverse_rms(x.float(), config.epsilon) * gain
     seen = x.float()
-    return (seen * formulas.inverse_rms(seen, config.epsilon)).to(x.dtype) * gain
+    normed = seen * formulas.inverse_rms(seen, config.epsilon)
+    return (normed * gain).to(x.dtype) if "gain" in family.single else normed.to(x.dtype) * gain
+
+
+def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
+    """Queries or keys through a norm of their own, as wide as its weight: head by head, or all heads together.
+
+    `... head pos d_head`, unchanged in shape.
+    """
+    if weight is None:
+        return x
+    if len(weight) == x.shape[-1]:
+        return norm(x, weight, None, config)
+    together = x.transpose(-3, -2)
+    return norm(together.flatten(-2), weight, None, config).unflatten(-1, together.shape[-2:]).transpose(-3, -2)
 
 
 def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
-    gain = weights.tensor(name and name + ".weight", dtype=x.dtype)
-    if gain is None:
-        return x
-    return norm(x, gain, weights.tensor(name + ".bias", dtype=x.dtype), weights.config)
+    weight, bias = weights.norm(name, x.dtype)
+    return x if weight is None else norm(x, weight, bias, weights.config)
 
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
@@ -96,20 +117,49 @@ def position_bias(weights: Weights, n: int) -> Tensor | None:
     )
 
 
-def score(weights: Weights, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-    """Scores of queries and keys with the family's positions, scale and mask: `... head query_pos key_pos`."""
+def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+    """Scores of queries and keys with the family's norms, positions, scale, cap and mask.
+
+    `twice ... head pos d_head -> ... head query_pos key_pos`
+    """
     config = weights.config
-    if config.positions.kind == "rotary":
-        angles = formulas.rotary_angles(torch.arange(q.shape[-2]), rotary(config.positions)).to(q.device)
-        q, k = formulas.rotate(q, angles), formulas.rotate(k, angles)
+    q, k = placed(block, q, k, config)
+    if "scores" in config.family.single:
+        q, k = q.float(), k.float()
+    if config.query_scalar:  # stands under the root in place of d_head
+        q = q * (config.d_head / config.query_scalar) ** 0.5
     matched = formulas.scores(q, k) if config.family.scaled else formulas.matches(q, k)
+    if config.score_cap:
+        matched = formulas.cap(matched, config.score_cap)
     if bias is not None:
         matched = matched + bias.to(matched)
+    matched = formulas.look_back(matched, config.window) if block.local else matched
     return formulas.mask(matched) if weights.attention.causal else matched
 
 
-def rotary(places: Positions) -> Tensor:
-    """The frequencies of rotary positions, stretched where the config says so. `-> pair`"""
+def placed(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, Tensor]:
+    """Queries and keys as they meet: through norms of their own and turned by their positions, where there are any.
+
+    `... head pos d_head`, unchanged in shape.
+    """
+    own = config.n_heads // config.n_kv_heads  # keys stand repeated, and are normed once
+    q, keys = norm_heads(q, block.norm_q, config), norm_heads(k[..., ::own, :, :], block.norm_k, config)
+    if config.positions.kind == "rotary":
+        angles = formulas.rotary_angles(torch.arange(q.shape[-2]), rotary(config.positions, local=block.local))
+        q, keys = (_turned(part, angles.to(q.device), config) for part in (q, keys))
+    return q, formulas.share_heads(keys, config.n_heads)
+
+
+def _turned(x: Tensor, angles: Tensor, config: Config) -> Tensor:
+    return formulas.rotate(formulas.halves(x, angles.shape[-1]) if config.family.paired else x, angles)
+
+
+def rotary(places: Positions, *, local: bool = False) -> Tensor:
+    """The frequencies of rotary positions, stretched where the config says so; local layers may have a base of their
+    own. `-> pair`
+    """
+    if local and places.local_base:
+        return formulas.rotary_frequencies(places.dims, places.local_base)
     frequencies = formulas.rotary_frequencies(places.dims, places.base)
     if places.stretch is None:
         return frequencies
@@ -119,7 +169,7 @@ def rotary(places: Positions) -> Tensor:
 
 def softmax(scores: Tensor, config: Config) -> Tensor:
     """The pattern, in float32 where the family's own code softmaxes in float32."""
-    if config.family.single == "norm and softmax":
+    if "softmax" in config.family.single:
         return formulas.softmax(scores.float()).to(scores.dtype)
     return formulas.softmax(scores)
 
@@ -148,8 +198,8 @@ def attend(
     config = weights.config
     x = enter(block, resid_pre, config)
     q, k, v = ask(block, x, x if memory is None else memory, config)
-    scores = score(weights, q, k, bias)
-    own = softmax(scores, config)
+    scores = score(weights, block, q, k, bias)
+    own = softmax(scores, config).to(v)
     z = formulas.mix(own if pattern is None else pattern.to(own), v)
     steps = {"x": x, "q": q, "k": k, "v": v, "scores": scores, "pattern": own, "z": z}
     return steps | leave(block, resid_pre, z, config)
@@ -182,8 +232,8 @@ def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[st
     """
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
-    resid_mid = resid_pre + attn_out
-    if not config.family.norm_first:
+    resid_mid = resid_pre + (norm(attn_out, block.norm_out, None, config) if config.family.norm_written else attn_out)
+    if config.family.norm_last:
         resid_mid = norm(resid_mid, block.norm, block.norm_bias, config)
     return {"delta_e": delta_e, "attn_out": attn_out, "resid_mid": resid_mid}
 
@@ -192,11 +242,11 @@ def mlp(block: Block, resid_mid: Tensor, resid_pre: Tensor, config: Config) -> d
     """The block's second half: mlp_out and resid_post. `pos d_model -> pos d_model`"""
     family = config.family
     seen = resid_pre if family.parallel else resid_mid
-    assert block.norm_mlp is not None and block.w_out is not None
+    assert block.w_out is not None
     x = norm(seen, block.norm_mlp, block.norm_mlp_bias, config) if family.norm_first else seen
     mlp_out = activate(block, x, config) @ block.w_out + (0 if block.b_out is None else block.b_out)
-    resid_post = resid_mid + mlp_out
-    if not family.norm_first:
+    resid_post = resid_mid + (norm(mlp_out, block.norm_mlp_out, None, config) if family.norm_written else mlp_out)
+    if family.norm_last:
         resid_post = norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config)
     return {"mlp_out": mlp_out, "resid_post": resid_post}
 
@@ -237,7 +287,8 @@ def logits(weights: Weights, final: Tensor) -> Tensor:
     """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
     family = weights.config.family
     bias = weights.raw.get(family.head_bias or "final_logits_bias", final.new_zeros(1)).to(final).flatten()
-    return transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
+    found = transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
+    return formulas.cap(found, weights.config.logit_cap) if weights.config.logit_cap else found
 
 
 def transformed(weights: Weights, final: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", 
 BESIDE = "put the tokenizer.json of this model beside the file"
 # Rotary positions stretched by factors of their own, one each frequency: ones change nothing.
 STRETCH = "rope_freqs.weight"
+WINDOW = "attention.sliding_window"  # 0 where a model has none
 
 
 def read_raw_config(opened: GgufFile) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         "model_type": kind,
         "architectures": [(*family.headless, *family.architectures)[0]],
         "tie_word_embeddings": "output.weight" not in opened.tensors,
+        "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
     }
     own = {key: value for key, value in opened.metadata.items() if key.startswith(prefix)}
     for key, value in own.items():
@@ -56,7 +58,7 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         if name in keys.sizes:
             if isinstance(value, str) or not math.isfinite(value):
                 raise refuse(opened.path, f"{key[:80]} is {value!r} in its metadata, which is no number", CONVERT)
-            raw[keys.sizes[name]] = value
+            raw[keys.sizes[name]] = value if value or name != WINDOW else None
         elif value not in keys.must.get(name, ()) and name not in keys.unread:
             raise UnsupportedModel(
                 f"Cannot load {opened.path}: {key[:80]} is {value!r} in its metadata, and no formula for it is "
@@ -90,6 +92,9 @@ def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dic
     if own.get("attention.value_length", size) != size:
         raise refuse(opened.path, "its keys and its values differ in length", CONVERT)
     found = {"head_dim": size} if family.free_heads and size else {}
+    if family.gguf and family.gguf.query_scalar and size:
+        scalar = even if own.get("block_count") == family.gguf.query_scalar else size
+        found[family.keys.query_scalar[0]] = scalar
     dims = own.get("rope.dimension_count")
     if dims is None or family.positions != "rotary" or not isinstance(size, int):
         return found
@@ -190,6 +195,8 @@ def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.
     assert family.gguf is not None
     if _is_turned(config, role, values.dim()):
         return values.T
+    if family.offset and values.dim() == 1:
+        return values - 1
     if (
         role in family.gguf.paired
     ):  # (head, pair, 2) rows, the two of a pair beside each other -> halves behind each other

@@ -72,11 +72,14 @@ def run(
     d_vocab`
 
     A mask made from ids would drop a padding token that is part of a text. Behind a text's end the numbers mean
-    nothing. A decoder needs no mask of its own: what is filled in comes after everything that is read. Without `head`
+    nothing. A decoder needs no mask: what is filled in comes after everything that is read; and with one, where layers
+    look back only so far, what is filled in would see nothing at all and become NaN. Without `head`
     the unembedding is left out, which for many sentences is a good part of the work, and the last vectors come back:
     `row pos d_model`.
     """
-    ids, lengths = filled(model, rows), torch.tensor([len(row) for row in rows], device=model.device)
+    ids = filled(model, rows)
+    ends = [ids.shape[1] if model.config.causal else len(row) for row in rows]
+    lengths = torch.tensor(ends, device=model.device)
     mask = (torch.arange(ids.shape[1], device=model.device) < lengths[:, None]).long()
     if targets is not None:
         return model.bridge(ids, attention_mask=mask, decoder_input=filled(model, targets))
@@ -166,7 +169,8 @@ def _whole(stack: Weights, kept: Mapping[str, Sequence[Tensor]]) -> dict[str, Te
     if "scores" in stack.attention.lies:
         bias = forward.position_bias(stack, tensors["q"].shape[-2])
         bias = None if bias is None else bias.cpu()
-        tensors["scores"] = forward.score(stack, tensors["q"], tensors["k"], bias)
+        layers = zip(stack.blocks, tensors["q"], tensors["k"], strict=True)
+        tensors["scores"] = torch.stack([forward.score(stack, block, q, k, bias) for block, q, k in layers])
     if "resid_mid" not in tensors:
         tensors["resid_mid"] = tensors["resid_pre"] + tensors["attn_out"]
     return tensors

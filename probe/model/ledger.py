@@ -10,7 +10,8 @@ eps) gain + bias. With the scale sqrt(var x + eps) held at what it was in this v
 linear: every term is centred, divided by the scale and multiplied by the gain, and the bias is one more term; so the
 sum is exact there, too. What a different write would do to the scale is not part of it: that is what a swap measures.
 Because scales differ from text to text, what is written everywhere alike can have a share there, the token embedding
-among it. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a write and the read-out.
+among it. Pre-norm families (GPT-2, GPT-NeoX, Llama) have no norm between a write and the read-out; in OLMo 2 and Gemma
+each write passes a norm of its own, which is held in the same way, and no other.
 
 Projected on a sense axis there are two readings. `shares`: each component's part of the difference of the two sense
 means over many sentences; they sum to 1. `ledger`: one sentence, each component's part of its own sense coordinate M,
@@ -28,7 +29,7 @@ post-norm encoders); Wang et al. 2022 (direct logit attribution).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -56,65 +57,77 @@ class Share:
 @dataclass(frozen=True, eq=False)
 class Norms:
     """The norms up to the read-out at one position of several texts. `gains biases: norm d_model`, `scales: row norm`;
-    none in pre-norm.
+    none where writes are added as they are.
 
     Norm 0 stands behind the embeddings, norm 1 + 2 layer behind the attention of a layer, norm 2 + 2 layer behind its
-    MLP.
+    MLP. Where norms are of the sum a write passes every one behind it; where they are of what is `written` (no norm 0,
+    no biases) only its own.
     """
 
     gains: Tensor
     biases: Tensor
     scales: Tensor
+    written: bool = False
+    centred: bool = True
 
-    def behind_attention(self, layer: int) -> int:
-        """The first norm that meets what the heads of this layer write."""
-        return 1 + 2 * layer if len(self.gains) else 0
+    def behind(self, number: int) -> slice:
+        """The norms that what stands in front of norm `number` meets on its way: 0 for the embeddings."""
+        if self.written:
+            return slice(number - 1, number) if number else slice(0)
+        return slice(number, None)
 
-    def behind_mlp(self, layer: int) -> int:
-        """The first norm that meets what this layer's MLP writes."""
-        return 2 + 2 * layer if len(self.gains) else 0
+    def behind_attention(self, layer: int) -> slice:
+        """The norms that meet what the heads of this layer write."""
+        return self.behind(1 + 2 * layer)
 
-    def arriving(self, vectors: Tensor, first: int) -> Tensor:
-        """What is left of the vectors at the read-out, from norm `first` on. `row ... d_model -> row ... d_model`"""
-        for norm in range(first, len(self.gains)):
-            scale = self.scales[:, norm].view(-1, *[1] * (vectors.ndim - 1))
-            vectors = (vectors - vectors.mean(-1, keepdim=True)) / scale * self.gains[norm]
+    def behind_mlp(self, layer: int) -> slice:
+        """The norms that meet what this layer's MLP writes."""
+        return self.behind(2 + 2 * layer)
+
+    def _centre(self, vectors: Tensor) -> Tensor:
+        return vectors - vectors.mean(-1, keepdim=True) if self.centred else vectors
+
+    def arriving(self, vectors: Tensor, met: slice) -> Tensor:
+        """What is left of the vectors at the read-out behind the norms met. `row ... d_model -> row ... d_model`"""
+        for gain, scale in zip(self.gains[met], self.scales[:, met].unbind(1), strict=True):
+            vectors = self._centre(vectors) / scale.view(-1, *[1] * (vectors.ndim - 1)) * gain
         return vectors
 
-    def pulled_back(self, direction: Tensor, first: int) -> Tensor:
-        """The direction whose product with a write, divided by `factor`, is what arrives along `direction`.
-
-        `d_model -> d_model`
-        """
-        for gain in reversed(self.gains[first:].unbind()):
-            direction = direction * gain.to(direction)
-            direction = direction - direction.mean()
-        return direction
-
-    def factor(self, first: int) -> Tensor:
-        """The product of the scales from norm `first` on; 1 where there is none. `-> row`"""
-        return self.scales[:, first:].prod(1)
+    def bias_behind(self, number: int) -> list[tuple[Tensor, slice]]:
+        """The bias of norm `number` and the norms that it meets itself, where there is such a bias."""
+        return [(self.biases[number], self.behind(number + 1))] if len(self.biases) else []
 
 
 def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     """The norms of every text in `states` up to the read-out after `depth` blocks, in float64."""
-    if weights.config.family.norm_first:
-        none = torch.zeros(0, weights.shape[2], dtype=torch.float64)
-        return Norms(none, none, torch.ones(len(states), 0, dtype=torch.float64))
-    raw, name = weights.raw, weights.config.family.embedding_norm
-    sums = [forward.sum_of(embeddings(weights, states)).double()]
-    norms = [(raw[name + ".weight"], raw[name + ".bias"])]
+    none, ones = torch.zeros(0, weights.shape[2], dtype=torch.float64), torch.ones(len(states), 0, dtype=torch.float64)
+    if weights.config.family.adds_plainly or (weights.config.family.norm_written and not depth):
+        return Norms(none, none, ones)
+    config, written = weights.config, weights.config.family.norm_written
+    normed = [] if written else [forward.sum_of(embeddings(weights, states)).double()]
+    norms = [] if written else [weights.norm(config.family.embedding_norm, torch.float64)]
     for layer, held in enumerate(weights.blocks[:depth]):
-        block = held.to(torch.float64, "cpu")
-        assert block.norm_bias is not None and block.norm_mlp is not None and block.norm_mlp_bias is not None
+        block, mlp_out = held.to(torch.float64, "cpu"), states.mlp_out[:, layer].double()
         attn_out = torch.einsum("rhe,hed->rd", states.z[:, layer].double(), block.w_o)
-        sums.append(states.resid[:, layer].double() + attn_out + (0 if block.b_o is None else block.b_o))
-        resid_mid = forward.norm(sums[-1], block.norm, block.norm_bias, weights.config)
-        sums.append(resid_mid + states.mlp_out[:, layer].double())
-        norms += [(block.norm, block.norm_bias), (block.norm_mlp, block.norm_mlp_bias)]
-    scales = torch.stack([(one.var(-1, unbiased=False) + weights.config.epsilon).sqrt() for one in sums], dim=1)
-    gains, biases = (torch.stack([one.cpu().double() for one in part]) for part in zip(*norms, strict=True))
-    return Norms(gains, biases, scales)
+        attn_out = attn_out if block.b_o is None else attn_out + block.b_o
+        if written:
+            normed += [attn_out, mlp_out]
+            norms += [(block.norm_out, None), (block.norm_mlp_out, None)]
+        else:
+            normed.append(states.resid[:, layer].double() + attn_out)
+            normed.append(forward.norm(normed[-1], block.norm, block.norm_bias, config) + mlp_out)
+            norms += [(block.norm, block.norm_bias), (block.norm_mlp, block.norm_mlp_bias)]
+    centred = config.family.norm == "LayerNorm"
+    squares = [one.var(-1, unbiased=False) if centred else one.square().mean(-1) for one in normed]
+    gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
+    biases = [bias.cpu().double() for _, bias in norms if bias is not None]
+    return Norms(
+        torch.stack(gains),
+        torch.stack(biases) if biases else none,
+        torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1),
+        written=written,
+        centred=centred,
+    )
 
 
 def embeddings(weights: Weights, states: TargetStates) -> dict[str, Tensor]:
@@ -126,36 +139,45 @@ def embeddings(weights: Weights, states: TargetStates) -> dict[str, Tensor]:
     return {name: vectors.cpu() for name, vectors in forward.embedding_parts(weights, ids, places).items()}
 
 
-def head_contributions(weights: Weights, states: TargetStates, axis: Axis) -> Tensor:
-    """<ΔE, u> / gap of every head below the read-out: how far its write moves the sense coordinate.
+def head_contributions(
+    weights: Weights, states: TargetStates, rows: Sequence[int], directions: Tensor, depths: Sequence[int]
+) -> Tensor:
+    """<ΔE, direction> of every head, each layer's read after a depth of its own, in float64. `-> row layer head`
 
-    `-> row layer head`
+    `directions: row layer d_model`, `depths: layer`, behind the layer. What is written is taken as it arrives there,
+    everything between frozen.
     """
-    norms = norms_of(weights, states, axis.depth)
-    found = []
-    for layer, block in enumerate(weights.blocks[: axis.depth]):
-        first = norms.behind_attention(layer)
-        reading = block.w_o.cpu().to(axis.u.dtype) @ norms.pulled_back(axis.u, first) / axis.gap  # head d_head
-        found.append((states.z[:, layer].double() * reading).sum(-1) / norms.factor(first)[:, None])
-    return torch.stack(found, dim=1)
+    norms, chosen = norms_of(weights, states, max(depths)), list(rows)
+    norms = replace(norms, scales=norms.scales[chosen])
+    along = []
+    for layer, (block, depth) in enumerate(zip(weights.blocks, depths, strict=True)):
+        written = torch.einsum("rhe,hed->rhd", states.z[chosen, layer].double(), block.w_o.cpu().double())
+        met = norms.behind_attention(layer)
+        until = slice(met.start, 1 + 2 * depth if met.stop is None else met.stop)
+        along.append((norms.arriving(written, until) * directions[:, layer, None]).sum(-1))
+    return torch.stack(along, dim=1)
 
 
-def shares(weights: Weights, states: TargetStates, axis: Axis, a: Sequence[int], b: Sequence[int]) -> list[Share]:
+def shares(
+    weights: Weights, states: TargetStates, directions: Tensor, depth: int, a: Sequence[int], b: Sequence[int]
+) -> list[Share]:
     """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>, over the same of
     the whole.
 
-    `a` and `b` are rows of `states`. Without norms on the way the token embedding's share is exactly 0 when the word is
-    the same token everywhere.
+    `a` and `b` are rows of `states`, `directions: a then b, d_model` those along which each is read. Without norms on
+    the way the token embedding's share is exactly 0 when the word is the same token everywhere.
     """
+    rows = [*a, *b]
 
     def difference(vectors: Tensor) -> float:
-        along = axis.effect((vectors - vectors[:1]).double())  # so that identical vectors have a share of exactly zero
-        return float(along[list(a)].mean() - along[list(b)].mean())
+        # relative to the first, so that identical vectors have a share of exactly zero
+        along = ((vectors[rows] - vectors[:1]).double() * directions).sum(-1)
+        return float(along[: len(a)].mean() - along[len(a) :].mean())
 
-    whole = difference(states.resid[:, axis.depth])
+    whole = difference(states.resid[:, depth])
     return [
         Share(part.component, part.layer, part.head, difference(part.vectors) / whole)
-        for part in parts(weights, states, axis.depth)
+        for part in parts(weights, states, depth)
     ]
 
 
@@ -176,31 +198,27 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
     norms = norms_of(weights, states, depth)
 
     def arriving(
-        component: str, vectors: Tensor, first: int, layer: int | None = None, head: int | None = None
+        component: str, vectors: Tensor, met: slice, layer: int | None = None, head: int | None = None
     ) -> Component:
         every = vectors.double().expand(len(states), vectors.shape[-1])
-        return Component(component, layer, head, norms.arriving(every, first))
+        return Component(component, layer, head, norms.arriving(every, met))
+
+    def biases(behind: str, number: int, layer: int | None = None) -> list[Component]:
+        name = f"norm bias behind {behind}"
+        return [arriving(name, bias, met, layer) for bias, met in norms.bias_behind(number)]
 
     for name, vectors in embeddings(weights, states).items():
-        yield arriving(name, vectors, 0)
-    yield from (arriving(name, bias, 1) for name, bias in _norm_biases(norms, "embedding", 0))
+        yield arriving(name, vectors, norms.behind(0))
+    yield from biases("embedding", 0)
     for layer, block in enumerate(weights.blocks[:depth]):
-        first = norms.behind_attention(layer)
+        met = norms.behind_attention(layer)
         for head, w_o in enumerate(block.w_o.cpu().double()):
-            yield arriving(f"L{layer}H{head}", states.z[:, layer, head].double() @ w_o, first, layer, head)
+            yield arriving(f"L{layer}H{head}", states.z[:, layer, head].double() @ w_o, met, layer, head)
         if block.b_o is not None:
-            yield arriving(f"attention bias {layer}", block.b_o.cpu(), first, layer)
-        yield from (
-            arriving(name, bias, first + 1, layer) for name, bias in _norm_biases(norms, f"attention {layer}", first)
-        )
-        last = norms.behind_mlp(layer)
-        yield arriving(f"MLP {layer}", states.mlp_out[:, layer], last, layer)
-        yield from (arriving(name, bias, last + 1, layer) for name, bias in _norm_biases(norms, f"MLP {layer}", last))
-
-
-def _norm_biases(norms: Norms, behind: str, norm: int) -> list[tuple[str, Tensor]]:
-    """The bias of one norm as a term, where there are norms on the way."""
-    return [(f"norm bias behind {behind}", norms.biases[norm])] if len(norms.biases) else []
+            yield arriving(f"attention bias {layer}", block.b_o.cpu(), met, layer)
+        yield from biases(f"attention {layer}", 1 + 2 * layer, layer)
+        yield arriving(f"MLP {layer}", states.mlp_out[:, layer], norms.behind_mlp(layer), layer)
+        yield from biases(f"MLP {layer}", 2 + 2 * layer, layer)
 
 
 @dataclass(frozen=True, eq=False)

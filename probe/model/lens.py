@@ -16,14 +16,16 @@ from torch.nn.functional import normalize
 from probe.model import attention, forward
 from probe.model.model import Model
 from probe.model.records import Trace
+from probe.model.tokens import position
 
 
-def residual_stream(trace: Trace, at: int) -> Tensor:
-    """The vector at position `at` at every depth. `-> depth d_model`, layers + 1 of them"""
+def residual_stream(trace: Trace, at: int | str) -> Tensor:
+    """The vector at position `at`, or at a word, at every depth. `-> depth d_model`, layers + 1 of them"""
+    at = position(trace.tokens, at)
     return torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])
 
 
-def logit_lens(trace: Trace, at: int) -> Tensor:
+def logit_lens(trace: Trace, at: int | str) -> Tensor:
     """Probability of every next token, read from each depth as if it were the last: softmax(LN_f(E) W_Uᵀ).
 
     `-> depth d_vocab`

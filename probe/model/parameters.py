@@ -183,7 +183,8 @@ def sizes_of(model: "Model") -> Sizes:
     attentions = sum(layers_of(attention, c) for attention in family.attentions)
     mlps = sum(layers_of(attention, c) for attention in family.attentions if "out" in attention.parts)
     plain = Sizes(model.name, attentions, c.n_heads, c.d_model, c.d_head, c.d_mlp, c.d_vocab, c.n_ctx, tied=c.tied)
-    if family.positions == "learned" and not family.type_table and family.kind == "decoder":
+    biased = all(shape.endswith("+") for attention in family.attentions for _, shape in attention.parts.values())
+    if family.positions == "learned" and not family.type_table and family.kind == "decoder" and biased:
         return plain
     named = {"attention": 0, "mlp": 0, "norms": 0, "positions": 0, "others": 0}
     table = family.position_table
@@ -200,8 +201,10 @@ def sizes_of(model: "Model") -> Sizes:
         elif role.startswith("norm") or _is_norm(stem, family):
             named["norms"] += size
         elif role:
-            named["mlp" if role in ("in", "gate", "up", "out") else "attention"] += size if kind == "bias" else 0
-        elif stem not in (family.embed, family.unembed):
+            named["mlp" if role in ("in", "gate", "up", "gate_up", "out") else "attention"] += (
+                size if kind == "bias" else 0
+            )
+        elif name not in (f"{family.embed}.weight", f"{family.unembed}.weight"):
             named["others"] += size
     return replace(
         plain,
@@ -245,7 +248,7 @@ def _by_part(model: "Model") -> dict[str, int]:
     """
     from torch import Tensor
 
-    from probe.model.weights import read_stacks
+    from probe.model.weights import NORMS, read_stacks
 
     family, raw = model.config.family, model.weights
     blocks = [block for stack in read_stacks(raw, model.config).values() for block in stack.blocks]
@@ -269,7 +272,7 @@ def _by_part(model: "Model") -> dict[str, int]:
         "MLP up": [part for block in blocks for part in (block.w_in, block.w_up)],
         "MLP down": [block.w_out for block in blocks],
         "MLP biases": [bias for b in blocks for bias in (b.b_in, b.b_out)],
-        "norms": [part for b in blocks for part in (b.norm, b.norm_bias, b.norm_mlp, b.norm_mlp_bias)] + outer,
+        "norms": [getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")] + outer,
         "unembedding": [] if model.config.tied else [raw.get(family.unembed + ".weight")],
     }
     sizes = {name: _size(tensors) for name, tensors in parts.items()}

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention
-from probe.model.tokens import Tokens
+from probe.model.tokens import Tokens, position
 from probe.model.weights import Weights
 
 HEAD_VECTORS = ("q", "k", "v", "z")
@@ -31,24 +31,27 @@ class HeadWrites(ABC):
     and `pattern`.
     """
 
+    tokens: Tokens
     stack: Weights
     z: Tensor
     v: Tensor
     pattern: Tensor
 
-    def delta_e(self, layer: int, head: int, at: int) -> Tensor:
-        """ΔE of one head at position `at`, without b_O: z W_O.
+    def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
+        """ΔE of one head at position `at` (of a word: at its last token), without b_O: z W_O.
 
         `-> d_model` Raises InputError for a place that is not there.
         """
+        at = position(self.tokens, at)
         self._require_place(layer=layer, head=head, at=at)
         return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
-    def delta_e_by_source(self, layer: int, head: int, at: int) -> Tensor:
+    def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
         """The same ΔE taken apart by the token it came from:
 
         A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
         """
+        at = position(self.tokens, at)
         self._require_place(layer=layer, head=head, at=at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)

@@ -56,6 +56,11 @@ def tokenize(model: Model, text: str) -> Tokens:
 
     Raises InputError for an empty text and for one beyond the context window; nothing is ever cut off.
     """
+    if not isinstance(text, str):
+        raise InputError(
+            f"Reading the text: got {type(text).__name__}, expected one text as str; give one at a time, or many and "
+            "their positions to target_states."
+        )
     if not text.strip():
         raise InputError("Reading the text: got an empty text, expected at least one word; give a sentence.")
     bos = model.config.prepend_bos
@@ -142,6 +147,14 @@ def positions_of_word(tokens: Tokens, word: str, occurrence: int = 1) -> range:
     Raises InputError when it is not there that often.
     """
     return positions_of_span(tokens, *find_word(tokens.text, word, occurrence))
+
+
+def position(tokens: Tokens, at: int | str) -> int:
+    """A position as it is; of a word, where it is read: the last token of its first occurrence.
+
+    Raises InputError where the word does not stand in the text.
+    """
+    return positions_of_word(tokens, at)[-1] if isinstance(at, str) else at
 
 
 def is_one_token(model: Model, piece: str) -> bool:

@@ -16,7 +16,7 @@ from probe.errors import InputError
 from probe.model import forward, hooks
 from probe.model.model import Model
 from probe.model.records import HEAD_VECTORS, CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
-from probe.model.tokens import Tokens, batch_of_like_length, in_order, target_tokens, tokenize
+from probe.model.tokens import Tokens, batch_of_like_length, in_order, position, target_tokens, tokenize
 from probe.model.weights import Weights, read_weights
 
 CHUNK = (
@@ -55,15 +55,15 @@ def trace(model: Model, text: str, target: str | None = None) -> Trace | PairTra
     )
 
 
-def trace_target(model: Model, tokens: Tokens, at: int) -> TargetTrace:
-    """Run one text and keep what is read at position `at`, and every head's values of all positions that it may look
-    at.
+def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
+    """Run one text and keep what is read at position `at`, or at a word, and every head's values of all positions that
+    it may look at.
 
     What a full trace of a long text holds grows with the square of its length; in a causal model this grows with its
     length: the text is run up to `at` in chunks, each against the keys and values of those before it, which changes no
     number. Raises InputError for a position that the text does not have, UnsupportedModel for an encoder-decoder.
     """
-    weights = read_weights(model)
+    weights, at = read_weights(model), position(tokens, at)
     if not 0 <= at < len(tokens):
         step = f"choose one from 0 to {len(tokens) - 1}"
         raise InputError(f"Tracing one position of a text of {len(tokens)} tokens: got position {at}; {step}.")

@@ -18,6 +18,8 @@ from probe.model.config import Config
 from probe.model.family import Attention
 from probe.model.model import Model
 
+NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -26,11 +28,11 @@ class Block:
 
     `w_q: head d_model d_head`, `w_k w_v: kv_head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o: head d_head
     d_model`, `w_in w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`; `w_gate` and `w_up` in a gated MLP in place of
-    `w_in`.
+    `w_in`. Norms: `norm norm_mlp` in front or behind the sum, `norm_out norm_mlp_out: d_model` behind what is written,
+    `norm_q norm_k` of the queries and keys of each head (`d_head`) or of all heads together. A `local` layer looks back
+    only as far as the config's window.
     """
 
-    norm: Tensor
-    norm_bias: Tensor | None
     w_q: Tensor
     w_k: Tensor
     w_v: Tensor
@@ -39,6 +41,12 @@ class Block:
     b_v: Tensor | None
     w_o: Tensor
     b_o: Tensor | None
+    norm: Tensor | None = None
+    norm_bias: Tensor | None = None
+    norm_q: Tensor | None = None
+    norm_k: Tensor | None = None
+    norm_out: Tensor | None = None
+    norm_mlp_out: Tensor | None = None
     norm_mlp: Tensor | None = None
     norm_mlp_bias: Tensor | None = None
     w_in: Tensor | None = None
@@ -47,6 +55,7 @@ class Block:
     w_up: Tensor | None = None
     w_out: Tensor | None = None
     b_out: Tensor | None = None
+    local: bool = False
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
@@ -70,10 +79,8 @@ class Block:
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "Block":
         held: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {
-            name: tensor if tensor is None else tensor.to(device, dtype) for name, tensor in held.items()
-        }
-        return Block(**moved)
+        moved: dict[str, Any] = {n: part.to(device, dtype) for n, part in held.items() if isinstance(part, Tensor)}
+        return replace(self, **moved)
 
 
 def _side_by_side(part: Tensor) -> Tensor:
@@ -90,6 +97,10 @@ class Weights:
     raw: Mapping[str, Tensor]
     config: Config
     attention: Attention
+
+    def __repr__(self) -> str:
+        layers, heads, d_model, _ = self.shape
+        return f"<Weights of {layers} layers x {heads} heads, d_model {d_model}, {self.dtype} on {self.device}>"
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -110,12 +121,13 @@ class Weights:
         """Whether a position reads only itself and what stands before it."""
         return self.attention.causal
 
-    def tensor(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor | None:
-        """The raw tensor `name`, "{}" standing for this stack; None where the name is empty or the model has no such
-        tensor.
+    def norm(self, name: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """Weight and bias of the norm `name`, "{}" in it standing for this stack; None for what the model does not
+        have. `d_model`
         """
-        raw = self.raw.get(name.format(self.attention.name)) if name else None
-        return raw if raw is None else raw.to(dtype or raw.dtype)
+        held = [self.raw.get(f"{name.format(self.attention.name)}.{kind}") for kind in ("weight", "bias")]
+        weight, bias = (part if part is None else part.to(dtype) for part in held)
+        return weight, bias
 
     def on(self, device: str | torch.device) -> "Weights":
         """The same weights on another device."""
@@ -137,11 +149,9 @@ def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weigh
     """The weights of every attention by its name in the table: one of "" or three of "encoder", "decoder" and
     "cross".
     """
-    heads = (config.n_heads, config.n_kv_heads)
     stacks: dict[str, Weights] = {}
     for attention in config.family.attentions:
-        layers = range(layers_of(attention, config))
-        blocks = tuple(_block(raw, attention, layer, heads=heads, turned=config.family.turned) for layer in layers)
+        blocks = tuple(_block(raw, attention, layer, config) for layer in range(layers_of(attention, config)))
         stacks[attention.name] = Weights(blocks, raw, config, attention)
     return stacks
 
@@ -192,14 +202,16 @@ def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[i
 
 
 def _size(word: str, config: Config) -> int:
-    heads, places = config.n_heads * config.d_head, config.positions
+    heads, groups, places = config.n_heads * config.d_head, config.n_kv_heads * config.d_head, config.positions
     return {
         "1": 1,
         "d": config.d_model,
+        "e": config.d_head,
         "h": heads,
-        "3h": 3 * heads,
-        "g": config.n_kv_heads * config.d_head,
+        "g": groups,
+        "hgg": heads + 2 * groups,
         "m": config.d_mlp,
+        "2m": 2 * config.d_mlp,
         "v": config.d_vocab,
         "p": places.rows,
         "t": config.n_token_types,
@@ -208,52 +220,54 @@ def _size(word: str, config: Config) -> int:
     }[word]
 
 
-def _block(
-    weights: Mapping[str, Tensor], attention: Attention, layer: int, *, heads: tuple[int, int], turned: bool
-) -> Block:
+def _block(weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config) -> Block:
     def raw(role: str, kind: str = "weight") -> Any:
-        name = attention.parts[role][0] if role in attention.parts else ""
+        one_norm = config.family.parallel and role == "norm_mlp" and role not in attention.parts
+        name, _ = attention.parts.get("norm" if one_norm else role, ("", ""))
         return weights.get(f"{attention.layers.format(layer)}{name}.{kind}")
 
     def matrix(role: str) -> Any:  # formulas are input x output
         held = raw(role)
-        return held if held is None or turned else held.T
+        return held if held is None or config.family.turned else held.T
 
+    joined = matrix("gate_up")
+    gate, up = (matrix("gate"), matrix("up")) if joined is None else joined.chunk(2, dim=-1)
     return Block(
-        norm=raw("norm"),
+        **{role: raw(role) for role in NORMS},
         norm_bias=raw("norm", "bias"),
-        w_o=matrix("o").unflatten(0, (heads[0], -1)),
-        b_o=raw("o", "bias"),
-        norm_mlp=raw("norm_mlp"),
         norm_mlp_bias=raw("norm_mlp", "bias"),
+        w_o=matrix("o").unflatten(0, (config.n_heads, -1)),
+        b_o=raw("o", "bias"),
         w_in=matrix("in"),
         b_in=raw("in", "bias"),
-        w_gate=matrix("gate"),
-        w_up=matrix("up"),
+        w_gate=gate,
+        w_up=up,
         w_out=matrix("out"),
         b_out=raw("out", "bias"),
-        **_projections(raw, matrix, heads, attention.fused),
+        local=bool(config.local) and config.local[layer],
+        **_projections(raw, matrix, config, attention.fused),
     )
 
 
-def _projections(
-    raw: Callable[..., Any], matrix: Callable[[str], Any], heads: tuple[int, int], fused: str
-) -> dict[str, Any]:
+def _projections(raw: Callable[..., Any], matrix: Callable[[str], Any], config: Config, fused: str) -> dict[str, Any]:
     """Queries, keys and values per head, from a tensor each or from one of all three.
 
     `-> head d_model d_head`, biases `head d_head`
     """
+    counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
     if fused == "by head":  # (head 3 d_head) side by side
-        whole, bias = matrix("qkv").unflatten(-1, (heads[0], 3, -1)), raw("qkv", "bias").unflatten(0, (heads[0], 3, -1))
+        whole, bias = (part.unflatten(-1, (config.n_heads, 3, -1)) for part in (matrix("qkv"), raw("qkv", "bias")))
         parts = {f"w_{role}": whole[:, :, place].transpose(0, 1) for place, role in enumerate("qkv")}
         return parts | {f"b_{role}": bias[:, place] for place, role in enumerate("qkv")}
-    if fused:  # (3 head d_head) side by side
-        wholes = dict(zip("qkv", matrix("qkv").chunk(3, dim=-1), strict=True))
-        biases = dict(zip("qkv", raw("qkv", "bias").chunk(3), strict=True))
+    if fused:  # all heads of q, then of k, then of v
+        widths = [heads * config.d_head for heads in counts]
+        bias = raw("qkv", "bias")
+        wholes = matrix("qkv").split(widths, dim=-1)
+        biases = (None,) * 3 if bias is None else bias.split(widths)
     else:
-        wholes, biases = {role: matrix(role) for role in "qkv"}, {role: raw(role, "bias") for role in "qkv"}
-    counts = dict(zip("qkv", (heads[0], heads[1], heads[1]), strict=True))
-    parts = {f"w_{role}": wholes[role].unflatten(1, (counts[role], -1)).transpose(0, 1) for role in "qkv"}
-    return parts | {
-        f"b_{role}": None if bias is None else bias.unflatten(0, (counts[role], -1)) for role, bias in biases.items()
-    }
+        wholes, biases = ([part(role) for role in "qkv"] for part in (matrix, lambda role: raw(role, "bias")))
+    found: dict[str, Any] = {}
+    for role, whole, bias, heads in zip("qkv", wholes, biases, counts, strict=True):
+        found[f"w_{role}"] = whole.unflatten(1, (heads, -1)).transpose(0, 1)
+        found[f"b_{role}"] = None if bias is None else bias.unflatten(0, (heads, -1))
+    return found

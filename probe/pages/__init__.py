@@ -2,4 +2,5 @@
 
 html      charts placed in a page, the style sheet, the Vega bundle, the content security policy
 folder    page, tables and manifest -> files; can the folder be written?
+terminal  what a command prints: tables, progress
 """

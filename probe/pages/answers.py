@@ -7,9 +7,10 @@ at the cue is described, never offered as a reason. Where the gap is not there n
 shown, the smallest visible effect is said.
 
 `plain` is the first sentence of a word's card, for a reader who has never heard of a head's name. It says no more than
-the verdicts do: that an earlier word gives the meaning is said where the swapped sentences differ in that word alone,
-and "the words before it" where the word itself is the same vector in every sentence. Of a model that reads both ways it
-is "another word" and "the words around it".
+the verdicts do: that an earlier word gives the meaning is said where a head has half of its effect or more from that
+word alone, and "the words before it" where the word itself is the same vector in every sentence. Of a model that reads
+both ways it is "another word" and "the words around it". Where something without meaning tells the senses apart as
+well (`confounders`), nobody is credited.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -18,8 +19,10 @@ from typing import Any
 
 import pandas as pd
 
-from probe.charts import gap_at, reached
+from probe.charts import gap_at
 from probe.stats.numbers import NARROW, counted, decimal, interval, listed, measured, ordinal, p_value, percent
+from probe.stats.verdicts import GATE, LEVEL, SMALLEST
+from probe.text.splits import ALIGNED
 
 LEADERS = 3
 WORTH_SHOWING = 0.01  # of the gap: a head with a clear effect from here on has its sentences on the page
@@ -36,10 +39,27 @@ def question(words: Sequence[str]) -> str:
     return f"Which heads resolve {listed(list(words))}?"
 
 
+def across(frames: Frames, words: Sequence[str]) -> str:
+    """The heads that lead in every word that has a resolver: among its first LEADERS resolvers; empty without one.
+
+    Of two words or more, all of which were shown to have a resolver.
+    """
+    leading = [[head_name(head) for head in resolvers(frames, word)[:LEADERS]] for word in words]
+    if len(words) < 2 or not all(leading):
+        return ""
+    shared = [name for name in leading[0] if all(name in names for names in leading[1:])]
+    if not shared:
+        return f"No head is among the first {LEADERS} of all {len(words)} words."
+    who = "The same head" if len(shared) == 1 else f"The same {counted(len(shared), 'head', words=True).lower()}"
+    names, leads = listed(shared), "leads" if len(shared) == 1 else "lead"
+    all_words = "both words" if len(words) == 2 else f"all {len(words)} words"
+    return f"{who}, {names}, {leads} for {all_words}."
+
+
 def heads_of(frames: Frames, word: str) -> pd.DataFrame:
-    """The heads up to the word's read-out, by rank."""
+    """The heads of a word by rank."""
     rows = frames["word_heads"]
-    return reached(rows[rows["word"] == word]).sort_values("rank", kind="stable")
+    return rows[rows["word"] == word].sort_values("rank", kind="stable")
 
 
 def resolvers(frames: Frames, word: str) -> list[Head]:
@@ -66,8 +86,29 @@ def answer(frames: Frames, word: str) -> str:
         return _nothing_to_rank(pairs, word)
     heads = resolvers(frames, word)
     said = [*_resolve(heads, pairs, word), _together(frames, word, heads)] if heads else _no_head(frames, pairs, word)
-    few = "Exploratory, with fewer than 50 sentences per sense." if pairs["exploratory"].any() else ""
-    return " ".join(part for part in (few, *said) if part)
+    few = "Exploratory: fewer than 50 sentences per sense or 12 pairs of cue words." * bool(pairs["exploratory"].any())
+    return " ".join(part for part in (few, *said, _confounded(pairs)) if part)
+
+
+NUISANCES = {
+    "untrained_p": (GATE, "by the same model with random weights"),
+    "nuisance_p": (LEVEL, "by where the word stands in the text or how long the text is"),
+}
+
+
+def confounders(pair: Mapping[Any, Any]) -> list[str]:
+    """What has no meaning and tells the two senses apart as well; its heads are then never resolvers."""
+    return [what for name, (level, what) in NUISANCES.items() if pair["ranked"] and pair[name] < level]
+
+
+def _confounded(pairs: pd.DataFrame) -> str:
+    """What else tells the senses apart, and for how many of the ranked pairs of senses."""
+    found = [what for pair in pairs.to_dict("records") if (what := listed(confounders(pair)))]
+    if not found:
+        return ""
+    which = "These senses" if len(pairs) == 1 else f"The senses of {counted(len(found), 'pair')}"
+    ways = "; ".join(dict.fromkeys(found))
+    return f"{which} can also be told apart without meaning, {ways}: no head is said to resolve them."
 
 
 def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
@@ -79,8 +120,16 @@ def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
         which = f"any of the {len(pairs)} pairs of senses"
     return (
         f"This model was not shown to separate {which} of “{word}” at the word ({shown}), so no head is ranked. "
-        f"{_material(pairs)}, a difference of {decimal(float(pairs['visible_d'].max()))} standard deviations {WELL}."
+        f"{_material(pairs)}, {_visible(pairs)}."
     )
+
+
+def _visible(pairs: pd.DataFrame) -> str:
+    """What would have been seen: the smallest swap effect, or that no p could have passed with so few cue words."""
+    least = float(pairs["smallest_p"].max())
+    if least >= LEVEL:
+        return f"no test can come below {p_value(least)}, so nothing could have been shown"
+    return f"an effect of {decimal(float(pairs['visible_d_pairs'].max()))} standard deviations over cue words {WELL}"
 
 
 def gap_text(pair: Mapping[Any, Any]) -> str:
@@ -91,7 +140,7 @@ def gap_text(pair: Mapping[Any, Any]) -> str:
 def _material(pairs: pd.DataFrame) -> str:
     """How much there was to see something in, for the pair of senses that had least."""
     sentences, cues, swapped = (int(pairs[name].min()) for name in ("sentences_report", "cue_words", "pairs"))
-    return f"In {sentences} sentences ({counted(cues, 'cue word')} per sense, {counted(swapped, 'pair')} to swap)"
+    return f"In {sentences} sentences ({counted(swapped, 'pair')} with {counted(cues, 'pair')} of cue words)"
 
 
 def _resolve(heads: Sequence[Head], pairs: pd.DataFrame, word: str) -> list[str]:
@@ -198,15 +247,16 @@ def best_of(random: tuple[int, int, float]) -> str:
 
 def _no_head(frames: Frames, pairs: pd.DataFrame, word: str) -> list[str]:
     best = heads_of(frames, word).to_dict("records")[0]
-    separation, swap = (decimal(float(pairs[name].max())) for name in ("visible_d", "visible_d_pairs"))
-    seen = f"{_material(pairs)}, a separation of {separation} standard deviations and a swap effect of {swap} {WELL}"
+    seen = f"{_material(pairs)}, {_visible(pairs)}"
     verdict = "" if best["verdict"] == "none" else f" ({best['verdict']})"
     largest = f"the largest effect is {_effect(best)}, by {head_name(best)}{verdict}"
     return [f"No head was shown to resolve “{word}”, although its senses are apart at the word.", f"{seen}; {largest}."]
 
 
-ALIGNED = "aligned pairs"
 FEW_LAYERS = 3
+MOST_OF_IT = 0.5  # of a head's effect: more than everything else it takes together
+NEARLY_ALL = 0.9
+PUNCTUATION = ".,;:!?\"'()"
 
 
 def plain(frames: Frames, word: str) -> str:
@@ -215,9 +265,10 @@ def plain(frames: Frames, word: str) -> str:
     if not pairs["ranked"].any():
         return f"These sentences do not show that the vector of “{word}” in this model tells its meanings apart."
     opening = "As far as a few sentences can tell, in this model" if pairs["exploratory"].any() else "In this model"
-    heads = resolvers(frames, word)
+    heads, changes = resolvers(frames, word), f"{opening} the vector of “{word}” changes with its meaning"
+    if all(confounders(pair) for pair in pairs[pairs["ranked"]].to_dict("records")):
+        return f"{changes}, but also with something that has no meaning: what brings it about cannot be told."
     if not heads:
-        changes = f"{opening} the vector of “{word}” changes with its meaning"
         return f"{changes}, but no single attention head was shown to bring that about."
     way = f"{_plain_way(frames, word, heads)}{_where(frames, pairs, word)}"
     return f"{opening} the word “{word}” {_origin(frames, pairs, word)}, {way}."
@@ -228,30 +279,90 @@ def _origin(frames: Frames, pairs: pd.DataFrame, word: str) -> str:
     if any(gap_at(frames["depth"], word, (a, b), depth=-1) != 0 for a, b in _senses(pairs)):
         return "changes its meaning with the sentence"
     causal = bool(pairs["causal"].all())
-    cues = [_cue(frames["sentences"], word, sense) for sense in _senses(pairs)[0]]
-    if (pairs["pair_design"] == ALIGNED).all() and all(cues):
-        other = "an earlier word" if causal else "another word"
-        return f"gets its meaning from {other}, such as “{cues[0]}” or “{cues[1]}”"
-    return f"gets its meaning from the words {'before' if causal else 'around'} it"
+    return f"gets its meaning from {_credited(frames, pairs, word) or f'the words {_BESIDE[causal][0]} it'}"
+
+
+_BESIDE = {
+    True: ("before", "an earlier word", "an earlier word that"),
+    False: ("around", "another word", "a word that"),
+}
+
+
+def _credited(frames: Frames, pairs: pd.DataFrame, word: str) -> str:
+    """The words that are shown to give the meaning, with one of each sense; empty where none is.
+
+    Only where sentences are aligned and a resolver has half of its effect or more from these words alone: from the
+    marked cue (`cue_only`), else from the other words in which the sentences of a pair differ (`other_only`).
+    """
+    if not (pairs["pair_design"] == ALIGNED).all():
+        return ""
+    shown = resolvers(frames, word)
+    rows = (
+        frames["routes"][frames["routes"]["word"] == word].groupby(["layer", "head"])[["cue_only", "other_only"]].mean()
+    )
+    found = [(head["swap"], rows.loc[(head["layer"], head["head"])]) for head in shown]
+    _, cue, other = _BESIDE[bool(pairs["causal"].all())]
+    for route, who in (("cue_only", cue), ("other_only", f"{other} is not the marked cue")):
+        if any(share[route] >= max(MOST_OF_IT * effect, SMALLEST) for effect, share in found):
+            told = _differing(frames["sentences"], word, _senses(pairs)[0], marked=route == "cue_only")
+            return f"{who}, such as “{told[0]}” or “{told[1]}”" if told else ""
+    return ""
+
+
+def _differing(sentences: pd.DataFrame, word: str, senses: tuple[str, str], *, marked: bool) -> tuple[str, str] | None:
+    """The cues of the first pair of sentences or, without `marked`, another word in which its two members differ."""
+    mine = sentences[(sentences["word"] == word) & sentences["part"].eq("tested") & sentences["pair"].notna()]
+    for _, group in mine.groupby("pair", sort=False):
+        members = [group[group["sense"] == sense].to_dict("records") for sense in senses]
+        if all(members):
+            told = [_words_apart(one[0], other[0], marked=marked) for one, other in (members, members[::-1])]
+            if all(told):
+                return told[0], told[1]
+    return None
+
+
+def _words_apart(row: Head, other: Head, *, marked: bool) -> str:
+    """The cue of a sentence, or the first other word that its partner has not at this place; empty where none."""
+    text = str(row["text"])
+    cue: str = "" if pd.isna(row["cue_start"]) else text[int(row["cue_start"]) : int(row["cue_end"])]
+    if marked:
+        return cue
+    apart = (mine for mine, theirs in zip(text.split(), str(other["text"]).split(), strict=False) if mine != theirs)
+    return next((found.strip(PUNCTUATION) for found in apart if found.strip(PUNCTUATION) != cue), "")
 
 
 def _senses(pairs: pd.DataFrame) -> list[tuple[str, str]]:
     return [(str(a), str(b)) for a, b in pairs[["sense_a", "sense_b"]].to_numpy()]
 
 
-def _cue(sentences: pd.DataFrame, word: str, sense: str) -> str:
-    """The first cue of this sense that effects were measured with; empty where cues are not known."""
-    mine = sentences[(sentences["word"] == word) & (sentences["sense"] == sense) & (sentences["part"] == "report")]
-    known = mine[mine["cue_start"].notna()].head(1).to_dict("records")
-    return "".join(row["text"][int(row["cue_start"]) : int(row["cue_end"])] for row in known)
+def leading_way(frames: Frames, word: str) -> tuple[list[Head], bool]:
+    """The heads of the way from the cue over which half of the gap or more goes, one after the other, if each of its
+    edges passed its test; and whether nearly all goes by ways over these heads.
+    """
+    rows = frames["ways"][(frames["ways"]["word"] == word) & frames["ways"]["receiver_head"].notna()]
+    rows = rows.rename(columns={"receiver_layer": "layer", "receiver_head": "head"})
+    shown = rows[(rows["way"] == 0) & (rows["share"] >= MOST_OF_IT) & (rows["p"] < LEVEL)]
+    chain: list[Head] = shown[["layer", "head"]].drop_duplicates().to_dict("records")
+    others = {head_name(head) for head in rows.to_dict("records")} - {head_name(head) for head in chain}
+    return chain, not others and bool((shown["together"] >= NEARLY_ALL).any())
 
 
 def _plain_way(frames: Frames, word: str, heads: Sequence[Head]) -> str:
-    """Through how many heads of which layers; in part, unless these heads together are enough."""
+    """Through how many heads of which layers: the smallest set that is enough, where it holds resolvers only; else all
+    resolvers, and in part.
+    """
+    chain, all_of_it = leading_way(frames, word)
+    if len(chain) > 1:
+        number = counted(len(chain), "attention head", words=True).lower()
+        how = f"by way of {number}, one after the other, in {_layers(frames, chain)}"
+        return how if all_of_it else f"in part {how}"
     smallest = smallest_set(frames, word)
-    enough = smallest is not None and set(smallest.names) <= {head_name(head) for head in heads}
-    number = counted(len(heads), "attention head", words=True).lower()
-    return f"{'' if enough else 'in part '}by way of {number} in {_layers(frames, heads)}"
+    enough = [] if smallest is None else [head for head in heads if head_name(head) in smallest.names]
+    whole = smallest is not None and len(enough) == len(smallest.names)
+    mostly = "mostly " if whole and len(enough) < len(heads) else "" if whole else "in part "
+    shown = enough if whole else heads
+    number = counted(len(shown), "attention head", words=True).lower()
+    return f"{mostly}by way of {number} in {_layers(frames, shown)}"
 
 
 def _layers(frames: Frames, heads: Sequence[Head]) -> str:

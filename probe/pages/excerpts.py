@@ -30,7 +30,7 @@ def readings(frames: Frames) -> list[Section]:
     """For each word its leading heads, each with its numbers and the sentences it reads."""
     sections = []
     for number, word in enumerate(words_of(frames)):
-        rows, heads = of_word(frames["readings"], word), charts.reached(of_word(frames["word_heads"], word))
+        rows, heads = of_word(frames["readings"], word), of_word(frames["word_heads"], word)
         if rows.empty:
             continue
         shown = worth_showing(rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]))
@@ -71,7 +71,8 @@ def _reasons(verdicts: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[Se
 
 def _routes(routes: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[tuple[str, str]]:
     """Effect of swapping a part of the head, mean over the pairs of senses; a swap that was not made is not listed."""
-    names = {name: ROUTES[name] for name in ("pattern_only", "values_only")} | {"ablation": "lost with its mean"}
+    names = {name: ROUTES[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")}
+    names |= {"ablation": "lost with its mean"}
     means = _of_head(routes, word, head)[list(names)].astype(float).mean()
     return [(text, percent(means[name])) for name, text in names.items() if pd.notna(means[name])]
 
@@ -199,7 +200,7 @@ def controls_and_power(frames: Frames) -> Section:
                 "word": word,
                 "chart": chart,
                 "pair": "" if pair is None else f"{pair['sense_a']} / {pair['sense_b']}",
-                "untrained_p": "not measured" if pair is None else p_value(pair["untrained_p"]),
+                "untrained_p": _bound(pairs["untrained_p"], "≥"),
                 "shown": shown,
             }
             | _power(pairs)
@@ -208,16 +209,21 @@ def controls_and_power(frames: Frames) -> Section:
     return {"words": sections, "later": "later token" in conditions, "drawn": any(item["chart"] for item in sections)}
 
 
+def _bound(p: pd.Series, sign: str) -> str:
+    """The p of a word's pair of senses; the largest (≤) or smallest (≥) of several."""
+    return p_value(float(p.max() if sign == "≤" else p.min())).replace("=", "=" if len(p) == 1 else sign)
+
+
 def _power(pairs: pd.DataFrame) -> Section:
     """Sample sizes and power of a word: the smallest and weakest over its pairs of senses."""
     return {
-        "gate": p_value(float(pairs["gap_p"].max())).replace("p = ", "p ≤ " if len(pairs) > 1 else "p = "),
+        "gate": _bound(pairs["gap_p"], "≤"),
         "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
         "fit": int(pairs["sentences_fit"].min()),
         "report": int(pairs["sentences_report"].min()),
         "cues": int(pairs["cue_words"].min()),
         "pairs": int(pairs["pairs"].min()),
-        "visible": decimal(float(pairs["visible_d"].max())),
+        "said": _bound(pairs["said_p"], "≤") if pairs["causal"].all() else "not predicted",
         "visible_pairs": decimal(float(pairs["visible_d_pairs"].max())),
         "exploratory": bool(pairs["exploratory"].any()),
     }
@@ -228,7 +234,7 @@ def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any, str]]
     sections: dict[str, list[tuple[str, Any, str]]] = {}
     for word in words_of(frames):
         rows = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
-        heads = rows.merge(charts.reached(of_word(frames["word_heads"], word)), on=["layer", "head"])
+        heads = rows.merge(of_word(frames["word_heads"], word), on=["layer", "head"])
         names = [answers.head_name(head) for head in worth_showing(heads).to_dict("records")][: answers.LEADERS]
         sections[word] = []
         if names and len(of_word(frames["distances"], word)):
@@ -245,8 +251,9 @@ BY_DISTANCE = (
 )
 BY_ROUTE = (
     "From top to bottom: the whole output swapped; the other sentence's attention over its own values; its own "
-    "attention over the other sentence's values; its mean output instead, that is, the part of the gap that is lost "
-    "without its choice."
+    "attention over the other sentence's values; only what it takes from the cue; only what it takes from other words "
+    "that differ; its mean output instead, that is, the part of the gap that is lost without its choice. Measured on "
+    "up to 8 pairs."
 )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from probe.pages import answers
-from probe.stats.numbers import NARROW, decimal, listed, p_value, percent, scientific
+from probe.stats.numbers import NARROW, counted, decimal, grouped, listed, p_value, percent, scientific
+from probe.stats.verdicts import LEVEL
 from probe.stats.verdicts import SMALLEST as MOVES
 
 Row = dict[Hashable, Any]
@@ -88,29 +89,57 @@ def evidence(frames: answers.Frames, word: str) -> list[str]:
     if answers.heads_of(frames, word).empty:
         return []
     looks = _attention(heads[: answers.LEADERS])
-    return [*_tests(frames, word, heads), *looks, *_others(frames, word, heads), *_untested(frames, word)]
+    return [*_tests(frames, word, heads), *looks, *_others(frames, word, heads), *_behind(frames, word)]
 
 
-def _untested(frames: answers.Frames, word: str) -> list[str]:
-    """The layers that write after the word was read; nothing where it is read after the last."""
+def _behind(frames: answers.Frames, word: str) -> list[str]:
+    """Where the heads behind the read-out were read; nothing where it is after the last layer."""
     depth = int(frames["words"].loc[frames["words"]["word"] == word, "depth"].iloc[0])
     last = int(frames["heads"]["layer"].max())
     if depth > last:
         return []
-    which, whose = (f"Layer {last} writes", "its") if depth == last else (f"Layers {depth} to {last} write", "their")
-    return [f"{which} after the read-out (after layer {depth - 1}): {whose} heads were not tested."]
+    upto, behind = ("layer 0" if depth == 1 else f"layers 0 to {depth - 1}", _layers(depth, last))
+    first = (
+        f"What the heads of {upto} do is read after layer {depth - 1}, the first that tells the senses apart as well"
+    )
+    return [f"{first} as any; what those of {behind} do, after the last layer."]
+
+
+def _layers(first: int, last: int) -> str:
+    return f"layer {last}" if first == last else f"layers {first} to {last}"
 
 
 def _tests(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> list[str]:
+    """What was shown of the resolvers: that they move the word, that this is read, that they separate; and for how
+    many heads and pairs of senses at once.
+    """
     if not heads:
         return []
-    rows = frames["heads"][(frames["heads"]["word"] == word) & (frames["heads"]["verdict"] == "resolver")]
-    largest = p_value(float(rows[["p_auroc", "p_swap"]].max().max())).replace("p = ", "p ≤ ")
-    auroc = decimal(float(rows["auroc"].min()))
-    bound = f"AUROC {auroc} or more" if len(rows) > 1 and float(auroc) < 1 else f"AUROC {auroc}"
-    who = "It separates" if len(heads) == 1 else "Each separates"
-    moves = "moves the word beyond a same-sense swap, both corrected for every head and pair of senses"
-    return [f"{who} the senses held out ({bound}) and {moves} (max-T {largest})."]
+    mine = frames["heads"][(frames["heads"]["word"] == word) & frames["heads"]["net"].notna()]
+    rows = mine[mine["verdict"] == "resolver"]
+    family = counted(len(mine[["layer", "head"]].drop_duplicates()), "head")
+    pairs = counted(len(mine[["sense_a", "sense_b"]].drop_duplicates()), "pair")
+    said = f", and what the model says next ({_largest(rows['p_said'])})" if rows["p_said"].notna().all() else ""
+    who = "It moves" if len(heads) == 1 else "Each moves"
+    moves = f"{who} the word beyond a same-sense swap ({_largest(rows['p_swap'])}){said}."
+    return [moves, _separate(rows), f"Tests are corrected for {family} and {pairs} of senses together."]
+
+
+def _separate(rows: pd.DataFrame) -> str:
+    """How well what the resolvers write separates the senses, and of which of them this was not shown."""
+    clear, silent = rows[rows["p_auroc"] < LEVEL], rows[rows["p_auroc"] >= LEVEL]
+    writes = "each writes" if len(rows[["layer", "head"]].drop_duplicates()) > 1 else "it writes"
+    if clear.empty:
+        return f"That what {writes} separates the senses was not shown."
+    auroc = decimal(float(clear["auroc"].min()))
+    bound = f"AUROC {auroc} or more" if len(clear) > 1 and float(auroc) < 1 else f"AUROC {auroc}"
+    names = listed(list(dict.fromkeys(answers.head_name(head) for head in silent.to_dict("records"))))
+    unless = f"; this was not shown of {names} for every pair of senses" if names else ""
+    return f"What {writes} separates the senses in sentences held out ({bound}, {_largest(clear['p_auroc'])}){unless}."
+
+
+def _largest(p: pd.Series) -> str:
+    return f"max-T {p_value(float(p.max()))}".replace("p = ", "p ≤ " if len(p) > 1 else "p = ")
 
 
 def _attention(heads: Sequence[answers.Head]) -> list[str]:
@@ -133,38 +162,68 @@ def _onward(heads: Sequence[answers.Head]) -> list[str]:
     return [f"{names} {looks} at the word itself ({least}{or_more}), at what layers below have brought there."]
 
 
+MOVED, WRITES = ("moves", "move"), ("writes", "write")
 WHAT = {
-    "position-explained": "{} the word only when the cue stands right before it (position-explained)",
-    "opposes": "{} the wrong way (opposes)",
-    "backup": "{} little when swapped alone, for another path makes up for it (backup)",
-    "carrier": "{} the senses without being shown to move the word by " + percent(MOVES) + " or more (carrier)",
+    "position-explained": (MOVED, "the word by the token beside it, whatever that is"),
+    "confounded": (MOVED, "the word, which something without meaning tells apart as well"),
+    "opposes": (MOVED, "the word the wrong way"),
+    "backup": (("stands", "stand"), "in for another head: swapping both moves the word further"),
+    "erased": (WRITES, "much of the difference, which later layers take away"),
+    "suggestive": (MOVED, f"the word by {percent(MOVES)} or more, which is not confirmed"),
+    "carrier": (WRITES, "something that was not shown to be read"),
 }
-VERBS = dict.fromkeys(("opposes", "backup"), ("moves it", "move it"))
-VERBS |= {"position-explained": ("moves", "move"), "carrier": ("separates", "separate")}
+BESIDE = "the word, but every cue stands beside it: whether it reads the cue or the place cannot be told"
 
 
 def _others(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> list[str]:
-    """What the heads up to the read-out were shown to be that do not resolve, and how little all of them do."""
+    """What the heads that do not resolve were shown to be, and how little all of them do."""
     rows = answers.heads_of(frames, word)
     rest = rows[rows["verdict"] != "resolver"]
     if rest.empty:
         return []
-    told = [_kind(rest, name) for name in WHAT if name in set(rest["verdict"])]
+    apart = of_distance(frames, word) > 1
+    told = [_kind(rest, name, apart=apart) for name in WHAT if name in set(rest["verdict"])]
     if nothing := int((rest["verdict"] == "none").sum()):
         told.append(f"of {nothing} nothing was shown")
     bound = max(math.ceil(round(100 * float(rest[["net_low", "net_high"]].abs().max().max()), 6)), 1)
     number = "one" if len(rest) == 1 else str(len(rest))
     noun = "head" if number == "one" else "heads"
-    who = f"{number} other {noun}" if heads else f"{number} {noun} up to the read-out"
+    who = f"{number} other {noun}" if heads else f"{number} {noun}"
     within = f"{'all ' if len(rest) > 1 else ''}within ±{bound}{NARROW}%."
     if nothing == len(rest):
         return [f"Of the {who} nothing was shown; {within}"]
     return [f"The {who}: {listed(told)}; {within}"]
 
 
-def _kind(rest: pd.DataFrame, name: str) -> str:
+def of_distance(frames: answers.Frames, word: str) -> int:
+    """The farthest that a cue of the word was measured from it, in tokens; 1 where every cue stands beside it."""
+    distances = frames["distances"].loc[frames["distances"]["word"] == word, "distance"]
+    return int(distances.max()) if len(distances) else 1
+
+
+def _kind(rest: pd.DataFrame, name: str, *, apart: bool) -> str:
     """The heads of one verdict: carriers by their number, rarer kinds by name where they are few."""
     heads = rest[rest["verdict"] == name].to_dict("records")
     few = len(rest) == 1 or (name != "carrier" and len(heads) <= answers.LEADERS)
     who = listed([answers.head_name(head) for head in heads]) if few else str(len(heads))
-    return f"{who} {WHAT[name].format(VERBS[name][len(heads) > 1])}"
+    verbs, what = WHAT[name]
+    said = BESIDE if name == "position-explained" and not apart else what
+    return f"{who} {verbs[len(heads) > 1]} {said} ({name})"
+
+
+def scope(frames: answers.Frames) -> str:
+    """What was swapped, on how much, what was not looked at, and for how many tests at once p values are corrected."""
+    words, heads = frames["words"], len(frames["heads"][["layer", "head"]].drop_duplicates())
+    swapped = words[words["ranked"]]
+    if swapped.empty:
+        return "Nothing was swapped, because no word was shown to have a gap between its senses."
+    least, several = swapped[["sentences_report", "cue_words"]].min(), "at least " * (len(swapped) > 1)
+    names, pairs = swapped["word"].unique(), swapped.groupby("word").size().max()
+    others = f", not for the number of words ({len(names)})" if len(names) > 1 else ""
+    return (
+        f"Swapped: the output of each of {heads} heads at the word, one head at a time, between sentences of two "
+        f"senses ({several}{grouped(int(least['sentences_report']))} sentences held out, {several}"
+        f"{counted(int(least['cue_words']), 'pair')} of cue words). Not looked at: any other position than the word. "
+        f"Tests are corrected for the heads and pairs of senses of a word (up to {grouped(heads * int(pairs))} tests)"
+        f"{others}."
+    )

@@ -1,8 +1,9 @@
 """The report of a study: a folder with one page, its tables, and what made them.
 
-answers, remarks     frames -> the sentences that may be said
-sections, excerpts   frames -> the values of the page's sections
-folder               page, tables and manifest -> files
+answers, remarks           frames -> the sentences that may be said
+sections, excerpts, ways   frames -> the values of the page's sections
+graph                      frames -> attribution graphs for other viewers
+folder                     page, tables and manifest -> files
 
 The page is one HTML file: no network, no eval, every text escaped, the same bytes from the same study. What keeps the
 file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe import charts
-from probe.pages import answers, excerpts, html, sections
+from probe.pages import answers, excerpts, graph, html, sections, ways
 from probe.pages.folder import REPORT, write_folder
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
@@ -31,6 +32,7 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
     return templates.get_template("ambiguity.html.j2").render(
         all_verdicts=[(name, charts.MARKS[name], charts.MEANINGS[name]) for name in ORDER],
         causal=bool(frames["words"]["causal"].all()),
+        predicts=bool(frames["heads"]["p_said"].notna().any()),
         model_name=study.model_name,
         heading=sections.heading(frames, study.model_name),
         cards=sections.cards(frames),
@@ -39,6 +41,7 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
         shares=sections.shares(frames),
         every_head=sections.every_head(frames),
         showcase=excerpts.showcase(frames),
+        ways=ways.section(frames),
         together=excerpts.together(frames),
         believe=excerpts.controls_and_power(frames),
         comes_about=excerpts.distances_and_routes(frames),
@@ -67,4 +70,5 @@ def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = 
         options=study.options,
     )
     frames = study.frames | {"columns": sections.dictionary(study.frames)}
-    return write_folder(out, {REPORT: render(study, made)}, frames=frames, made=made) / REPORT
+    files = {REPORT: render(study, made)} | graph.files(study.frames, study.model_name)
+    return write_folder(out, files, frames=frames, made=made) / REPORT

@@ -43,9 +43,24 @@ def heading(frames: Frames, model_name: str) -> Section:
     facts = [model_name, f"{layers * per_layer} heads in {layers} layers", counted(len(words), "word")]
     return {
         "question": answers.question(words),
+        "across": answers.across(frames, words),
         "facts": [*facts, f"{grouped(used)} sentences"],
+        "scope": remarks.scope(frames),
         "words": words,
+        "forms": [said for word in words if (said := _forms(of_word(frames["sentences"], word), word))],
     }
+
+
+def _forms(sentences: pd.DataFrame, word: str) -> str:
+    """A warning where a word stands in several surface forms, which a model need not read alike; else empty."""
+    spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
+    forms = pd.Series([text[int(start) : int(end)] for text, start, end in spans]).value_counts()
+    told = ", ".join(f"{form} ({count})" for form, count in forms.items())
+    return (
+        f"“{word}” stands in {len(forms)} forms, which the model reads as different tokens: {told}."
+        if len(forms) > 1
+        else ""
+    )
 
 
 def cards(frames: Frames) -> list[Section]:
@@ -97,12 +112,8 @@ def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, 
         facts.append(("pairs of senses shown to be apart", f"{apart} of {len(pairs)}"))
     facts.append(("read", f"after layer {int(first['depth']) - 1}"))
     if any(pair["exploratory"] for pair in pairs):
-        facts.append(("sample", "exploratory: under 50 sentences per sense"))
-    cues = min(int(pair["cue_words"]) for pair in pairs)
-    visible = decimal(max(pair["visible_d"] for pair in pairs))
-    facts.append(("smallest visible difference", f"{visible} standard deviations over {counted(cues, 'cue word')}"))
-    if len(seen := charts.reached(of_word(frames["word_heads"], first["word"]))):
-        facts.append(("heads up to there", str(len(seen))))
+        facts.append(("sample", "exploratory: under 50 sentences per sense, or under 12 pairs of cue words"))
+    facts.append(("pairs of cue words", str(min(int(pair["cue_words"]) for pair in pairs))))
     facts.append(("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"))
     return facts
 
@@ -126,13 +137,12 @@ def maps(frames: Frames) -> Section:
     """The head maps of the ranked words, on one scale."""
     heads = frames["word_heads"]
     ranked = [word for word in words_of(frames) if len(of_word(heads, word))]
-    seen = charts.named(charts.reached(heads))
+    seen = charts.named(heads)
     return {
         "limit": percent(charts.effect_limit(heads)),
         "charts": [(word, charts.head_map(heads, word, legend=False)) for word in ranked],
         "unranked": [word for word in words_of(frames) if word not in ranked],
         "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in ranked],
-        "beyond": len(seen) < len(heads),
         "verdicts": [(name, charts.MARKS[name], charts.MEANINGS[name]) for name in charts.marked(seen)],
     }
 
@@ -164,7 +174,7 @@ def shares(frames: Frames) -> list[Section]:
 
 def every_head(frames: Frames) -> list[Section]:
     """Separation against effect, and the table of the heads up to the read-out, word by word."""
-    heads = charts.reached(frames["word_heads"])
+    heads = frames["word_heads"]
     sections = []
     for word in words_of(frames):
         rows = of_word(heads, word)
@@ -227,7 +237,11 @@ DOWNLOADS = {
     "ledger": "the word's vector on example sentences as a sum, term by term",
     "verdicts": "what was shown of every head, and the numbers that led to it",
     "distances": "net effects by the distance from the cue to the word",
-    "routes": "swaps of where a head looks and of what it carries, and ablation",
+    "routes": "swaps of where a head looks, of what it carries, of what it takes from the cue, and ablation",
+    "positions": "where the sense travels: swaps of stream, attention, MLP and leading heads, layer by position",
+    "paths": "edges from what writes to what reads it, from the cue to the word: effect, interval, p",
+    "ways": "whole ways from the cue to the word, step by step, and what goes over each",
+    "by_depth": "the net effect of every head at every depth behind it",
     "curves": "sets of leading heads: what they restore together, and what is lost without them",
     "random_sets": "the same for random sets with as many heads per layer",
     "controls": "separation under permuted labels, at a later token, in an untrained model",
@@ -255,16 +269,14 @@ def data_used(frames: Frames) -> Section:
     for word in words_of(frames):
         mine, first = of_word(sentences, word), of_word(words, word).iloc[0]
         counts = mine["part"].value_counts()
-        parts = {part: int(counts.get(part, 0)) for part in ("fit", "select", "report", "neither")}
+        parts = {part: int(counts.get(part, 0)) for part in ("tested", "learned from", "neither")}
         tokens = int(of_word(words, word)["tokens_of_word"].max())
         design = {"split": first["split_design"], "pairs": first["pair_design"]}
         rows.append({"word": word, "tokens": tokens, "unpaired": remarks.unpaired(mine), **design, **parts})
-    select = any(row["select"] for row in rows)
     return {
         "rows": rows,
         "left_out": _left_out(left_out),
         "number_left_out": len(left_out),
-        "select": select,
         "several_tokens": any(row["tokens"] > 1 for row in rows),
     }
 

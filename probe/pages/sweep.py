@@ -115,7 +115,7 @@ def _some(words: Sequence[str]) -> str:
 def _card(frames: Frames, maps: pd.DataFrame, word: str) -> dict[str, Any]:
     pairs = of_word(frames["words"], word).to_dict("records")
     rows = of_word(maps, word)
-    seen = charts.reached(rows)
+    seen = rows.dropna(subset="rank")  # nothing above the read-out can move what is read there
     return {
         "word": word,
         "senses": sense_marks(frames, word),

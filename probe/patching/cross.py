@@ -36,7 +36,7 @@ from probe.model.model import Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching import engine
+from probe.patching import engine, patterns
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[
         tree,
         lambda layer, own: donor.z[layer, None],
         at=torch.zeros(1, dtype=torch.long, device=decoder.device),
-        places=engine.places_of(decoder, n),
+        places=patterns.places_of(decoder, n),
         cross=(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
     )
     return forward.unembed(decoder, last[0])
@@ -271,7 +271,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
     config = model.config
     stacks = {name: stack.on("cpu") for name, stack in read_stacks(model.weights, config).items()}
     back = direction.expand(len(pair.target), -1)
-    final = stacks["decoder"].tensor(config.family.final_norm and config.family.final_norm + ".weight")
+    final, _ = stacks["decoder"].norm(config.family.final_norm, direction.dtype)
     if final is not None:
         back = _through(back, pair.decoder.resid_post[-1], final, config)
     found: dict[str, list[Tensor]] = {"mlp": [], "cross": [], "decoder": []}
@@ -281,7 +281,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
         written = (pair.decoder.mlp_out[layer], pair.cross.attn_out[layer], pair.decoder.attn_out[layer])
         gains = (own.norm_mlp, across.norm, own.norm)
         for name, start, added, gain in zip(found, before, written, gains, strict=True):
-            if not config.family.norm_first:
+            if config.family.norm_last:
                 assert gain is not None
                 back = _through(back, start + added, gain, config)
             found[name].append(back)

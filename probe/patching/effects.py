@@ -3,12 +3,16 @@ gap.
 
 A pair is a sentence of sense A and one of sense B. Aligned pairs share frame, length and target position, so only the
 cue differs; where a file gives none, donors are drawn from the other sense at random and the page says so. Beside every
-opposite-sense swap stands a same-sense one (another cue, same frame): "any disturbance matters" must be seen to be
-subtracted.
+opposite-sense swap stands a same-sense one (another cue, the same distance from cue to word and, where there is one,
+the same frame): "any disturbance matters" must be seen to be subtracted, and a donor at another distance would make a
+head that copies the token before look as if it knew senses.
 
     R_dn = Σ [M(B with A's z) - M(B)] / Σ G      denoising, B made to look like A
     R_ns = Σ [M(A) - M(A with B's z)] / Σ G      noising
     E    = (R_dn + R_ns) / 2,  G = M(A) - M(B)   ratios of sums, never means of ratios
+
+Every swap is read at every depth behind it, along the axes that were fitted without the sentence's cue word and frame.
+The one number of a table is read at L* for the heads before it and at the last depth for those behind (`Readings`).
 
 Sources: Heimersheim & Nanda 2024; Zhang & Nanda 2024.
 """
@@ -18,34 +22,35 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from probe.model import forward
 from probe.model.ledger import head_contributions
 from probe.model.records import TargetStates
 from probe.model.weights import Weights
 from probe.patching import swaps as patching
 from probe.patching.swaps import Rows
 from probe.stats import resampling
-from probe.stats.axes import Axis
+from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
-from probe.text.lexicon import Sentence
-from probe.text.splits import cue_units
-
-ALIGNED = "aligned pairs"
-DRAWN = "donors drawn at random"
-MIN_PAIRS = 4
+from probe.text.sentences import Sentence
+from probe.text.splits import CrossFit
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Row numbers of the paired sentences of one pair of senses, their same-sense donors, frames and cues."""
+    """Row numbers of the paired sentences of two senses, their same-sense donors, frames, units and distances.
+
+    The distance from cue to word is that of both members, None where they differ in it.
+    """
 
     a: tuple[int, ...]
     b: tuple[int, ...]
     same_a: tuple[int, ...]
     same_b: tuple[int, ...]
     frames: tuple[str, ...]
-    cues: tuple[str, ...]
+    units: tuple[int, ...]
     distances: tuple[int | None, ...]
     design: str
     seed: int
@@ -53,29 +58,60 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.a)
 
+    def take(self, places: Sequence[int]) -> "Pairs":
+        """Some of the pairs."""
+        columns = {name: tuple(getattr(self, name)[place] for place in places) for name in PER_PAIR}
+        return Pairs(**columns, design=self.design, seed=self.seed)
+
     def bootstrap(self) -> Array:
         """How often each pair counts in each draw, frames and cue words resampled. `-> draws pair`"""
         return bootstrap([self])
 
 
+PER_PAIR = ("a", "b", "same_a", "same_b", "frames", "units", "distances")
+
+
+@dataclass(frozen=True)
+class Readings:
+    """At which stage the heads of each layer are read: `at`, their effect; `direct`, what they write themselves.
+
+    Stage d is depth d; `said`, behind the last depth, the stream that the next token is predicted from, None for a
+    model that predicts none.
+    """
+
+    at: tuple[int, ...]
+    direct: tuple[int, ...]
+    said: int | None
+
+
+def readings(layers: int, depth: int, first: int, *, predicts: bool) -> Readings:
+    """Heads before L* = `depth` are read there, those behind it at the last depth.
+
+    What a head writes is read right behind its own layer, or at the `first` depth that tells the senses apart about
+    half as well as the read-out does: where there is hardly a gap, a share of it is noise over noise.
+    """
+    at = tuple(depth if layer < depth else layers for layer in range(layers))
+    direct = tuple(max(layer + 1, first) for layer in range(layers))
+    return Readings(at, direct, layers + 1 if predicts else None)
+
+
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """What swapping each head does, pair by pair, in fractions of the fitted sense gap. `pair layer head`, gaps `pair`.
+    """What swapping each head does, pair by pair, in fractions of the fitted sense gap. `pair layer head`, gaps `pair
+    layer`.
 
     `denoise noise`: the numerators of R_dn and R_ns · `same_sense`: the same with a same-sense donor, both members
-    averaged · `direct`: what the head itself writes along the axis, everything downstream frozen · `gap`: G of each
-    pair.
+    averaged · `gap`: G of each pair where the heads of a layer are read.
     """
 
     gap: Array
     denoise: Array
     noise: Array
     same_sense: Array
-    direct: Array
 
     def ratio(self, name: str) -> Array:
         """Σ name / Σ G. `-> layer head`"""
-        return np.asarray(getattr(self, name).sum(0) / self.gap.sum())
+        return np.asarray(getattr(self, name).sum(0) / self.gap.sum(0)[:, None])
 
     @property
     def swap(self) -> Array:
@@ -88,18 +124,39 @@ class Effects:
 
         `-> pair layer head`
         """
-        return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean()
+        return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean(0)[:, None]
 
     def draws(self, weights: Array) -> dict[str, Array]:
-        """E, E beyond the same-sense donor and D in every bootstrap draw.
-
-        `draws pair -> swap, net, direct: draws layer head`
-        """
-        swap, same, direct = (
+        """E and E beyond the same-sense donor in every bootstrap draw. `draws pair -> swap, net: draws layer head`"""
+        swap, same = (
             resampling.bootstrap_ratio(values, self.gap, weights)
-            for values in ((self.denoise + self.noise) / 2, self.same_sense, self.direct)
+            for values in ((self.denoise + self.noise) / 2, self.same_sense)
         )
-        return {"swap": swap, "net": swap - same, "direct": direct}
+        return {"swap": swap, "net": swap - same}
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """All swaps of one pair of senses: `word`, where each head is read at the word; `said`, what is said next, or None.
+
+    `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair layer` · `profile`: E
+    of every head at every depth, `layer head depth`, 0 before its own layer.
+    """
+
+    word: Effects
+    said: Effects | None
+    direct: Array
+    direct_gap: Array
+    profile: Array
+
+    @property
+    def written(self) -> Array:
+        """D: what each head itself writes, as a fraction of the gap where it is read. `-> layer head`"""
+        return np.asarray(self.direct.sum(0) / self.direct_gap.sum(0)[:, None])
+
+    def draws(self, weights: Array) -> dict[str, Array]:
+        """`Effects.draws`, with `direct`."""
+        return self.word.draws(weights) | {"direct": resampling.bootstrap_ratio(self.direct, self.direct_gap, weights)}
 
 
 def bootstrap(groups: Sequence[Pairs]) -> Array:
@@ -107,102 +164,171 @@ def bootstrap(groups: Sequence[Pairs]) -> Array:
 
     `-> draws pair`
     """
-    frames, cues = ([name for pairs in groups for name in getattr(pairs, kind)] for kind in ("frames", "cues"))
-    crossed = (frames, cues) if frames != cues else (frames,)
-    return resampling.bootstrap_weights(crossed, seed=groups[0].seed)
+    frames, units = ([name for pairs in groups for name in getattr(pairs, kind)] for kind in ("frames", "units"))
+    known = [None if name.startswith("row ") else name for name in frames]
+    return resampling.bootstrap_weights(resampling.crossed_factors(known, units), seed=groups[0].seed)
 
 
 def make_pairs(
-    sentences: Sequence[Sentence], rows: Sequence[int], senses: tuple[str, str], *, most: int, seed: int
+    sentences: Sequence[Sentence],
+    distances: Sequence[int | None],
+    split: CrossFit,
+    *,
+    most: int,
+    seed: int,
+    learned: bool = False,
 ) -> Pairs:
-    """Pair the given rows of the two senses: by their `pair` where it is given often enough, otherwise at random.
+    """At most `most` of the split's pairs that are held out, as many of each unit as can be; their donors.
 
-    At most `most` pairs are kept, drawn with the seed. `rows` index `sentences`; so do the rows of the result.
+    `sentences` and `distances`, in tokens from cue to word, by row; rows of the result index them. `learned`: the pairs
+    that are only fitted on instead, where a file gives the split.
     """
     rng = np.random.default_rng(seed)
-    of_sense = [[row for row in rows if sentences[row].sense == sense] for sense in senses]
-    partner = {sentences[row].pair: row for row in of_sense[1] if sentences[row].pair is not None}
-    found = [(row, partner[sentences[row].pair]) for row in of_sense[0] if sentences[row].pair in partner]
-    design = ALIGNED if len(found) >= MIN_PAIRS else DRAWN
-    if design == DRAWN:
-        count = min(most, *map(len, of_sense))
-        found = list(zip(*(rng.permutation(members)[:count].tolist() for members in of_sense), strict=True))
-    chosen = sorted(rng.permutation(len(found))[:most].tolist())
-    kept = [found[index] for index in chosen]
-    a, b = zip(*kept, strict=True)
+    tested = set(split.tested)
+    usable = [pair for pair in split.pairs if all((place in tested) != learned for place in pair)]
+    chosen = sorted(spread([split.units[usable[index][0]] for index in range(len(usable))], most, rng))
+    a, b = ([split.rows[usable[index][side]] for index in chosen] for side in (0, 1))
+    units = tuple(split.units[usable[index][0]] for index in chosen)
+    members = [
+        [row for row, of_a in zip(split.rows, split.is_a, strict=True) if of_a == side] for side in (True, False)
+    ]
     same = [
-        [_same_sense_donor(sentences, row, members, rng) for row in side]
-        for side, members in ((a, of_sense[0]), (b, of_sense[1]))
+        [_same_sense_donor(sentences, distances, row, side, rng) for row in rows]
+        for rows, side in zip((a, b), members, strict=True)
     ]
     frames = tuple(sentences[row].frame or f"row {index}" for index, row in enumerate(a))
-    cues = tuple(f"row {cue}" if isinstance(cue, int) else str(cue) for cue in cue_units([sentences[row] for row in a]))
-    distances = tuple(sentences[row].distance for row in a)
-    return Pairs(a, b, tuple(same[0]), tuple(same[1]), frames, cues, distances, design, seed)
+    apart = tuple(
+        distances[one] if distances[one] == distances[other] else None for one, other in zip(a, b, strict=True)
+    )
+    return Pairs(tuple(a), tuple(b), tuple(same[0]), tuple(same[1]), frames, units, apart, split.pair_design, seed)
 
 
-def _same_sense_donor(sentences: Sequence[Sentence], row: int, members: Sequence[int], rng: np.random.Generator) -> int:
-    """Another sentence of the same sense: of the same frame and distance if there is one, else of the same frame, else
-    any.
+def spread(units: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:
+    """At most `most` places, drawn so that every unit has as many as can be."""
+    turn: dict[int, int] = {}
+    queue = []
+    for place in rng.permutation(len(units)).tolist():
+        turn[units[place]] = turn.get(units[place], -1) + 1
+        queue.append((turn[units[place]], place))
+    return [place for _, place in sorted(queue, key=lambda item: item[0])[:most]]
+
+
+def _same_sense_donor(
+    sentences: Sequence[Sentence],
+    distances: Sequence[int | None],
+    row: int,
+    members: Sequence[int],
+    rng: np.random.Generator,
+) -> int:
+    """Another sentence of the same sense: of the same distance and frame if there is one, else of the same distance,
+    of the same frame, any; with another cue word where it can be.
     """
-    mine = sentences[row]
-    others = [other for other in members if other != row]
-    same_frame = [other for other in others if mine.frame is not None and sentences[other].frame == mine.frame]
-    closest = [other for other in same_frame if sentences[other].distance == mine.distance]
-    return int(rng.choice(closest or same_frame or others))
+
+    def alike(other: int) -> tuple[bool, bool, bool]:
+        mine, theirs = sentences[row], sentences[other]
+        same_frame = mine.frame is not None and theirs.frame == mine.frame
+        return distances[other] == distances[row], same_frame, theirs.cue_word != mine.cue_word
+
+    others = {other: alike(other) for other in members if other != row}
+    best = max(others.values())
+    return int(rng.choice([other for other, how in others.items() if how == best]))
 
 
 def measure(
-    weights: Weights, texts: Rows, states: TargetStates, studies: Sequence[tuple[Axis, Pairs]]
-) -> list[Effects]:
-    """Swap every head in every pair, both ways and with same-sense donors, for all sense pairs of a word at once.
+    weights: Weights,
+    texts: Rows,
+    states: TargetStates,
+    studies: Sequence[tuple[HeldOutAxes, Pairs]],
+    reading: Readings,
+) -> list[Measured]:
+    """Swap every head in every pair, both ways and with same-sense donors; one result per pair of senses.
 
-    `texts`: row by row what `states` was read from. A swap that two sense pairs share is run once.
+    `texts`: row by row what `states` was read from.
     """
-    if not studies:
-        return []
-    depth = studies[0][0].depth
-    swaps = list(dict.fromkeys(swap for _, pairs in studies for swap in _swaps(pairs)))
-    directions = torch.stack([axis.u / axis.gap for axis, _ in studies])
-    recipients = [texts[recipient] for recipient, _ in swaps]
-    moved = patching.swap_heads(weights, recipients, states.z[[donor for _, donor in swaps], :depth], directions)
+    stages = stages_of(weights, states)
+    return [_measure(weights, texts, states, stages, axes, pairs, reading) for axes, pairs in studies]
+
+
+def stages_of(weights: Weights, states: TargetStates) -> Tensor:
+    """The residual stream at every depth and, for a causal model that predicts tokens, behind the final norm.
+
+    `-> row stage d_model`
+    """
+    if not predicts(weights):
+        return states.resid
+    final = forward.finish(weights, states.resid[:, -1].to(weights.device)).cpu()
+    return torch.cat([states.resid, final[:, None]], dim=1)
+
+
+def predicts(weights: Weights) -> bool:
+    """Whether the model says what comes next: it reads left to right and has an unembedding."""
+    return weights.causal and weights.config.has_head
+
+
+def _measure(
+    weights: Weights,
+    texts: Rows,
+    states: TargetStates,
+    stages: Tensor,
+    axes: HeldOutAxes,
+    pairs: Pairs,
+    reading: Readings,
+) -> Measured:
+    swaps = list(dict.fromkeys(_swaps(pairs)))
+    moved = moved_by(
+        weights, texts, [recipient for recipient, _ in swaps], states.z[[donor for _, donor in swaps]], axes
+    )
     number = {swap: index for index, swap in enumerate(swaps)}
-    results = []
-    for which, (axis, pairs) in enumerate(studies):
-        change = moved[..., which].double().numpy()
 
-        def effect(recipients: Sequence[int], donors: Sequence[int], change: Array = change) -> Array:
-            return change[[number[swap] for swap in zip(recipients, donors, strict=True)]]
+    def effect(recipients: Sequence[int], donors: Sequence[int]) -> Array:
+        return moved[[number[swap] for swap in zip(recipients, donors, strict=True)]]  # pair layer head stage
 
-        same = (effect(pairs.b, pairs.same_b) - effect(pairs.a, pairs.same_a)) / 2
-        along = head_contributions(weights, states, axis).numpy()
-        results.append(
-            Effects(
-                gap=gaps(axis, states.resid[:, depth], pairs),
-                denoise=_all_layers(effect(pairs.b, pairs.a), weights),
-                noise=_all_layers(-effect(pairs.a, pairs.b), weights),
-                same_sense=_all_layers(same, weights),
-                direct=_all_layers(along[list(pairs.a)] - along[list(pairs.b)], weights),
-            )
-        )
-    return results
+    a, b = list(pairs.a), list(pairs.b)
+    denoise, noise = effect(b, a), -effect(a, b)
+    same = (effect(b, pairs.same_b) - effect(a, pairs.same_a)) / 2
+    gap = gaps(axes, stages, pairs)
+
+    def at(chosen: Sequence[int]) -> Effects:
+        parts = [by_layer(part, np.asarray(chosen) - 1) for part in (denoise, noise, same)]
+        return Effects(gap[:, list(chosen)], *parts)
+
+    word, said = at(reading.at), None
+    if reading.said is not None:
+        said = at([reading.said] * len(reading.at))
+    depths = len(weights.blocks)
+    net, whole = ((denoise + noise) / 2 - same)[..., :depths].sum(0), gap[:, 1 : 1 + depths].sum(0)
+    profile = np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0)
+    written = head_contributions(
+        weights, states, a + b, axes.directions(a + b)[:, list(reading.direct)], reading.direct
+    )
+    direct = (written[: len(a)] - written[len(a) :]).numpy()
+    return Measured(word, said, direct, gap[:, list(reading.direct)], profile)
 
 
-def gaps(axis: Axis, resid: Tensor, pairs: Pairs) -> Array:
-    """G = M(A) - M(B) of every pair. `row d_model -> pair`"""
-    coordinate = axis.coordinate(resid).numpy()
-    return np.asarray(coordinate[list(pairs.a)] - coordinate[list(pairs.b)])
+def by_layer(values: Array, stage: NDArray[np.intp]) -> Array:
+    """The stage at which each layer's heads are read. `pair layer head stage, layer -> pair layer head`"""
+    return np.take_along_axis(values, stage[None, :, None, None], -1)[..., 0]
+
+
+def moved_by(weights: Weights, texts: Rows, rows: Sequence[int], z: Tensor, axes: HeldOutAxes) -> Array:
+    """How far M moves at every stage behind the first block when one head's z is the donor's, for every head.
+
+    `z: n layer head d_head`, the donors of `rows` -> `n layer head stage`
+    """
+    directions = axes.directions(rows)[:, 1:].to(z.dtype)
+    return patching.swap_heads(weights, [texts[row] for row in rows], z, directions).double().numpy()
+
+
+def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:
+    """G = M(A) - M(B) of every pair at every stage. `row stage d_model -> pair stage`"""
+    a, b = (axes.coordinates(stages[list(rows)], rows) for rows in (pairs.a, pairs.b))
+    return np.asarray(a - b)
 
 
 def _swaps(pairs: Pairs) -> list[tuple[int, int]]:
     """(recipient, donor) of every swap that one pair of senses needs."""
     both = [*zip(pairs.b, pairs.a, strict=True), *zip(pairs.a, pairs.b, strict=True)]
     return both + [*zip(pairs.a, pairs.same_a, strict=True), *zip(pairs.b, pairs.same_b, strict=True)]
-
-
-def _all_layers(values: Array, weights: Weights) -> Array:
-    """Heads above the read-out write after it, so their effect on it is zero by construction. `pair layer head`"""
-    missing = len(weights.blocks) - values.shape[1]
-    return np.pad(values, ((0, 0), (0, missing), (0, 0)))
 
 
 def rank_intervals(net: Array) -> tuple[Array, Array]:

@@ -12,7 +12,6 @@ rounds to float32 on the way).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -20,12 +19,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from probe.model import forward
-from probe.model.attention import rotary_angles
+from probe.model.attention import halves
 from probe.model.config import Config
 from probe.model.weights import Block, Weights
+from probe.patching.patterns import KeysValues, Places, attend, attend_last, scale_of
 
 Donor = Callable[[int, Tensor], Tensor]
-KeysValues = tuple[Tensor, Tensor]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
@@ -41,27 +40,6 @@ class Branch(NamedTuple):
     swapped: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
-    """What depends on positions alone, for one run: cosines and sines `pos dims` of rotary positions, bias `head
-    query_pos key_pos`.
-    """
-
-    cos: Tensor | None
-    sin: Tensor | None
-    bias: Tensor | None
-
-
-def places_of(weights: Weights, n: int) -> Places:
-    """The constants of texts of up to `n` tokens."""
-    bias = forward.position_bias(weights, n)
-    if weights.config.positions.kind != "rotary":
-        return Places(None, None, None if bias is None else bias.to(weights.dtype))
-    frequencies = forward.rotary(weights.config.positions).to(weights.device)
-    angles = rotary_angles(torch.arange(n, device=weights.device), frequencies)
-    return Places(angles.cos().to(weights.dtype), angles.sin().to(weights.dtype), None)
-
-
 def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
     """How variants branch in each block, and which variant at the end each set is. Variant 0 is always the unchanged
     run.
@@ -70,8 +48,8 @@ def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
     """
     swapped = torch.cat([kept.new_zeros(1, *kept.shape[1:]), ~kept])
     tree, variant_of = [], torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
-    for mask in swapped.unbind(1):
-        paths = torch.cat([variant_of[:, None], mask.long()], dim=1)  # sorted, so that no swap comes first
+    for heads in swapped.unbind(1):
+        paths = torch.cat([variant_of[:, None], heads.long()], dim=1)  # sorted, so that no swap comes first
         distinct, variant_of = torch.unique(paths, dim=0, return_inverse=True)
         tree.append(Branch(distinct[:, 0], distinct[:, 1:].bool()))
     return tree, variant_of[1:]
@@ -98,7 +76,7 @@ def run(weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: Pla
         q, k, v = (part[where, :, 0].transpose(1, 2) for part in parts)
         yield q, k, v
         if layer + 1 < depth:
-            z = attend(weights, q, k, v, places)
+            z = attend(weights, block, q, k, v, places)
             z = z.transpose(1, 2).flatten(0, 1)[once].unsqueeze(1)  # beginning 1 head d_head
             resid = finish(weights, block, resid, write(weights, block, resid, z))
 
@@ -135,14 +113,19 @@ def carry(
     """The last vectors of every variant at `at`: how far they are from the unchanged one's along `directions`, or whole
     without these.
 
+    `directions: direction d_model` are read behind the last block; `batch stage d_model` are each text's own and are
+    read behind every block and, where there is one more, behind the final norm.
+
     `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`: block by block the
     keys and values of the positions before them, `batch kv_head pos d_head`, None where there are none · `at: batch`,
     the live position that is swapped and read · `donor(layer, z of the unchanged run)`: z of the donors, `batch head
     d_head` both · `cross`: cross-attention and what it reads; the swapped heads are then its own. `-> batch variant
-    direction`, or `batch variant d_model`
+    direction`, `batch variant stage` or `batch variant d_model`
     """
     row = torch.arange(len(carried), device=weights.device)
     last = len(tree) - 1
+    stages = directions.unbind(1) if directions is not None and directions.ndim == 3 else ()
+    read: list[Tensor] = []
     for layer, (branch, known) in enumerate(zip(tree, before, strict=True)):
         block, reading = weights.blocks[layer], None
         z = attend_live(weights, block, carried, known, places)
@@ -158,11 +141,34 @@ def carry(
         carried = carried[:, branch.parent]
         if reading is None:
             resid_mid = write(weights, block, carried, _swap(z, branch, donor, layer, at, row))
-        if layer == last and directions is not None and weights.config.family.norm_first:
+        if layer == last and directions is not None and not stages and weights.config.family.adds_plainly:
             return _read_out(weights, block, carried[row, :, at], resid_mid[row, :, at], directions)
         carried = finish(weights, block, carried, resid_mid)
+        if stages:
+            read.append(_moved(carried[row, :, at], stages[layer]))
     final = carried[row, :, at]
+    if stages:
+        behind = [_moved(forward.finish(weights, final), along) for along in stages[len(tree) :]]
+        return torch.stack([*_at_the_end(read, tree), *behind], dim=-1)
     return final if directions is None else (final - final[:, :1]) @ directions.T
+
+
+def _moved(resid: Tensor, along: Tensor) -> Tensor:
+    """How far every variant is from the unchanged one along its text's direction.
+
+    `batch variant d_model, batch d_model -> batch variant`
+    """
+    return torch.einsum("bvd,bd->bv", resid - resid[:, :1], along)
+
+
+def _at_the_end(read: Sequence[Tensor], tree: Sequence[Branch]) -> list[Tensor]:
+    """What was read of the variants behind each block, by the variants that they have become behind the last one."""
+    became = torch.arange(len(tree[-1].parent), device=read[-1].device)
+    values = []
+    for moved, branch in zip(reversed(read), reversed(tree), strict=True):
+        values.append(moved[:, became])
+        became = branch.parent[became]
+    return values[::-1]
 
 
 def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
@@ -195,34 +201,25 @@ def project(
 
     `pos` broadcasts over the leading axes of resid.
     """
-    config = weights.config
+    config, places = weights.config, places.of(block)
     x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
     heads = _linear(x, *block.fused).unflatten(-1, (-1, config.d_head)).transpose(-2, -3)  # ... head pos d_head
     q, k, v = heads.split((config.n_heads, config.n_kv_heads, config.n_kv_heads), dim=-3)
+    q, k = (forward.norm_heads(*part, config, _norm) for part in ((q, block.norm_q), (k, block.norm_k)))
     if places.cos is None or pos is None:
         return q, k, v
-    return _rotate(q, places, pos), _rotate(k, places, pos), v
+    return _rotate(config, q, places, pos), _rotate(config, k, places, pos), v
 
 
-def _rotate(x: Tensor, places: Places, pos: Tensor) -> Tensor:
+def _rotate(config: Config, x: Tensor, places: Places, pos: Tensor) -> Tensor:
     """Rotary positions with the run's own cosines and sines. `... head pos d_head`, `... pos`"""
     assert places.cos is not None and places.sin is not None
+    x = halves(x, places.cos.shape[-1]) if config.family.paired else x
     cos, sin = places.cos[pos].unsqueeze(-3), places.sin[pos].unsqueeze(-3)
     turned, left = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
     first, second = turned.chunk(2, dim=-1)
     turned = turned * cos + torch.cat([-second, first], dim=-1) * sin
     return torch.cat([turned, left], dim=-1) if left.shape[-1] else turned
-
-
-def attend(weights: Weights, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
-    """z of every position of whole texts. `... head pos d_head, twice ... kv_head pos d_head -> ... head pos d_head`"""
-    n, leading = q.shape[-2], q.shape[:-3]
-    bias = None if places.bias is None else places.bias[:, :n, :n]
-    q, k, v = (part.flatten(0, -4) for part in (q, k, v))
-    z = functional.scaled_dot_product_attention(
-        q, k, v, bias, is_causal=weights.causal, scale=_scale(weights), enable_gqa=q.shape[-3] != k.shape[-3]
-    )
-    return z.unflatten(0, leading)
 
 
 def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValues | None, places: Places) -> Tensor:
@@ -231,43 +228,16 @@ def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValu
 
     `batch variant live d_model, twice batch kv_head key_pos d_head -> batch variant live head d_head`
     """
-    if known is None:
-        pos = torch.arange(carried.shape[2], device=carried.device)
-        q, k, v = project(weights, block, carried, places, pos[None, None])
-        return attend(weights, q, k, v, places).transpose(2, 3)
-    size = known[0].shape[-2]
-    pos = torch.full((1, 1), size, device=carried.device)
-    own = project(weights, block, carried.squeeze(2), places, pos)
-    bias = None if places.bias is None else places.bias[:, size, : size + 1]
-    return _attend_last(weights, own, known, bias).transpose(1, 2).unsqueeze(2)
-
-
-def _attend_last(
-    weights: Weights, own: tuple[Tensor, Tensor, Tensor], known: KeysValues, bias: Tensor | None
-) -> Tensor:
-    """z of many variants of the one position behind the known ones.
-
-    `own: batch head variant d_head -> batch head variant d_head`
-    """
-    groups = known[0].shape[1]
-    q, k, v = (part.unflatten(1, (groups, -1)) for part in own)  # batch kv_head head variant d_head
-    keys, values = known
-    q = q * _scale(weights)
-    to_itself = (q * k).sum(-1, keepdim=True)
-    scores = torch.cat([_grouped(q, keys.transpose(-1, -2)), to_itself], dim=-1)
-    if bias is not None:
-        scores += bias.unflatten(0, (groups, -1)).unsqueeze(-2)
-    pattern = scores.softmax(-1)
-    z = torch.addcmul(_grouped(pattern[..., :-1], values), pattern[..., -1:], v)
-    return z.flatten(1, 2)
-
-
-def _grouped(x: Tensor, shared: Tensor) -> Tensor:
-    """The product of every head's rows with the matrix that its group shares.
-
-    `batch kv_head head row a, batch kv_head a b`
-    """
-    return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
+    size, (_, variants, live, _) = 0 if known is None else known[0].shape[-2], carried.shape
+    if known is not None and live == 1:
+        own = project(weights, block, carried.squeeze(2), places, torch.full((1, 1), size, device=carried.device))
+        return attend_last(weights, block, own, known, places).transpose(1, 2).unsqueeze(2)
+    pos = torch.arange(size, size + live, device=carried.device)[None, None]
+    q, k, v = project(weights, block, carried, places, pos)
+    if known is not None:
+        before = (part[:, None].expand(-1, variants, -1, -1, -1) for part in known)
+        k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
+    return attend(weights, block, q, k, v, places).transpose(2, 3)
 
 
 def _read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
@@ -278,32 +248,21 @@ def _read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValu
     config = weights.config
     x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
     q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
-    z = functional.scaled_dot_product_attention(q, *memory, scale=_scale(weights))
+    z = functional.scaled_dot_product_attention(q, *memory, scale=scale_of(weights))
     return z.transpose(1, 2).unflatten(1, resid.shape[1:3])
 
 
-def pattern_at(weights: Weights, q: Tensor, k: Tensor, at: Tensor, places: Places) -> Tensor:
-    """The pattern row of the query at `at`. `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`"""
-    q = q.unflatten(1, (k.shape[1], -1)) * _scale(weights)
-    scores = (q @ k.transpose(-1, -2)).flatten(1, 2)
-    if places.bias is not None:
-        scores = scores + places.bias[:, at, : k.shape[-2]].transpose(0, 1)
-    if weights.causal:
-        ahead = torch.arange(k.shape[-2], device=k.device) > at[:, None]
-        scores = scores.masked_fill(ahead[:, None], -torch.inf)
-    return scores.softmax(-1)
-
-
 def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
-    """E′:
+    """E′: E + Concat(z) W_O + b_O, through the norms where the family has them behind.
 
-    E + Concat(z) W_O + b_O, through the norm where the family has it behind. `... pos d_model, ... pos head d_head`
+    `... pos d_model, ... pos head d_head`
     """
+    config = weights.config
+    if config.family.norm_written:
+        return resid + _norm(_linear(z.flatten(-2), block.w_o.flatten(0, 1), block.b_o), block.norm_out, None, config)
     total = resid + block.b_o if block.b_o is not None else resid.clone(memory_format=torch.contiguous_format)
     resid_mid = _added(total.contiguous(), z.flatten(-2), block.w_o.flatten(0, 1))
-    if weights.config.family.norm_first:
-        return resid_mid
-    return _norm(resid_mid, block.norm, block.norm_bias, weights.config)
+    return _norm(resid_mid, block.norm, block.norm_bias, config) if config.family.norm_last else resid_mid
 
 
 def activate(weights: Weights, block: Block, seen: Tensor) -> Tensor:
@@ -317,28 +276,32 @@ def activate(weights: Weights, block: Block, seen: Tensor) -> Tensor:
 
 
 def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:
-    """The block's end, E′ + MLP, in the place of E′; through the norm where the family has it behind.
+    """The block's end, E′ + MLP, in the place of E′; through the norms where the family has them behind.
 
     `... pos d_model`
     """
     family = weights.config.family
     hidden = activate(weights, block, resid if family.parallel else resid_mid)
+    return write_mlp(weights, block, resid_mid, hidden)
+
+
+def write_mlp(weights: Weights, block: Block, resid_mid: Tensor, hidden: Tensor) -> Tensor:
+    """The same from the MLP's activations. `... pos d_model, ... pos d_mlp -> ... pos d_model`"""
+    config, family = weights.config, weights.config.family
     assert block.w_out is not None
+    if family.norm_written:
+        return resid_mid.add_(_norm(_linear(hidden, block.w_out, block.b_out), block.norm_mlp_out, None, config))
     total = resid_mid if block.b_out is None else resid_mid.add_(block.b_out)
     resid_post = _added(total, hidden, block.w_out)
-    return resid_post if family.norm_first else _norm(resid_post, block.norm_mlp, block.norm_mlp_bias, weights.config)
+    return _norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config) if family.norm_last else resid_post
 
 
-def _scale(weights: Weights) -> float:
-    return weights.config.d_head**-0.5 if weights.config.family.scaled else 1.0
-
-
-def _norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
-    if config.family.single and x.dtype == torch.float64 and gain is not None:
-        return forward.norm(x, gain, bias, config)  # rounded to float32 on the way, as the family's own code does
+def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
     if config.family.norm == "LayerNorm":
-        return functional.layer_norm(x, x.shape[-1:], gain, bias, config.epsilon)
-    return functional.rms_norm(x, x.shape[-1:], gain, config.epsilon)
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, config.epsilon)
+    if config.family.single and x.dtype == torch.float64:
+        return forward.norm(x, weight, bias, config)  # rounded to float32 on the way, as the family's own code does
+    return functional.rms_norm(x, x.shape[-1:], forward.gain_of(weight, config), config.epsilon)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,12 +1,14 @@
-"""How a head's effect comes about: by where it looks or by what it carries, at which distance, and against what
-baseline.
+"""How a head's effect comes about: by where it looks or by what it carries, from which tokens, at which distance, and
+against what baseline.
 
-Three more exact swaps beside the one of `probe.patching.effects`, in the same unit (fractions of the sense gap, both
+Further exact swaps beside the one of `probe.patching.effects`, in the same unit (fractions of the sense gap, both
 directions averaged):
 
     pattern_only   the attention row of the donor over the recipient's own values: A_donor V_recipient
     values_only    the recipient's attention row over the donor's values: A_recipient V_donor
-    ablation       z replaced by its mean over the fit part: the part of the gap that is lost without this head's choice
+    cue_only       of z only what comes from the cue is the donor's: z - (A V)[cue] + (A V)_donor[cue of the donor]
+    other_only     the same for the tokens other than the cue in which the two sentences differ
+    ablation       z replaced by its mean over the sentences: the part of the gap that is lost without the head's choice
 
 The first two need sentences of equal length, so they are measured on aligned pairs only, and not where the members of a
 pair differ in length (a cue of a user's own may be cut into more tokens than its partner).
@@ -14,7 +16,7 @@ pair differ in length (a cue of a user's own may be cut into more tokens than it
 Source: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); Zhang & Nanda 2024 (ablation baselines).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,90 +24,173 @@ import torch
 from torch import Tensor
 
 from probe.model import attention
-from probe.model.tokens import Placed, batch_by_length, in_order
+from probe.model.tokens import Placed, in_order
 from probe.model.weights import Weights
-from probe.patching import engine, swaps
-from probe.patching.effects import ALIGNED, Effects, Pairs
-from probe.stats.axes import Axis
+from probe.patching import engine, patterns, swaps
+from probe.patching.effects import Effects, Pairs, Readings
+from probe.stats import resampling
+from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
+from probe.text.splits import ALIGNED
 
 MOST_PAIRS = 8
+MOST_HEADS = 16  # the leading ones: what does nothing has no way of doing it
+KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")
+Positions = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """`pattern_only values_only ablation: layer head`, fractions of the gap; the first two are None without aligned
-    pairs of equal length.
+    """The swaps of KINDS, `layer head` each, in fractions of the gap of the `pairs` they were measured on.
+
+    NaN for all but the MOST_HEADS heads that move the word most; None where the sentences do not allow a swap: without
+    aligned pairs of equal length, or without a marked cue.
     """
 
+    pairs: int
     pattern_only: Array | None
     values_only: Array | None
+    cue_only: Array | None
+    other_only: Array | None
     ablation: Array
 
 
 def measure_routes(
-    weights: Weights, texts: swaps.Rows, mean_z: Tensor, gap: Array, study: tuple[Axis, Pairs]
+    weights: Weights,
+    texts: swaps.Rows,
+    z: Tensor,
+    cues: Sequence[range | None],
+    word: Effects,
+    study: tuple[HeldOutAxes, Pairs, Readings],
 ) -> Routes:
-    """The three swaps for one pair of senses, on its first MOST_PAIRS pairs.
+    """The swaps of KINDS for one pair of senses, on its first MOST_PAIRS pairs. `z: row layer head d_head`
 
-    `mean_z: layer head d_head`, `gap: pair`.
+    `cues`: the positions of each text's cue, None where it is not known · `word`: what the whole swaps did.
     """
-    axis, pairs = study
-    depth, count = axis.depth, min(len(pairs), MOST_PAIRS)
+    axes, pairs, reading = study
+    count = min(len(pairs), MOST_PAIRS)
     both = [*zip(pairs.a, pairs.b, strict=True)][:count]
     rows = [row for pair in both for row in pair]  # a, b, a, b, ...
     others = [row for pair in both for row in reversed(pair)]
-    signs = np.tile([1.0, -1.0], count)
-    direction = (axis.u / axis.gap)[None]
+    signs = np.tile([1.0, -1.0], count)[:, None]
     placed = swaps.placed(weights, texts)
-    recipients = [placed[row] for row in rows]
+    recipients, donors = ([placed[row] for row in side] for side in (rows, others))
+    gap = word.gap[:count].sum(0)[:, None]
 
-    def lost(z: Tensor) -> Array:
-        moved = swaps.swap_heads(weights, recipients, z, direction)[..., 0].double().numpy()
-        effect = -(moved * signs[:, None, None]).sum(0) / 2 / gap[:count].sum()
-        return np.pad(effect, ((0, len(weights.blocks) - depth), (0, 0)))
+    shape = word.swap.shape
+    leading = [divmod(int(place), shape[1]) for place in resampling.order(np.abs(word.swap).ravel())[:MOST_HEADS]]
+    layers, heads = (np.array(part) for part in zip(*leading, strict=True))
+    kept = torch.ones(len(leading), *shape, dtype=torch.bool)
+    kept[range(len(leading)), layers, heads] = False
+    directions = axes.directions(rows)[:, 1:].to(z.dtype)
+    stage = np.asarray(reading.at)[layers] - 1
 
-    ablation = lost(mean_z[:depth].expand(len(rows), -1, -1, -1)) * 2
-    donors = [placed[row] for row in others]
+    def lost(given: Tensor) -> Array:
+        """All kinds at once, `kind row layer head d_head`: what a text shares with itself is run once."""
+        moved = swaps.swap_sets(
+            weights, recipients * len(given), given.flatten(0, 1), kept, directions.repeat(len(given), 1, 1)
+        )
+        by_kind = moved.double().unflatten(0, given.shape[:2]).numpy()[:, :, range(len(leading)), stage]
+        effects = np.full((len(given), *shape), np.nan)
+        effects[:, layers, heads] = -(by_kind * signs).sum(1) / 2 / gap[layers, 0]
+        return effects
+
+    marked = [[*cue] if cue is not None else [] for cue in cues]
+    differ = [_differing(placed[a].ids, placed[b].ids) for a, b in zip(rows, others, strict=True)]
+    rest = [[pos for pos in mine if pos not in marked[row]] for mine, row in zip(differ, rows, strict=True)]
+    taken = {"cue_only": ([marked[row] for row in rows], [marked[row] for row in others])}
     alike = all(len(a.ids) == len(b.ids) and a.at == b.at for a, b in zip(donors, recipients, strict=True))
-    if pairs.design != ALIGNED or not alike:
-        return Routes(None, None, ablation)
+    if pairs.design == ALIGNED:
+        taken["other_only"] = (rest, [rest[place + 1 - 2 * (place % 2)] for place in range(len(rest))])
+    taken = {kind: sides for kind, sides in taken.items() if all(map(any, sides))}
+    given = route_z(weights, recipients, donors, taken, mixed=pairs.design == ALIGNED and alike)
+    given["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
+    moved = dict(zip(given, lost(torch.stack(list(given.values()))), strict=True))
     return Routes(
-        pattern_only=lost(mixed_z(weights, donors, recipients, depth)),
-        values_only=lost(mixed_z(weights, recipients, donors, depth)),
-        ablation=ablation,
+        pairs=count,
+        pattern_only=moved.get("pattern_only"),
+        values_only=moved.get("values_only"),
+        cue_only=moved.get("cue_only"),
+        other_only=moved.get("other_only"),
+        ablation=moved["ablation"] * 2,
     )
 
 
-def mixed_z(weights: Weights, looking: swaps.Rows, carrying: swaps.Rows, depth: int) -> Tensor:
-    """z at the word from the attention rows of one run over the values of another: A V. `-> row layer head d_head`
+def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Positions at which a text differs from another: token by token, or all between what both share at the ends."""
+    if len(ids) == len(others):
+        return [pos for pos, (token, other) in enumerate(zip(ids, others, strict=True)) if token != other]
+    short = min(len(ids), len(others))
+    start = next((n for n in range(short) if ids[n] != others[n]), short)
+    end = next((n for n in range(short - start) if ids[-1 - n] != others[-1 - n]), short - start)
+    return list(range(start, len(ids) - end))
 
-    The two texts of a row have the same length, and their word in the same place.
+
+def route_z(
+    weights: Weights,
+    recipients: Sequence[Placed],
+    donors: Sequence[Placed],
+    taken: Mapping[str, tuple[Positions, Positions]],
+    *,
+    mixed: bool,
+) -> dict[str, Tensor]:
+    """z at the word of every recipient when a part of it is its donor's, by kind. `-> row layer head d_head` each
+
+    `taken`: positions in the recipients and in the donors, by kind: z - (A V)[own] + (A V)_donor[theirs] · `mixed`:
+    with pattern_only and values_only too, for texts of like length.
     """
-    looks, carries = (swaps.placed(weights, rows) for rows in (looking, carrying))
-    lengths = [len(text.ids) for text in looks]
-    batches = batch_by_length(lengths, most_rows=64)
+    batches: dict[tuple[int, int], list[int]] = {}
+    for row, (own, donor) in enumerate(zip(recipients, donors, strict=True)):
+        batches.setdefault((len(own.ids), len(donor.ids)), []).append(row)
+    parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
-        places = engine.places_of(weights, max(lengths))
-        mixed = [
-            _mixed(weights, [looks[i] for i in batch], [carries[i] for i in batch], depth, places) for batch in batches
-        ]
-        together = torch.cat(mixed)[in_order(batches)].cpu()
-    return together.clone()
+        places = patterns.places_of(weights, max(map(max, batches)))
+        for batch in batches.values():
+            sides = [_looks(weights, [texts[row] for row in batch], places) for texts in (recipients, donors)]
+            for kind, made in _routed(weights, sides, batch, taken, mixed=mixed).items():
+                parts.setdefault(kind, []).append(made.cpu())
+        order = in_order(list(batches.values()))
+        together = {kind: torch.cat(made)[order] for kind, made in parts.items()}
+    return {kind: made.clone() for kind, made in together.items()}
 
 
-def _mixed(
-    weights: Weights, looking: list[Placed], carrying: list[Placed], depth: int, places: engine.Places
-) -> Tensor:
-    """`mixed_z` of equally long texts."""
-    at = torch.tensor([text.at for text in looking], device=weights.device)
-    row = torch.arange(len(looking), device=weights.device)
-    runs = (engine.run(weights, [text.ids for text in texts], depth, places) for texts in (looking, carrying))
-    mixed = []
-    for (q, k, _), (_, _, v) in zip(*runs, strict=True):
-        pattern = engine.pattern_at(weights, q[row, :, at], k, at, places)
-        mixed.append(attention.mix(pattern.unsqueeze(-2), attention.share_heads(v, q.shape[1])).squeeze(-2))
-    return torch.stack(mixed, dim=1)
+def _looks(weights: Weights, texts: Sequence[Placed], places: patterns.Places) -> list[tuple[Tensor, Tensor]]:
+    """Pattern row at the word and values of equally long texts, layer by layer: `batch head key_pos`, `... d_head`."""
+    at = torch.tensor([text.at for text in texts], device=weights.device)
+    row = torch.arange(len(texts), device=weights.device)
+    run = engine.run(weights, [text.ids for text in texts], len(weights.blocks), places)
+    return [
+        (patterns.pattern_at(weights, block, q[row, :, at], k, at, places), attention.share_heads(v, q.shape[1]))
+        for block, (q, k, v) in zip(weights.blocks, run, strict=True)
+    ]
+
+
+def _routed(
+    weights: Weights,
+    sides: Sequence[list[tuple[Tensor, Tensor]]],
+    batch: Sequence[int],
+    taken: Mapping[str, tuple[Positions, Positions]],
+    *,
+    mixed: bool,
+) -> dict[str, Tensor]:
+    """`route_z` of one batch, from the pattern rows and values of both sides."""
+
+    def read(look: int, carry: int, keep: Tensor | None = None) -> Tensor:
+        made = []
+        for (pattern, _), (_, values) in zip(sides[look], sides[carry], strict=True):
+            weighted = pattern if keep is None else pattern * keep[:, None]
+            made.append(attention.mix(weighted.unsqueeze(-2), values).squeeze(-2))
+        return torch.stack(made, dim=1)
+
+    def only(side: int, positions: Positions) -> Tensor:
+        keep = torch.zeros(len(batch), sides[side][0][0].shape[-1], device=weights.device, dtype=weights.dtype)
+        for mask, row in zip(keep, batch, strict=True):
+            mask[list(positions[row])] = 1
+        return read(side, side, keep)
+
+    own = read(0, 0)
+    routed = {kind: own - only(0, mine) + only(1, theirs) for kind, (mine, theirs) in taken.items()}
+    return routed | ({"pattern_only": read(1, 0), "values_only": read(0, 1)} if mixed else {})
 
 
 def by_distance(effects: Effects, distances: Sequence[int | None], keep: Callable[[int], bool]) -> Array | None:
@@ -118,4 +203,5 @@ def by_distance(effects: Effects, distances: Sequence[int | None], keep: Callabl
     if not rows:
         return None
     numerator = (effects.denoise[rows] + effects.noise[rows]) / 2 - effects.same_sense[rows]
-    return np.asarray(numerator.mean(0) / max(effects.gap[rows].mean(), effects.gap.mean()))
+    gap = np.maximum(effects.gap[rows].mean(0), effects.gap.mean(0))
+    return np.asarray(numerator.mean(0) / gap[:, None])

@@ -3,19 +3,15 @@
     F(S) = [M(S) - M(∅)] / [M(all) - M(∅)]     heads outside S take the donor's value at the word; MLPs and the heads in
     S are live necessity of the first k = 1 - F(all without the first k)
 
-    alone F({h}): what one head restores when every other head has the donor's value
-
-The effect of a single swap misses a head that another one stands in for; alone, both of them show what they can do.
-
 M is the sense coordinate, the donor a sentence of the other sense, sums run over pairs in both directions (ratio of
-sums). The order of heads comes from other sentences than those the curve is measured on. A ranking is worth something
-when its sets do better than sets drawn at random with as many heads in every layer.
+sums). The order of heads comes from other sentences than those the curve is measured on: every holdout has its own. A
+ranking is worth something when its sets do better than sets drawn at random with as many heads in every layer.
 
 Sources: Miller, Chughtai & Saunders 2024 (faithfulness); Wang et al. 2022 (minimal sets).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,15 +23,13 @@ from probe.patching import effects, swaps
 from probe.patching.effects import Pairs
 from probe.patching.swaps import Rows
 from probe.stats import resampling
-from probe.stats.axes import Axis
+from probe.stats.axes import HeldOutAxes
 from probe.stats.resampling import Array
 
 ENOUGH = 0.9
 RANDOM_SETS = 200
 SIZES = 6
 DENSE = 20
-MOST_PAIRS = 16
-PER_PAIR = ("a", "b", "same_a", "same_b", "frames", "cues", "distances")
 Mask = NDArray[np.bool_]
 HeadIndex = tuple[int, int]
 
@@ -44,11 +38,12 @@ HeadIndex = tuple[int, int]
 class Curves:
     """Faithfulness and necessity of the first `sizes` heads of an order, and of random sets matched to them per layer.
 
-    `faithfulness necessity: size`, the ends of their 95 % bootstrap intervals `(low, high) size` · `random_sizes: r` ·
-    `random: r set`, NaN where fewer different sets exist.
+    `faithfulness necessity: size`, the ends of their 95 % bootstrap intervals `(low, high) size`, over `pairs` pairs ·
+    `random_sizes: r` · `random: r set`.
     """
 
     order: tuple[HeadIndex, ...]
+    pairs: int
     sizes: tuple[int, ...]
     faithfulness: Array
     faithfulness_interval: tuple[Array, Array]
@@ -70,43 +65,63 @@ class Curves:
         return reached[0] if reached else None
 
 
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Pairs of one pair of senses, with the order of heads that other sentences gave: `order`, best first."""
+
+    axes: HeldOutAxes
+    pairs: Pairs
+    order: tuple[HeadIndex, ...]
+
+
 def measure_curves(
     weights: Weights,
     texts: Rows,
     z: Tensor,
-    studies: Sequence[tuple[Axis, Pairs]],
-    order: Sequence[HeadIndex],
+    groups: Sequence[Ranked],
+    shown: Sequence[HeadIndex],
+    depth: int,
     *,
     seed: int,
 ) -> Curves:
-    """Run every set of the curves on the given pairs of all sense pairs of a word.
+    """Run every set of the curves on the given pairs, each with the first heads of its own group's order.
 
-    `texts`: row by row what z was read from · `z: row layer head d_head` · `order`: heads below the read-out, best
-    first.
+    `texts`: row by row what z was read from · `z: row layer head d_head` · `shown`: the order over all sentences, which
+    names the heads but is measured on none · `depth`: the read-out, below which the heads of every order lie.
     """
-    depth, heads = studies[0][0].depth, z.shape[2]
-    z, shape, sizes = z[:, :depth], (depth, heads), curve_sizes(len(order))
-    leading = np.array([mask_of(order[:size], shape) for size in sizes])
-    along = _along(weights, texts, z, studies, np.concatenate([leading, ~leading]))
-    weight = effects.bootstrap([pairs for _, pairs in studies]).repeat(2, axis=1)
+    heads = z.shape[2]
+    z, shape, sizes = z[:, :depth], (depth, heads), curve_sizes(len(shown))
+
+    def leading(group: Ranked) -> Mask:
+        return np.array([mask_of(group.order[:size], shape) for size in sizes])
+
+    along = np.concatenate(
+        [_along(weights, texts, z, group, np.concatenate([leading(group), ~leading(group)])) for group in groups]
+    )
+    all_pairs = [group.pairs for group in groups]
+    weight = effects.bootstrap(all_pairs).repeat(2, axis=1)
+    units = len({(group.axes.senses, unit) for group in groups for unit in group.pairs.units})
+    estimate = _restored(along.sum(0))
+    intervals = resampling.interval(_restored(weight @ along), estimate, units=units)
     (kept, without), (low, low_without), (high, high_without) = (
-        np.split(values, 2) for values in (_restored(along.sum(0)), *resampling.interval(_restored(weight @ along)))
+        np.split(values, 2) for values in (estimate, *intervals)
     )
     random_sizes = _random_sizes(sizes, kept)
     rng = np.random.default_rng(seed)
-    random = np.full((len(random_sizes), RANDOM_SETS), np.nan)
-    for row, size in zip(random, random_sizes, strict=True):
-        drawn = np.array(matched_sets(mask_of(order[:size], shape), RANDOM_SETS, rng), dtype=bool).reshape(-1, *shape)
-        row[: len(drawn)] = faithfulness(weights, texts, z, studies, drawn)
+    total = np.zeros((len(random_sizes), 1 + RANDOM_SETS))
+    for group in groups:
+        drawn = [drawn_sets(mask_of(group.order[:size], shape), RANDOM_SETS, rng) for size in random_sizes]
+        total += _along(weights, texts, z, group, np.concatenate(drawn)).sum(0)[_sizes_apart(len(random_sizes))]
     return Curves(
-        order=tuple(order),
+        order=tuple(shown),
+        pairs=sum(map(len, all_pairs)),
         sizes=sizes,
         faithfulness=kept,
         faithfulness_interval=(low, high),
         necessity=1 - without,
         necessity_interval=(1 - high_without, 1 - low_without),
         random_sizes=random_sizes,
-        random=random,
+        random=_restored(total),
     )
 
 
@@ -120,11 +135,6 @@ def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
     return tuple(sorted({*spread, *enough[:1]}))
 
 
-def faithfulness(weights: Weights, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask) -> Array:
-    """F of every set, over all pairs of all sense pairs in both directions. `masks: set layer head -> set`"""
-    return _restored(_along(weights, texts, z, studies, masks).sum(0))
-
-
 def _restored(total: Array) -> Array:
     """F from sums over rows: 0 where all heads are kept, most negative where none is (the first).
 
@@ -133,38 +143,47 @@ def _restored(total: Array) -> Array:
     return np.asarray((total[..., 1:] - total[..., :1]) / -total[..., :1])
 
 
-def measure_alone(weights: Weights, texts: Rows, z: Tensor, study: tuple[Axis, Pairs]) -> Array:
-    """F({h}) of every head, pair by pair in fractions of the mean gap, on the first MOST_PAIRS pairs.
+def _along(weights: Weights, texts: Rows, z: Tensor, group: Ranked, masks: Mask) -> Array:
+    """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set.
 
-    `-> pair layer head`
+    Rows are the pairs in both directions, side by side. `-> row 1 + set`
     """
-    axis, pairs = study
-    few = replace(pairs, **{name: getattr(pairs, name)[:MOST_PAIRS] for name in PER_PAIR})
-    heads = axis.depth * z.shape[2]
-    singles = np.eye(heads, dtype=bool).reshape(heads, axis.depth, z.shape[2])
-    along = _along(weights, texts, z[:, : axis.depth], [(axis, few)], singles)
-    restored = (along[:, 1:] - along[:, :1]).reshape(len(few), 2, heads).mean(1) / -along[:, 0].mean()
-    return np.pad(restored.reshape(-1, *singles.shape[1:]), ((0, 0), (0, len(weights.blocks) - axis.depth), (0, 0)))
-
-
-def _along(weights: Weights, texts: Rows, z: Tensor, studies: Sequence[tuple[Axis, Pairs]], masks: Mask) -> Array:
-    """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set. `-> row 1 +
-    set`
-
-    Rows are the pairs of all sense pairs, each in both directions side by side.
-    """
-    directions = torch.stack([axis.u / axis.gap for axis, _ in studies])
-    rows = [
-        (recipient, donor, sign, which)
-        for which, (_, pairs) in enumerate(studies)
-        for a, b in zip(pairs.a, pairs.b, strict=True)
-        for recipient, donor, sign in ((a, b, 1.0), (b, a, -1.0))
-    ]
-    recipients, donors, signs, axes = zip(*rows, strict=True)
     nothing = np.zeros((1, *masks.shape[1:]), dtype=bool)
-    kept = torch.from_numpy(np.concatenate([nothing, masks]))
-    moved = swaps.swap_sets(weights, [texts[row] for row in recipients], z[list(donors)], kept, directions)
-    return np.asarray(moved.double().numpy()[np.arange(len(rows)), :, list(axes)] * np.array(signs)[:, None])
+    return -_toward_donor(weights, texts, z, group.axes, group.pairs, np.concatenate([nothing, masks]))
+
+
+def _toward_donor(weights: Weights, texts: Rows, z: Tensor, axes: HeldOutAxes, pairs: Pairs, kept: Mask) -> Array:
+    """How far M moves towards the donor when all heads but a set have its z, read behind the layers of z.
+
+    `z: row layer head d_head`, `kept: set layer head` -> `row set`; rows are the pairs in both directions.
+    """
+    rows = [row for pair in zip(pairs.b, pairs.a, strict=True) for row in pair]
+    donors = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]
+    cells, which = np.unique(axes.cell[rows], return_inverse=True)  # the rows of a holdout share a direction
+    depth = z.shape[1]
+    directions = (axes.u[cells, depth] / axes.gap[cells, depth, None]).to(z.dtype)
+    moved = swaps.swap_sets(weights, [texts[row] for row in rows], z[donors], torch.from_numpy(kept), directions)
+    signs = np.tile([1.0, -1.0], len(pairs))[:, None]
+    return np.asarray(moved.double().numpy()[np.arange(len(rows)), :, which] * signs)
+
+
+def joint_swaps(
+    weights: Weights,
+    texts: Rows,
+    z: Tensor,
+    study: tuple[HeldOutAxes, Pairs],
+    first: HeadIndex,
+    others: Sequence[HeadIndex],
+) -> Array:
+    """What swapping `first` does at the last depth, alone and together with each of `others`, both ways averaged.
+
+    `z: row layer head d_head` -> `pair 1 + other`, numerators of E: a head that stands in for another one shows only
+    where both are swapped (McGrath et al. 2023).
+    """
+    sets = [[first], *([first, other] for other in others)]
+    kept = ~np.array([mask_of(heads, (z.shape[1], z.shape[2])) for heads in sets])
+    moved = _toward_donor(weights, texts, z, *study, kept)
+    return np.asarray(moved.reshape(len(study[1]), 2, -1).mean(1))
 
 
 def curve_sizes(heads: int) -> tuple[int, ...]:
@@ -181,13 +200,19 @@ def mask_of(heads: Sequence[HeadIndex], shape: tuple[int, int]) -> Mask:
     return mask
 
 
-def matched_sets(mask: Mask, count: int, rng: np.random.Generator) -> list[Mask]:
-    """Up to `count` different random sets with as many heads in every layer as `mask`, never `mask` itself."""
-    found: dict[bytes, Mask] = {}
-    for _ in range(count * 5):
-        drawn = rng.permuted(mask, axis=1)
-        if not np.array_equal(drawn, mask):
-            found.setdefault(drawn.tobytes(), drawn)
-        if len(found) == count:
-            break
-    return list(found.values())
+def _sizes_apart(sizes: int) -> NDArray[np.intp]:
+    """Where the sums of each size stand in a row of all sizes, with those of no head kept in front."""
+    sets = 1 + np.arange(sizes * RANDOM_SETS).reshape(sizes, RANDOM_SETS)
+    return np.concatenate([np.zeros((sizes, 1), dtype=np.intp), sets], axis=1)
+
+
+def drawn_sets(mask: Mask, count: int, rng: np.random.Generator) -> Mask:
+    """`count` random sets with as many heads in every layer as `mask`, other than it where another exists.
+
+    `-> set layer head`
+    """
+    drawn = np.stack([rng.permuted(mask, axis=1) for _ in range(count)])
+    if ((mask.sum(1) > 0) & ~mask.all(1)).any():
+        while (same := (drawn == mask).all((1, 2))).any():
+            drawn[same] = [rng.permuted(mask, axis=1) for _ in range(int(same.sum()))]
+    return drawn

@@ -15,8 +15,9 @@ from torch import Tensor
 from probe.model import forward
 from probe.model.tokens import Placed, batch_by_length, in_order
 from probe.model.weights import Weights
-from probe.patching import engine
-from probe.patching.engine import Branch, Donor, KeysValues, Places
+from probe.patching import engine, patterns
+from probe.patching.engine import Branch, Donor
+from probe.patching.patterns import KeysValues, Places
 
 NUMBERS = 2**22  # of the widest tensor of a batch: 16 MB in float32, so that it stays near the processor
 SETS = 256  # at once, where a variant is a whole text
@@ -48,7 +49,7 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
     `rows`: token ids up to and including the target, or `Placed` texts, of which a causal model runs as much ·
     `donor_z: row layer head d_head`, whose layer axis says how many blocks stand before the read-out · `directions:
     direction d_model` -> `row layer head direction`: the change of <resid, direction>, 0 when the donor is the sentence
-    itself.
+    itself. With directions of each row's own, `row stage d_model`, `-> row layer head stage` (see `swap_sets`).
     """
     kept = _all_but_one(weights, donor_z.shape[1])
     return swap_sets(weights, rows, donor_z, kept, directions).unflatten(1, donor_z.shape[1:3])
@@ -76,7 +77,8 @@ def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, direc
 
     Heads inside a set, and all MLPs, are live: they respond to what changed below them. `rows`, `donor_z` and
     `directions` as in `swap_heads` · `kept: set layer head`, True inside the set -> `row set direction`: <resid -
-    unchanged resid, direction>.
+    unchanged resid, direction>. Directions of each row's own, `row stage d_model`, are read behind every block and,
+    where there is one more, behind the final norm: `-> row set stage`.
     """
     if not weights.causal and len(kept) > SETS:
         parts = [swap_sets(weights, rows, donor_z, some, directions) for some in kept.split(SETS)]
@@ -85,7 +87,8 @@ def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, direc
 
     def swap(texts: Texts, members: list[int], places: Places) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
-        return _carry(weights, texts, tree, lambda layer, own: donors[:, layer], directions, places)[:, variant_of]
+        along = directions[members] if directions.ndim == 3 else directions
+        return _carry(weights, texts, tree, lambda layer, own: donors[:, layer], along, places)[:, variant_of]
 
     return _in_batches(rows, weights, len(tree[-1].parent), swap)
 
@@ -154,7 +157,7 @@ def _in_batches(
         [order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=max(1, NUMBERS // widest))
     ]
     with torch.inference_mode():
-        places = engine.places_of(weights, longest)
+        places = patterns.places_of(weights, longest)
         moved = [run([texts[row] for row in batch], batch, places) for batch in batches]
         together = torch.cat(moved)[in_order(batches)].cpu()
     return together.clone()

@@ -4,24 +4,24 @@ Directions, read-out depth and scaling are fitted on one part of the sentences a
 report: in-sample separation of noise looks near perfect). Depth 0 is the residual stream entering the first block,
 depth d the one leaving block d - 1.
 
-Sources: Hewitt & Liang 2019 (held-out probing); Loureiro et al. 2021 (nearest sense centroid).
+Sources: Hewitt & Liang 2019 (held-out probing); Hastie, Tibshirani & Friedman 2009 (one standard error); Loureiro et
+al. 2021 (nearest sense centroid).
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.stats import permutation, resampling
 from probe.stats.resampling import Array
+from probe.text.splits import FOLDS, CrossFit, Holdout
 
-FOLDS = 3  # each with two thirds of the sentences to fit on, and enough cue words to score on
 MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
 COMPONENTS = 16  # fewer numbers than the fifty sentences per sense from which a result is not called exploratory
-# AUROCs a hundredth apart are alike: with ten cue words a sense, a hundred pairs, that is one pair in another order.
-AS_GOOD = 0.99
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,35 +56,141 @@ def fit_axis(resid_a: Tensor, resid_b: Tensor, senses: tuple[str, str], depth: i
     return Axis(*senses, depth, direction, (mean_a + mean_b) / 2, gap or 1.0)
 
 
-def separation_by_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[object], *, seed: int) -> Array:
-    """Cross-validated AUROC of the difference-of-means direction at every depth, mean over sense pairs and folds.
+@dataclass(frozen=True, eq=False)
+class HeldOutAxes:
+    """The sense axes of two senses at every stage, for every holdout one that was fitted without it.
 
-    `sentence depth d_model -> depth`. Nothing is scored on the sentences it was fitted on; groups stay together. One
-    half (chance) where vectors are identical and where no fold can be scored. (Hedges' g would go on telling depths
-    apart whose senses are all perfectly separated, by how little they vary, which a few cue words say nothing about:
-    the chosen depth would hang on the seed.)
+    `u midpoint: cell stage d_model`, `gap: cell stage` · `cell: row`, the holdout in which a row is tested, -1 where it
+    is only fitted on. A stage is a depth; behind the last depth stands, for a model that predicts tokens, the stream
+    behind the final norm, read along what the senses change in the logits (`next_token_root`).
     """
-    results = []
-    for train, test in resampling.folds(groups, FOLDS, seed=seed):
-        for a, b in sense_pairs(labels):
-            fit_a, fit_b = (resid[[r for r in train if labels[r] == sense]].double() for sense in (a, b))
-            new_a, new_b = (resid[[r for r in test if labels[r] == sense]].double() for sense in (a, b))
-            if not all(map(len, (fit_a, fit_b, new_a, new_b))):
-                continue
-            direction = fit_a.mean(0) - fit_b.mean(0)  # depth d_model
-            results.append(resampling.auroc(*((new * direction).sum(-1).numpy() for new in (new_a, new_b))))
-    return np.mean(results, axis=0) if results else np.full(resid.shape[1], 0.5)
+
+    senses: tuple[str, str]
+    u: Tensor
+    midpoint: Tensor
+    gap: Tensor
+    cell: NDArray[np.intp]
+
+    def directions(self, rows: Sequence[int]) -> Tensor:
+        """u / gap of each row at every stage: the change of M is a change's product with it. `-> row stage d_model`"""
+        here = self.cell[list(rows)]
+        return self.u[here] / self.gap[here][..., None]
+
+    def coordinates(self, resid: Tensor, rows: Sequence[int]) -> Array:
+        """M of the rows at every stage. `row stage d_model -> row stage`"""
+        centred = resid.double() - self.midpoint[self.cell[list(rows)]]
+        return (centred * self.directions(rows)).sum(-1).numpy()
+
+    def at(self, row: int, stage: int) -> Axis:
+        """The axis along which this row is read at a stage."""
+        cell = self.cell[row]
+        return Axis(*self.senses, stage, self.u[cell, stage], self.midpoint[cell, stage], float(self.gap[cell, stage]))
 
 
-def choose_depth(resid: Tensor, labels: Sequence[str], groups: Sequence[object], *, seed: int) -> tuple[int, Array]:
-    """The read-out depth L*, and the cross-validated AUROC of every depth. `sentence depth d_model -> (), depth`
+def hold_out(resid: Tensor, split: CrossFit, senses: tuple[str, str], root: Tensor | None = None) -> HeldOutAxes:
+    """Axes of every stage for each holdout, fitted on what it learns from. `row stage d_model`, rows as the split's.
 
-    Of the depths after at least one block whose AUROC is that of the best, up to AS_GOOD, the last: what a head writes
-    behind the read-out cannot be seen, and differences that small are chance.
+    u = Δ / |Δ| and gap = |Δ| with Δ the difference of means, in float64; at the last stage, with a metric R Rᵀ,
+    u = R Rᵀ Δ / |R Rᵀ Δ| and gap = <Δ, u>, so that M is 1 apart in what the metric measures.
     """
-    separation = separation_by_depth(resid, labels, groups, seed=seed)
-    as_good = separation[1:] >= (AS_GOOD - resampling.TIE) * separation[1:].max()
-    return int(np.flatnonzero(as_good)[-1]) + 1, separation
+    rows, of_a = np.asarray(split.rows), np.asarray(split.is_a)
+    origin = resid[0].double()  # means around it: those of identical vectors are exactly the same
+    cell, means = np.full(len(resid), -1), []
+    for number, holdout in enumerate(split.holdouts):
+        train = np.asarray(holdout.train)
+        means.append([(resid[rows[train[side]]] - origin).mean(0) for side in (of_a[train], ~of_a[train])])
+        cell[rows[list(holdout.test)]] = number
+    mean_a, mean_b = (torch.stack(side) for side in zip(*means, strict=True))  # cell stage d_model
+    difference = mean_a - mean_b
+    along = difference.clone()
+    if root is not None:
+        along[:, -1] = difference[:, -1] @ root @ root.T
+    length = along.norm(dim=-1)
+    u = along / torch.where(length > 0, length, 1.0)[..., None]
+    gap = (difference * u).sum(-1)
+    return HeldOutAxes(senses, u, origin + (mean_a + mean_b) / 2, torch.where(gap > 0, gap, 1.0), cell)
+
+
+@dataclass(frozen=True, eq=False)
+class DepthSeparation:
+    """How far two senses are apart along held-out axes, `depth` each: AUROC; Hedges' g and its standard error.
+
+    The AUROC is the mean over the holdouts, within each; g is that of the coordinates of all of them, and its error
+    counts cue words (Hedges 1981): sqrt(2 / n + g² / (4 n)).
+    """
+
+    auroc: Array
+    g: Array
+    error: Array
+
+
+def separation_by_holdout(
+    resid: Tensor, is_a: Sequence[bool], units: Sequence[Hashable], holdouts: Sequence[Holdout]
+) -> DepthSeparation:
+    """Held-out separation along the difference-of-means direction at every depth. `row depth d_model`
+
+    One half and 0 where vectors are identical and where no holdout tests both senses.
+    """
+    of_a, scores, aurocs, tested = np.asarray(is_a), [], [], []
+    for holdout in holdouts:
+        seen, new = np.asarray(holdout.train), np.asarray(holdout.test)
+        fit_a, fit_b = (resid[seen[side]].double() for side in (of_a[seen], ~of_a[seen]))
+        if not (len(fit_a) and len(fit_b)):
+            continue
+        difference = fit_a.mean(0) - fit_b.mean(0)  # depth d_model
+        gap = (difference**2).sum(-1)
+        along = ((resid[new].double() - (fit_a.mean(0) + fit_b.mean(0)) / 2) * difference).sum(-1)
+        scores.append((along / torch.where(gap > 0, gap, 1.0)).numpy())
+        tested += new.tolist()
+        if of_a[new].any() and not of_a[new].all():
+            aurocs.append(resampling.auroc(scores[-1][of_a[new]], scores[-1][~of_a[new]]))
+    chosen = of_a[tested]
+    if not aurocs or min(chosen.sum(), (~chosen).sum()) < 2:
+        nothing = np.zeros(resid.shape[1])
+        return DepthSeparation(nothing + 0.5, nothing, nothing + 1)
+    every = np.concatenate(scores)
+    g = resampling.hedges_g(every[chosen], every[~chosen])
+    n = min(len({units[row] for row in tested if of_a[row] == side}) for side in (True, False))
+    return DepthSeparation(np.mean(aurocs, axis=0), g, np.sqrt(2 / n + g**2 / (4 * n)))
+
+
+def separation_by_depth(
+    resid: Tensor, labels: Sequence[str], groups: Sequence[Hashable], *, seed: int
+) -> list[DepthSeparation]:
+    """`separation_by_holdout` of every pair of senses, each held out in folds of groups. `row depth d_model`"""
+    found = []
+    for a, b in sense_pairs(labels):
+        rows = [row for row, label in enumerate(labels) if label in (a, b)]
+        units = [groups[row] for row in rows]
+        holdouts = [Holdout(tuple(train), tuple(test)) for train, test in resampling.folds(units, FOLDS, seed=seed)]
+        found.append(separation_by_holdout(resid[rows], [labels[row] == a for row in rows], units, holdouts))
+    return found
+
+
+def choose_depth(separations: Sequence[DepthSeparation]) -> int:
+    """The read-out depth L*, where the meaning has arrived: the first that separates as well as the best.
+
+    As well: its g, mean over the pairs of senses, is within one standard error of the largest (Hastie, Tibshirani &
+    Friedman 2009); of the depths after at least one block. Later depths turn the meaning into the next word. AUROC
+    cannot choose: it is 1 as soon as the first of several heads has written.
+    """
+    g, error = (np.mean([getattr(one, name)[1:] for one in separations], axis=0) for name in ("g", "error"))
+    best = int(g.argmax())
+    if not np.isfinite(g[best]):  # perfectly apart
+        return best + 1
+    least = g[best] - error[best]
+    return int(np.flatnonzero(g >= least - resampling.TIE * abs(least))[0]) + 1
+
+
+def next_token_root(unembedding: Tensor) -> Tensor:
+    """R with R Rᵀ = W_U C W_Uᵀ, C centring over the vocabulary: xᵀ R Rᵀ y is the product of their centred logits.
+
+    `d_vocab d_model -> d_model d_model`, in float64. With it the difference of two senses' mean logits is a direction
+    in the stream behind the final norm, and no logits need to be kept.
+    """
+    centred = unembedding - unembedding.mean(0)
+    values, vectors = torch.linalg.eigh((centred.T @ centred).double().cpu())
+    return vectors * values.clamp(min=0).sqrt()
 
 
 def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
@@ -102,7 +208,8 @@ def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor
     fit, new = fit - centre, new - centre
     if per_sense >= MANY:
         return fit, new
-    basis = torch.linalg.svd(fit, full_matrices=False).Vh[..., :COMPONENTS, :].transpose(-1, -2)
+    basis = torch.linalg.eigh(fit.transpose(-1, -2) @ fit).eigenvectors.flip(-1)  # the largest variance first
+    basis = basis[..., : min(COMPONENTS, fit.shape[-2] - 1)]
     return fit @ basis, new @ basis
 
 
@@ -113,9 +220,9 @@ def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
     most COMPONENTS principal components of the fit part, so that the direction has fewer numbers than sentences.
     """
     fit, new = reduced(torch.cat([fit_a, fit_b], dim=-2), new, per_sense=min(fit_a.shape[-2], fit_b.shape[-2]))
-    labels = np.arange(fit.shape[-2]) < fit_a.shape[-2]
+    learned = permutation.each((np.arange(fit.shape[-2]) < fit_a.shape[-2])[None])
     flat_fit, flat_new = (part.reshape(-1, *part.shape[-2:]).numpy() for part in (fit, new))
-    scores = permutation.own_scores(flat_fit, labels[None], flat_new)[0]
+    scores = permutation.own_scores(learned.summed(flat_fit), learned.labels, flat_new)[0]
     return torch.from_numpy(scores).reshape(new.shape[:-1])
 
 
@@ -139,24 +246,23 @@ class SenseAtDepth:
     auroc: float
 
 
-def profile(
-    stages: Sequence[Tensor], axis: Axis, fit: Sequence[Sequence[int]], report: Sequence[Sequence[int]]
-) -> list[SenseAtDepth]:
-    """Sense coordinates by depth: <resid - midpoint, u> / gap, along the fitted axis, around each depth's own midpoint.
+def profile(axes: HeldOutAxes, stages: Tensor, split: CrossFit, depth: int, auroc: Array) -> list[SenseAtDepth]:
+    """Sense coordinates by depth, held out, around each depth's own midpoint.
 
-    `stages`: `sentence d_model` for the token embedding alone (depth -1), then depths 0, 1, ... · `fit`, `report`: rows
-    of sense_a and of sense_b. `auroc` is along an axis fitted at that depth. Identical vectors give exactly 0 and
-    exactly 0.5.
+    Along the axis of the read-out up to it, where there may be no gap to measure in, and along each depth's own behind
+    it. `stages: row 1 + depth d_model`: the token embedding alone (depth -1), then depths 0, 1, ... · `auroc: depth`.
+    Identical vectors give exactly 0 and exactly 0.5.
     """
-    names = (axis.sense_a, axis.sense_b)
-    coordinates = []
-    for depth, stage in enumerate(stages, start=-1):
-        resid = (stage - stage[:1]).double()
-        here = fit_axis(resid[list(fit[0])], resid[list(fit[1])], names, depth)
-        new = [resid[list(rows)] for rows in report]
-        auroc = float(resampling.auroc(*((part @ here.u).numpy() for part in new)))
-        for sense, part in zip(names, new, strict=True):
-            values = axis.effect(part - here.midpoint).numpy()
-            low, high = np.quantile(values, [0.1, 0.9])
-            coordinates.append(SenseAtDepth(depth, sense, float(values.mean()), float(low), float(high), auroc))
-    return coordinates
+    rows = np.asarray(split.rows)[split.tested]
+    of_a = np.asarray(split.is_a)[split.tested]
+    along, found = axes.directions(rows.tolist()), []
+    for stage in range(stages.shape[1]):
+        first = stages[:1, stage].double()
+        midpoint = axes.midpoint[axes.cell[rows], stage - 1] - first if stage else 0.0
+        here = along[:, max(stage - 1, depth)]
+        values = ((stages[rows, stage].double() - first - midpoint) * here).sum(-1).numpy()
+        for sense, side in zip(axes.senses, (of_a, ~of_a), strict=True):
+            low, high = np.quantile(values[side], [0.1, 0.9])
+            told = float(auroc[stage - 1]) if stage else 0.5
+            found.append(SenseAtDepth(stage - 1, sense, float(values[side].mean()), float(low), float(high), told))
+    return found

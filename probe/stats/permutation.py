@@ -1,28 +1,40 @@
 """P-values corrected for many heads: max-T permutation of the whole pipeline, false discovery rates, power.
 
 What is permuted is the assignment of senses to cue words: every frame reuses the same few cue words, so shuffling
-sentences, or flipping frames, would only ask whether these words differ, which they do in any model. Cue words are
-dealt out one by one also where sentences come in pairs: ten pairs could only be turned round in a thousand ways, too
-few for p-values to become small. Effects of swaps belong to a pair, so there whole pairs of cue words change their
-sign. The direction of every head is fitted again under every relabelling, and the largest statistic over all heads is
-what each head has to beat, which holds the chance of even one false claim at the level of the test.
+sentences, or flipping frames, would only ask whether these words differ, which they do in any model. Where sentences
+come in pairs whole pairs of cue words are turned round, which keeps what the pairing took out; where they do not, cue
+words are dealt out one by one. With u pairs of cue words no p is below 2^-u (2^(1-u) for a gap, which has no sign),
+and the page says so. The direction of every head is fitted again under every relabelling, and the largest statistic
+over all heads is what each head has to beat, which holds the chance of even one false claim at the level of the test.
 
 Sources: Westfall & Young 1993 (max-T); Winkler et al. 2014 (exchangeable groups); Benjamini & Hochberg 1995;
 Tusher et al. 2001 (a floor under standard errors).
 """
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm, rankdata
 
 from probe.stats.resampling import TIE, Array, as_numbers
+from probe.text.splits import Holdout
 
 Labels = NDArray[np.bool_]
+
+
+class Gap(NamedTuple):
+    """Whether two senses differ at some stage: `p`, corrected for the stages; `t` and `p_by_stage` of each."""
+
+    p: float
+    t: Array
+    p_by_stage: Array
+
+
 CHUNK = 64
 # Chunks of relabellings that are worked on at once; each holds three arrays of draw x head x sentence.
 THREADS = min(4, os.cpu_count() or 1)
@@ -82,31 +94,84 @@ def max_t(observed: Array, null: Array) -> MaxT:
     return MaxT(observed, p.reshape(observed.shape), q.reshape(observed.shape))
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Vectors with their sense: `rows: n d_model`, which are of sense A, and the units that are exchanged whole."""
+def gap_test(
+    resid: Array, is_a: Sequence[bool], units: Sequence[Hashable], holdouts: Sequence[Holdout], *, seed: int
+) -> Gap:
+    """One-sided test that two senses differ along held-out axes at some stage: max-T over the stages.
 
-    rows: Array
-    is_a: Sequence[bool]
-    units: Sequence[Hashable]
-
-    def differences(self, *, draws: int, rng: np.random.Generator) -> Array:
-        """The difference of sense means as observed (first) and under `draws` relabellings. `-> 1 + draws, d_model`"""
-        labels = relabel(self.is_a, self.units, draws=draws, rng=rng).astype(float)
-        of_a = labels.sum(1, keepdims=True)
-        return np.asarray(labels @ self.rows / of_a - (1 - labels) @ self.rows / (len(self.rows) - of_a))
-
-
-def gap_p(fit: Sample, report: Sample, *, seed: int, draws: int = GATE_DRAWS) -> float:
-    """One-sided p that the report part's gap along the axis fitted on the fit part is above chance.
-
-    The statistic is <D_report, D_fit>, D a difference of sense means: the gap times the length of the fitted axis.
-    (Divided by |D_fit|² it would be the gap itself, and have no power: relabelling most of the fit part makes the
-    divisor tiny.) Both parts are relabelled and the axis is fitted again.
+    `resid: row stage d`. The statistic of a stage is Σ <D_test, D_train> over the holdouts, D a difference of sense
+    means: the gap times the length of the fitted axis. (Divided by |D_train|² it would be the gap itself, and have no
+    power: relabelling most of the rows that are fitted on makes the divisor tiny.) Every relabelling turns units that
+    hold both senses round, or deals senses out among units that hold one, and fits every axis again. Each stage is
+    divided by its standard deviation under relabelling.
     """
-    rng = np.random.default_rng(seed)
-    on_fit, on_report = (part.differences(draws=draws, rng=rng) for part in (fit, report))
-    return permutation_p((on_report * on_fit).sum(1))
+    cell = np.full(len(resid), -1)
+    for number, holdout in enumerate(holdouts):
+        cell[list(holdout.test)] = number
+    member, number = as_numbers(list(zip(units, is_a, cell.tolist(), strict=True)))
+    first = np.unique(member, return_index=True)[1]  # a row of every group that changes its sense as a whole
+    labels = relabel(is_a, units, draws=GATE_DRAWS, rng=np.random.default_rng(seed))[:, first].astype(float)
+    count = np.bincount(member, minlength=number)
+    learned = np.zeros((len(holdouts), number))
+    for row, holdout in zip(learned, holdouts, strict=True):
+        row[member[list(holdout.train)]] = 1
+    tested = [np.flatnonzero(cell[first] == part) for part in range(len(holdouts))]
+    sums = [_sums(stage, member, number) for stage in _stages(resid)]
+    drawn = _agreement([stage @ stage.T for stage in sums], labels, count, learned, tested)
+    spread = drawn[1:].std(0)
+    drawn = np.divide(drawn, spread, out=np.zeros_like(drawn), where=spread > TIE * spread.max(initial=0))
+    by_stage = (1 + reached(drawn[1:], drawn[0]).sum(0)) / len(drawn)
+    return Gap(permutation_p(drawn.max(1)), drawn[0], by_stage)
+
+
+def _stages(resid: Array) -> Iterator[Array]:
+    """The rows of every stage around their mean, which no sense may be confused with."""
+    for stage in np.moveaxis(resid, 1, 0):
+        offset = stage - stage[:1]  # identical vectors become exactly 0
+        yield offset - offset.mean(0)
+
+
+def _sums(rows: Array, member: NDArray[np.intp], number: int) -> Array:
+    sums = np.zeros((number, rows.shape[1]))
+    np.add.at(sums, member, rows)
+    return sums
+
+
+def _agreement(
+    grams: Sequence[Array], labels: Array, count: NDArray[np.intp], learned: Array, tested: Sequence[Any]
+) -> Array:
+    """Σ <D_test, D_train> over the holdouts under every labelling, for each stage. `-> draw stage`
+
+    `grams: group group`, the products of the groups' sums · `learned: holdout group`, 1 where a group is fitted on ·
+    `tested`: the groups that each holdout tests. D_test has the divisors of all rows, so that its parts add up to the
+    whole difference.
+    """
+    every, total = _signed(labels, count), np.zeros((len(labels), len(grams)))
+    for mask, groups in zip(learned, tested, strict=True):
+        fitted = _signed(labels, count * mask) * mask
+        for stage, gram in enumerate(grams):
+            total[:, stage] += ((fitted @ gram[:, groups]) * every[:, groups]).sum(1)
+    return total
+
+
+def _signed(labels: Array, count: Any) -> Array:
+    """What each group's sum is multiplied with in a difference of sense means: 1 / n_A or -1 / n_B."""
+    of_a = labels @ count
+    of_b = count.sum() - of_a
+    return labels / np.maximum(of_a, 1)[:, None] - (1 - labels) / np.maximum(of_b, 1)[:, None]
+
+
+def difference_p(values: Array, is_a: Sequence[bool], units: Sequence[Hashable], *, seed: int) -> float:
+    """Two-sided p that the means of two senses differ in one of several numbers, such as the word's place in the text.
+
+    `n k`: max-T over the k. 1 where no number differs at all.
+    """
+    offset = values - values[:1]
+    labels = relabel(is_a, units, draws=GATE_DRAWS, rng=np.random.default_rng(seed)).astype(float)
+    signed = _signed(labels, np.ones(len(values), dtype=np.intp))
+    spread = offset.std(0)
+    drawn = np.abs(signed @ np.divide(offset, spread, out=np.zeros_like(offset), where=spread > 0)).max(1)
+    return permutation_p(drawn.round(9))  # means that are equal differ in the last digit, which is no difference
 
 
 def permutation_p(statistic: Array) -> float:
@@ -115,41 +180,67 @@ def permutation_p(statistic: Array) -> float:
     return float((1 + hits) / len(statistic))
 
 
-def separation_null(fit: Array, fit_labels: Labels, report: Array, report_labels: Labels) -> Array:
-    """AUROC of every head's own direction under every labelling, fitted on fit and scored on report.
+def separation_null(fit: Array, learned: "Labelled", new: Array, labels: Labels) -> tuple[Array, Array]:
+    """How often a sentence of A scores above one of B along every head's own direction, under every labelling.
 
-    `fit: head n d`, `report: head m d` in coordinates that do not depend on the labels; labels `draw n`, `draw m` with
-    the true ones first -> `draw head`. Under the null the standard error of an AUROC is the same for every head, so it
-    is not divided out.
+    `fit: head n d`, `new: head m d` in coordinates that do not depend on the labels, `labels: draw m` ->
+    comparisons won `draw head`, their number `draw`; the quotient is the AUROC. Under the null the standard error of an
+    AUROC is the same for every head, so it is not divided out.
     """
+    summed = learned.summed(fit)
 
     def chunk(start: int) -> Array:
         some = slice(start, start + CHUNK)
-        return aurocs(own_scores(fit, fit_labels[some], report), report_labels[some])
+        return won(own_scores(summed, learned.labels[some], new), labels[some])
 
     with ThreadPoolExecutor(THREADS) as pool:  # sorting is most of it, and lets other threads run
-        return np.concatenate(list(pool.map(chunk, range(0, len(fit_labels), CHUNK))))
+        wins = np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
+    of_a = labels.sum(1)
+    return wins, of_a * (labels.shape[1] - of_a)
 
 
-def own_scores(fit: Array, labels: Labels, new: Array) -> Array:
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Labels of rows that change their sense in groups: `labels: draw group`, `group: n`, the group of every row."""
+
+    labels: Labels
+    group: NDArray[np.intp]
+
+    def summed(self, rows: Array) -> tuple[Array, Array, Array]:
+        """Sums and sums of squares of the rows of each group, and their number. `head n d -> head group d, twice`"""
+        member = np.zeros((self.labels.shape[1], len(self.group)))
+        member[self.group, np.arange(len(self.group))] = 1
+        return member @ rows, member @ rows**2, member.sum(1)
+
+
+def each(labels: Labels) -> Labelled:
+    """Rows that change their sense one by one."""
+    return Labelled(labels, np.arange(labels.shape[1]))
+
+
+def own_scores(summed: tuple[Array, Array, Array], labels: Labels, new: Array) -> Array:
     """New writes along each head's own direction, under every labelling: mean difference / pooled variance.
 
-    `head n d, draw n, head m d -> draw head m`
+    `summed`: the groups that are fitted on (`Labelled.summed`) · `draw group, head m d -> draw head m`
     """
-    n_a = labels.sum(1)[:, None, None]
-    n_b = labels.shape[1] - n_a
-    weights, total, squares = labels.astype(float), fit.sum(1), (fit**2).sum(1)
-    sum_a = np.einsum("bn,hnd->bhd", weights, fit, optimize=True)
-    square_a = np.einsum("bn,hnd->bhd", weights, fit**2, optimize=True)
-    mean_a, mean_b = sum_a / n_a, (total - sum_a) / n_b
-    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (labels.shape[1] - 2)
+    sums, squared, count = summed
+    weights, total, squares = labels.astype(float), sums.sum(1), squared.sum(1)
+    n_a = (weights @ count)[:, None, None]
+    n_b = count.sum() - n_a
+    sum_a = np.einsum("bn,hnd->bhd", weights, sums, optimize=True)
+    square_a = np.einsum("bn,hnd->bhd", weights, squared, optimize=True)
+    mean_a, mean_b = sum_a / np.maximum(n_a, 1), (total - sum_a) / np.maximum(n_b, 1)
+    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (count.sum() - 2)
     difference = mean_a - mean_b
     floor = 1e-9 * within.max(-1, keepdims=True) + 1e-12 * (difference**2).max(-1, keepdims=True) + np.finfo(float).tiny
     return np.asarray(np.einsum("bhd,hmd->bhm", difference / (within + floor), new, optimize=True))
 
 
-def aurocs(scores: Array, labels: Labels) -> Array:
-    """AUROC of every head under every labelling, ties one half. `draw head m, draw m -> draw head`"""
+def won(scores: Array, labels: Labels) -> Array:
+    """How many of all comparisons of an A with a B the A wins, ties one half, under every labelling.
+
+    `draw head m, draw m -> draw head`
+    """
     marked = _with_label(scores, labels)
     marked.view(float).sort(axis=-1)
     sums = (marked & 1).astype(float) @ np.arange(1.0, scores.shape[-1] + 1)  # of the ranks of A
@@ -158,7 +249,7 @@ def aurocs(scores: Array, labels: Labels) -> Array:
         draws, heads = np.nonzero(tied)
         sums[draws, heads] = (rankdata(scores[draws, heads], axis=-1) * labels[draws]).sum(-1)
     n_a = labels.sum(1)[:, None]
-    return np.asarray((sums - n_a * (n_a + 1) / 2) / (n_a * (labels.shape[1] - n_a)))
+    return np.asarray(sums - n_a * (n_a + 1) / 2)
 
 
 def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
@@ -173,17 +264,13 @@ def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
     return bits
 
 
-def auroc_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> Array:
-    """AUROC of every head in every bootstrap draw. `head m`, m labels, `draws m -> draws head`"""
+def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Array, Array]:
+    """Comparisons won and their number in every bootstrap draw. `head m`, m labels, `draw m -> draw head, draw`"""
     of_a = np.asarray(is_a)
     weight_a, weight_b = weights[:, of_a], weights[:, ~of_a]
-    size = weight_a.sum(1) * weight_b.sum(1)
-    draws = []
-    for values in scores:
-        above = np.sign(values[of_a][:, None] - values[~of_a][None]) / 2 + 0.5  # a b
-        won = ((weight_a @ above) * weight_b).sum(1)
-        draws.append(np.divide(won, size, out=np.full(len(size), 0.5), where=size > 0))
-    return np.stack(draws, axis=1)
+    above = np.sign(scores[:, of_a, None] - scores[:, None, ~of_a]) / 2 + 0.5  # head a b
+    wins = np.einsum("da,hab,db->dh", weight_a, above, weight_b, optimize=True)
+    return np.asarray(wins), weight_a.sum(1) * weight_b.sum(1)
 
 
 def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Array:
@@ -217,6 +304,11 @@ def sign_flip_test(effects: Array, units: Sequence[Hashable], *, seed: int, draw
     """
     null = flip_null(effects, units, draws=draws, rng=np.random.default_rng(seed))
     return max_t(null[0], null[1:])
+
+
+def smallest_p(units: int, *, draws: int = 1000) -> float:
+    """The smallest p that flipping the signs of so many units can give: 2^-units, and no less than 1 / (draws + 1)."""
+    return max(0.5**units, 1 / (draws + 1))
 
 
 def smallest_effect(n: int, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> float:

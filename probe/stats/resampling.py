@@ -4,14 +4,15 @@ All functions take and return numpy arrays; the first axis is sentences (or pair
 carried along. Every random choice comes from an explicit seed.
 
 Sources: Hanley & McNeil 1982 (AUROC as a rank statistic); Hedges 1981 (g); Efron & Tibshirani 1993 (bootstrap);
-Owen 2007 (bootstrap of crossed factors).
+Owen 2007 (bootstrap of crossed factors); Hesterberg 2015 (few units).
 """
 
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
+from scipy.stats import norm, rankdata
+from scipy.stats import t as student_t
 
 Array = NDArray[np.float64]
 DRAWS = 2000
@@ -104,14 +105,20 @@ def crossed_factors(frames: Sequence[str | None], units: Sequence[Hashable]) -> 
 
 
 def bootstrap_ratio(numerator: Array, denominator: Array, weights: Array) -> Array:
-    """Ratio of sums in every bootstrap draw. `n ..., n, draws n -> draws ...`"""
-    top = np.tensordot(weights, numerator, axes=1)
-    bottom = weights @ denominator
-    return np.asarray(top / bottom.reshape(-1, *[1] * (top.ndim - 1)))
+    """Ratio of sums in every bootstrap draw. `n ..., n ..., draws n -> draws ...`, the denominator's axes broadcast"""
+    top, bottom = (np.tensordot(weights, values, axes=1) for values in (numerator, denominator))
+    return np.asarray(top / bottom.reshape(*bottom.shape, *[1] * (top.ndim - bottom.ndim)))
 
 
-def interval(draws: Array, level: float = 0.95) -> tuple[Array, Array]:
-    """The central percentile interval over the first axis. `draws ... -> (...), (...)`"""
-    tail = (1 - level) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
-    return low, high
+def interval(draws: Array, estimate: Array | float | None = None, *, units: int = 0) -> tuple[Array, Array]:
+    """The central 95 % percentile interval over the first axis. `draws ... -> (...), (...)`
+
+    With `units`, how many cue words were resampled, it is widened around the estimate by sqrt(n / (n - 1)) t / z, t the
+    quantile of Student's distribution with n - 1 degrees of freedom: percentiles of few units are too narrow
+    (Hesterberg 2015), with ten they cover about .90.
+    """
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    if units < 2 or estimate is None:
+        return low, high
+    wider = np.sqrt(units / (units - 1)) * student_t.ppf(0.975, units - 1) / norm.ppf(0.975)
+    return estimate + wider * (low - estimate), estimate + wider * (high - estimate)

@@ -4,17 +4,17 @@ One family of tests per word: separation and swap effect each have to beat the l
 any pair of the word's senses when senses are reassigned to cue words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.stats import axes, permutation, resampling
-from probe.stats.permutation import Labels, MaxT, Sample
+from probe.stats.permutation import Labelled, MaxT
 from probe.stats.resampling import Array
-from probe.text.sentences import Sentence
-from probe.text.splits import cue_words
+from probe.text.splits import CrossFit
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,97 +30,99 @@ class Separation:
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Corrected tests of one pair of senses, `layer head` each: separation, swap, the wrong way, and effect alone."""
+    """Corrected tests of one pair of senses, `layer head` each: separation, swap, the wrong way, and what is said next.
+
+    `said` is None for a model that predicts no tokens.
+    """
 
     separation: MaxT
     swap: MaxT
     opposes: MaxT
-    alone: MaxT
+    said: MaxT | None = None
 
 
 def measure_separation(
     writes: Tensor,
-    sentences: Sequence[Sentence],
-    parts: tuple[Sequence[int], Sequence[int]],
+    split: CrossFit,
     *,
     permutations: int,
     seed: int,
 ) -> Separation:
     """Held-out AUROC and Hedges' g of every head's write along its own direction, and AUROC under every relabelling.
 
-    `writes: layer head row d_head` · `parts`: the rows of fit and of report, all of two senses; the first sense of fit
-    is A. Every sentence is scored once, along a direction fitted on the other part: means over the two parts, weighted
-    by their sentences.
+    `writes: layer head row d_head`. Every sentence is scored once, along a direction fitted on the sentences that its
+    holdout learns from, and compared with those of the other sense in its holdout.
     """
-    kinds = [[sentences[row] for row in rows] for rows in parts]
-    is_a = [np.array([sentence.sense == kinds[0][0].sense for sentence in kind]) for kind in kinds]
-    units = [cue_words(kind) for kind in kinds]
+    is_a = np.array(split.is_a)
     rng = np.random.default_rng(seed)
-    turns = zip(is_a, units, strict=True)
-    labels = [permutation.relabel(list(given), unit, draws=permutations, rng=rng) for given, unit in turns]
-    nulls, draws, gs = [], [], []
-    for fit, new in ((0, 1), (1, 0)):
-        written = [writes[:, :, list(parts[part])] for part in (fit, new)]
-        scores, null = _held_out(written, labels[fit], labels[new])
-        crossed = resampling.crossed_factors([sentence.frame for sentence in kinds[new]], units[new])
-        weights = resampling.bootstrap_weights(crossed, seed=seed + fit)
-        nulls.append(null)
-        draws.append(permutation.auroc_draws(scores, list(is_a[new]), weights))
-        gs.append(resampling.hedges_g(scores[:, is_a[new]].T, scores[:, ~is_a[new]].T))
-    share = len(parts[1]) / (len(parts[0]) + len(parts[1]))  # of the sentences that the first turn scores
-    null, g = _mean(nulls, share), _mean(gs, share)
-    low, high = resampling.interval(_mean(draws, share))
-    auroc, low, high, g = (values.reshape(writes.shape[:2]) for values in (null[0], low, high, g))
+    labels = permutation.relabel(split.is_a, split.exchanged, draws=permutations, rng=rng)
+    together, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
+    crossed = resampling.crossed_factors(split.frames, split.units)
+    weights = resampling.bootstrap_weights(crossed, seed=seed)
+    heads = int(np.prod(writes.shape[:2]))
+    wins, compared = np.zeros((1 + permutations, heads)), np.zeros(1 + permutations)
+    drawn, drawn_compared = np.zeros((len(weights), heads)), np.zeros(len(weights))
+    scores = np.full((heads, len(is_a)), np.nan)
+    for holdout in split.holdouts:
+        train, test = list(holdout.train), list(holdout.test)
+        per_sense = int(min(is_a[train].sum(), (~is_a[train]).sum()))
+        reduced = axes.reduced(writes[:, :, train], writes[:, :, test], per_sense=per_sense)
+        fit, new = (part.flatten(0, 1).numpy() for part in reduced)
+        first, group = np.unique(together[train], return_index=True, return_inverse=True)[1:]
+        learned = Labelled(labels[:, train][:, first], group)
+        here, pairs = permutation.separation_null(fit, learned, new, labels[:, test])
+        wins, compared = wins + here, compared + pairs
+        own = permutation.own_scores(learned.summed(fit), learned.labels[:1], np.concatenate([fit, new], axis=1))[0]
+        scores[:, test] = _calibrated(own, is_a[train])
+        here, pairs = permutation.won_draws(scores[:, test], list(is_a[test]), weights[:, test])
+        drawn, drawn_compared = drawn + here, drawn_compared + pairs
+    null = np.divide(wins, compared[:, None], out=np.full_like(wins, 0.5), where=compared[:, None] > 0)
+    draws = np.divide(drawn, drawn_compared[:, None], out=np.full_like(drawn, 0.5), where=drawn_compared[:, None] > 0)
+    low, high = resampling.interval(draws, null[0], units=len(set(split.units)))
+    tested = ~np.isnan(scores[0])
+    g = resampling.hedges_g(scores[:, tested & is_a].T, scores[:, tested & ~is_a].T)
+    auroc, low, high, g = (values.reshape(writes.shape[:2]) for values in (null[0], low.clip(0), high.clip(max=1), g))
     return Separation(auroc, low, high, g, null.reshape(-1, *writes.shape[:2]))
 
 
-def sense_sample(vectors: Tensor, sentences: Sequence[Sentence]) -> Sample:
-    """Vectors of two senses for the gate, `n d_model`; the first sense is A, cue words are exchanged as a whole."""
-    is_a = [sentence.sense == sentences[0].sense for sentence in sentences]
-    return Sample(vectors.double().numpy(), is_a, cue_words(sentences))
-
-
-def _held_out(written: Sequence[Tensor], fit_labels: Labels, new_labels: Labels) -> tuple[Array, Array]:
-    """Scores of new writes as labelled, and AUROCs under every labelling. `-> head m, draw head`"""
-    of_a = int(fit_labels[0].sum())
-    reduced = axes.reduced(written[0], written[1], per_sense=min(of_a, fit_labels.shape[1] - of_a))
-    fit, new = (part.flatten(0, 1).numpy() for part in reduced)
-    null = permutation.separation_null(fit, fit_labels, new, new_labels)
-    return permutation.own_scores(fit, fit_labels[:1], new)[0], null
-
-
-def _mean(turns: Sequence[Array], share: float) -> Array:
-    """Weighted mean of the two turns; infinities of opposite sign are no separation."""
-    with np.errstate(invalid="ignore"):
-        mean = share * turns[0] + (1 - share) * turns[1]
-    return np.where(np.isnan(mean), 0.0, mean)
+def _calibrated(scores: Array, is_a: NDArray[np.bool_]) -> Array:
+    """New scores, about +1/2 for A and -1/2 for B, as the fitted ones in front of them say. `head n + m -> head m`"""
+    fitted = scores[:, : len(is_a)]
+    mean_a, mean_b = fitted[:, is_a].mean(1, keepdims=True), fitted[:, ~is_a].mean(1, keepdims=True)
+    gap = mean_a - mean_b
+    return (scores[:, len(is_a) :] - (mean_a + mean_b) / 2) / np.where(gap > 0, gap, 1.0)
 
 
 def corrected_tests(
     separations: Sequence[Separation],
-    measured: Sequence[tuple[Array, Array]],
-    cues: Sequence[Sequence[str]],
+    swaps: Sequence[Array],
+    said: Sequence[Array],
+    units: Sequence[Sequence[Hashable]],
     *,
     permutations: int,
     seed: int,
 ) -> list[Tests]:
     """Corrected tests of all pairs of senses of one word together, a result per pair.
 
-    `measured`: net swap effects and effects alone of each pair of senses, `pair layer head` each; `cues`: the cue word
-    of each pair.
+    `swaps`, `said`: net swap effects of each pair of senses on the sense coordinate and on what is said next (empty for
+    a model that predicts no tokens), `pair layer head` each · `units`: the cue words of each pair.
     """
     separation = np.stack([each.null for each in separations], axis=1)  # draw pair layer head
-    swap, alone = (_flipped(kind, cues, permutations=permutations, seed=seed) for kind in zip(*measured, strict=True))
-    families = [permutation.max_t(null[0], null[1:]) for null in (separation, swap, -swap, alone)]
+    swap, following = (
+        _flipped(kind, units, permutations=permutations, seed=seed) if kind else None for kind in (swaps, said)
+    )
+    assert swap is not None
+    nulls = [separation, swap, -swap] + ([] if following is None else [following])
+    families = [permutation.max_t(null[0], null[1:]) for null in nulls]
     columns = [[MaxT(*values) for values in zip(family.t, family.p, family.q, strict=True)] for family in families]
     return [Tests(*pair) for pair in zip(*columns, strict=True)]
 
 
-def _flipped(effects: Sequence[Array], cues: Sequence[Sequence[str]], *, permutations: int, seed: int) -> Array:
-    """Studentised mean effects under sign flips of whole cue words, all pairs of senses. `-> draw pair layer head`"""
+def _flipped(effects: Sequence[Array], units: Sequence[Sequence[Hashable]], *, permutations: int, seed: int) -> Array:
+    """Studentised mean effects under sign flips of whole units, all pairs of senses. `-> draw pair layer head`"""
     rng = np.random.default_rng(seed)
     nulls = [
-        permutation.flip_null(effect, chosen[: len(effect)], draws=permutations, rng=rng)
-        for effect, chosen in zip(effects, cues, strict=True)
+        permutation.flip_null(effect, chosen, draws=permutations, rng=rng)
+        for effect, chosen in zip(effects, units, strict=True)
     ]
     return np.stack(nulls, axis=1)

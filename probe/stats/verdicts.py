@@ -1,18 +1,24 @@
 """The verdict on each head, in one word and with the numbers that led to it.
 
-    resolver            separates the senses held out, and its swap moves the word beyond a same-sense donor, both
-                        corrected for every head tested, and not only from the token next to it
-    position-explained  the same, but the effect is there at cue distance 1 alone and the head looks at the token next
-                        to the word
+    resolver            its swap moves the word, and what is said next, beyond a same-sense donor; and its own write
+                        separates the senses held out, or the swap moves at least LARGE of the gap: all corrected for
+                        every head tested, and not only from the token next to it
+    position-explained  it moves the word, but from the token next to it alone, whatever stands there; or no cue stands
+                        anywhere else, so that this cannot be told
+    confounded          it would be a resolver, but something that is no meaning tells the senses apart as well: the
+                        word's place, the text's length, or an untrained model
     opposes             its swap moves the word significantly the wrong way
-    backup              swapping it moves little, for another path makes up for it: it writes much of the gap itself, or
-                        restores much alone, when all other heads have the other sense's output
-    carrier             separates, and nothing at the word depends on it
+    carrier             written, and not shown to be read: it moves the sense coordinate and not what is said next, or
+                        it separates and moves nothing
+    backup              stands in for another head: swapping both moves the word further than swapping that one
+    erased              writes much of the gap, and later layers take it away
+    suggestive          the interval of its effect excludes 0, but the corrected p does not pass: not confirmed
     none                nothing was shown
 
-A swap counts from SMALLEST of the gap on: an effect of a thousandth can be as certain as it is meaningless. A head
-above the read-out writes after what is read and gets none. A verdict is about one word and one pair of senses.
-"resolver" is never given for attention or separation alone.
+A swap counts from SMALLEST of the gap on: an effect of a thousandth can be as certain as it is meaningless. A verdict
+is about one word and one pair of senses. "resolver" is never given for attention or separation alone. Where a model
+predicts no tokens, or what it says next was not shown to differ between the senses, verdicts rest on the coordinate,
+and the page says so.
 """
 
 import math
@@ -25,19 +31,19 @@ from probe.stats.numbers import decimal, measured, p_value, percent
 GATE = 0.01  # p of the gap: stricter than LEVEL, because everything behind it is a ratio over that gap
 LEVEL = 0.05  # the family-wise error that the corrected tests of a word's heads keep
 SMALLEST = 0.02  # of the gap: below it a swap is lost among the heads of one layer, however certain it is
-LARGE = 0.1  # of the gap: five times what counts, so that a write this large ought to be seen when it is swapped
-HIDDEN = 0.2  # of what the head can do: a swap that shows less than a fifth of it hides the rest
+LARGE = 0.1  # of the gap: five times what counts, so that an effect this large needs no second sign
+HIDDEN = 0.2  # of what the head writes: a swap that shows less than a fifth of it hides the rest
 FAR_SHARE = 0.2  # of the effect next to the cue: what is left further away is a fifth or less, and not a weaker effect
 MOSTLY = 0.5  # of the head's attention: more than on all other tokens together
-ORDER = ("resolver", "position-explained", "opposes", "backup", "carrier", "none")
+ORDER = ("resolver", "position-explained", "confounded", "opposes", "backup", "erased", "suggestive", "carrier", "none")
 Evidence = Mapping[str, float]
 
 
 def verdicts(evidence: pd.DataFrame) -> pd.DataFrame:
     """`verdict` and `because` for every row of the evidence frame, which keeps its index.
 
-    Reads layer depth p_auroc p_swap p_opposes p_alone auroc net net_low net_high direct alone net_near net_far
-    attention_previous attention_next; a row without a measured swap (no gap) gets none.
+    Reads p_auroc p_swap p_opposes p_said said auroc net net_low net_high direct net_near net_far attention_previous
+    attention_next p_stands_in backed_up confounded; a row without a measured swap (no gap) gets none.
     """
     rows = [verdict({str(name): value for name, value in row.items()}) for row in evidence.to_dict("records")]
     return pd.DataFrame(rows, columns=["verdict", "because"], index=evidence.index)
@@ -55,33 +61,44 @@ def verdict(row: Evidence) -> tuple[str, str]:
     """The verdict on one head and the sentence that gives its reasons; the first rule that holds decides."""
     if math.isnan(row["net"]):
         return "none", "the model was not shown to separate these senses at the word, so no head was swapped"
-    if row["layer"] >= row["depth"]:
-        return "none", "it writes after the layer where the word is read, so it cannot have moved what is read there"
     separates = row["p_auroc"] < LEVEL
     moves = row["p_swap"] < LEVEL and row["net"] >= SMALLEST
+    shown = moves and (separates or row["net"] >= LARGE)
+    reads = shown and is_read(row)
     rules = (
-        ("backup", separates and _hides(row, "direct")),
-        ("backup", row["p_alone"] < LEVEL and _hides(row, "alone")),
         ("opposes", row["p_opposes"] < LEVEL and row["net"] <= -SMALLEST),
-        ("position-explained", separates and moves and is_positional(row)),
-        ("resolver", separates and moves),
+        ("position-explained", moves and is_positional(row)),
+        ("confounded", reads and row["confounded"] > 0),
+        ("resolver", reads),
+        ("carrier", shown),
+        ("backup", row["p_stands_in"] < LEVEL),
+        ("erased", separates and row["direct"] >= LARGE and abs(row["net"]) < HIDDEN * row["direct"]),
+        ("suggestive", row["net_low"] > 0 and row["net"] >= SMALLEST),
         ("carrier", separates),
     )
     name = next((name for name, holds in rules if holds), "none")
     return name, _because(row, name)
 
 
-def _hides(row: Evidence, what: str) -> bool:
-    """Whether a single swap shows hardly anything of what the head can do."""
-    return row[what] >= LARGE and abs(row["net"]) < HIDDEN * row[what]
+def is_read(row: Evidence) -> bool:
+    """Whether what the swap changes is shown in what the model says next; true where that tells no senses apart.
+
+    Also of a head that another one stands in for: what it gave is read, from the other one.
+    """
+    if math.isnan(row["p_said"]) or row["backed_up"]:
+        return True
+    return row["p_said"] < LEVEL and row["said"] >= SMALLEST
 
 
 def is_positional(row: Evidence) -> bool:
-    """Whether the effect is there at cue distance 1 only, from a head that looks at the token next to the word."""
+    """Whether a head that looks at the token next to the word has its effect from there only, or cannot be told to
+    have another: no cue stands further away.
+    """
     near, far = row["net_near"], row["net_far"]
-    if math.isnan(near) or math.isnan(far):
+    looks = max(_next_to_it(row).values()) > MOSTLY
+    if math.isnan(near):
         return False
-    return far < FAR_SHARE * near and max(_next_to_it(row).values()) > MOSTLY
+    return looks and (math.isnan(far) or far < FAR_SHARE * near)
 
 
 def _next_to_it(row: Evidence) -> dict[str, float]:
@@ -94,26 +111,34 @@ def _because(row: Evidence, name: str) -> str:
     separates = "separates the senses held out with" if row["p_auroc"] < LEVEL else "was not shown to separate them:"
     p = p_value(row["p_opposes"] if name == "opposes" else row["p_swap"])
     moved = measured(row["net"], row["net_low"], row["net_high"])
-    small = f", less than the {percent(SMALLEST)} from which an effect counts" if _is_small(row, name) else ""
+    said = "" if math.isnan(row["p_said"]) else f", what is said next {percent(row['said'])} ({p_value(row['p_said'])})"
     return (
-        f"{separates} {held_out}; swapping it moves the word {moved} of the gap (max-T {p}){small}{_beyond(row, name)}"
+        f"{separates} {held_out}; swapping it moves the word {moved} of the gap (max-T {p}){said}{_beyond(row, name)}"
     )
-
-
-def _is_small(row: Evidence, name: str) -> bool:
-    """Whether the swap is certain, and too small to count."""
-    return name == "carrier" and row["p_swap"] < LEVEL and row["net"] < SMALLEST
 
 
 def _beyond(row: Evidence, name: str) -> str:
     """The further numbers of the verdicts that rest on more than separation and swap."""
     if name == "position-explained":
-        near, far = (percent(row[key]) for key in ("net_near", "net_far"))
         side, most = max(_next_to_it(row).items(), key=lambda item: item[1])
         looks = f"{percent(most)} of its attention on the token {side}"
+        if math.isnan(row["net_far"]):
+            return f"; {looks}, and no cue stands further away, so whether it reads the cue or the place cannot be told"
+        near, far = (percent(row[key]) for key in ("net_near", "net_far"))
         return f"; {near} with the cue next to the word, {far} further away, and {looks}"
+    if name == "confounded":
+        return "; but the word's place, the text's length or an untrained model tells the senses apart as well"
     if name == "backup":
-        writes, restores = percent(row["direct"]), percent(row["alone"])
-        p = p_value(row["p_alone"])
-        return f"; it writes {writes} of the gap itself and alone restores {restores} of it (max-T {p})"
+        first = f"L{row['stands_in_layer']:.0f}H{row['stands_in_head']:.0f}"
+        return (
+            f"; swapped together with {first} it moves the word {percent(row['stands_in'])} of the gap further "
+            f"(max-T {p_value(row['p_stands_in'])})"
+        )
+    if name == "erased":
+        return f"; it writes {percent(row['direct'])} of the gap itself, which later layers take away"
+    if name == "suggestive":
+        return "; not confirmed: the p corrected for all heads does not pass"
+    if name == "carrier" and row["p_swap"] < LEVEL:
+        small = row["net"] < SMALLEST
+        return f", less than the {percent(SMALLEST)} from which an effect counts" if small else "; not shown to be read"
     return ""

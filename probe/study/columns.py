@@ -23,10 +23,11 @@ HEADS = (
     *(*KEYS, "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
     *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),
     *("p_auroc", "q_auroc", "p_swap", "q_swap", "attention_cue", "attention_previous", "verdict", *RANKS),
+    *("net", "net_low", "net_high", "said", "p_said", "read_depth"),
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 CURVES = (
-    *("word", "area", "smallest", "size", "added", "faithfulness", "faithfulness_low", "faithfulness_high"),
+    *("word", "area", "smallest", "pairs", "size", "added", "faithfulness", "faithfulness_low", "faithfulness_high"),
     *("necessity", "necessity_low", "necessity_high"),
 )
 METHODS = {
@@ -34,6 +35,8 @@ METHODS = {
     "frequent": "most frequent sense",
     "bag": "bag of words",
     "left": "bag of words left of the word",
+    "position": "the word's place alone",
+    "length": "the text's length alone",
 }
 _DESCRIBED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 COLUMNS: dict[str, str] = {name: said["meaning"] for name, said in _DESCRIBED.items()}

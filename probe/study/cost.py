@@ -9,21 +9,31 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
+from time import perf_counter
+
+import torch
 
 from probe.errors import InputError
 from probe.model.architectures import FAMILIES
 from probe.model.model import Model
+from probe.model.trace import target_states
+from probe.model.weights import read_weights
 from probe.patching import routes
 from probe.patching import sets as head_sets
-from probe.patching.swaps import NUMBERS
+from probe.patching.edges import EDGE
+from probe.patching.swaps import NUMBERS, swap_heads
+from probe.stats.axes import sense_pairs
+from probe.stats.permutation import smallest_p
+from probe.stats.verdicts import LEVEL
+from probe.study import ways
 from probe.study.material import Material
-from probe.study.word import CURVE_PAIRS, StudyOptions
-from probe.text import splits
-from probe.text.splits import FIT, PARTS, REPORT, SELECT
+from probe.study.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
+from probe.text.splits import CrossFit, cross_fit
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+FEW = 50  # sentences per sense: with fewer, a result is called exploratory
+FEW_CUES = 12  # pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect
 FRAMES = 150 * 10**6  # tables, permutations and the page
 LIVE = 4  # tensors as wide as the MLP's activations that are held at once
 STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
@@ -31,18 +41,25 @@ STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class StudyCost:
-    """The most a study of these words takes; `held` and `extra` in bytes, `held` 0 where the system does not tell."""
+    """The most a study of these words takes; `held` and `extra` in bytes, `held` 0 where the system does not tell.
+
+    `seconds`: from one measured forward and one measured swap of every head · `enough`: what the sentences of each pair
+    of senses are enough for.
+    """
 
     words: tuple[str, ...]
     forwards: int
     swaps: int
     held: int
     extra: int
+    seconds: float | None = None
+    enough: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        minutes = "" if self.seconds is None else f"about {max(1, round(self.seconds / 60))} min on this machine, "
         return (
             f"{', '.join(self.words)}: at most {self.forwards:,} forward passes and {self.swaps:,} swaps, "
-            f"about {_amount(self.held + self.extra)} of memory."
+            f"{minutes}about {_amount(self.held + self.extra)} of memory."
         )
 
     def require(self, limit: int | None = None) -> "StudyCost":
@@ -61,31 +78,47 @@ class StudyCost:
 
 
 def plan(
-    model: Model, materials: Sequence[Material], options: StudyOptions, *, beside: Sequence[tuple[Model, Material]] = ()
+    model: Model,
+    materials: Sequence[Material],
+    options: StudyOptions,
+    *,
+    beside: Sequence[tuple[Model, Material]] = (),
+    timed: bool = False,
 ) -> StudyCost:
-    """The cost of a study of these words; deals out their sentences as the study will, and runs nothing.
+    """The cost of a study of these words; deals out their sentences as the study will.
 
-    `beside`: a second model with the sentences of each word that its axes are fitted on.
+    `beside`: a second model with the sentences of each word that its axes are fitted on · `timed`: with the seconds,
+    for which one sentence is run.
     """
     c = model.config
     heads = c.n_layers * c.n_heads
-    rows = {material.word: splits.split(material.sentences, seed=options.seed) for material in materials}
-    used = [sum(len(split.rows(part)) for part in PARTS) for split in rows.values()]
-    compared = [len(split.rows(FIT)) + len(split.rows(REPORT)) for split in rows.values()]
+    parted = {material.word: _splits(material, options.seed) for material in materials}
+    used = [len(material.sentences) for material in materials]
     held_beside = max((_state(other, [late]) * len(late.sentences) for other, late in beside), default=0)
     size = next(iter(model.weights.values())).element_size()
     weights = sum(tensor.numel() * size for tensor in model.weights.values())
     untrained = weights + 3 * size * c.n_layers * c.d_model**2  # its bridge holds queries, keys and values apart
     certificate = 2 * 8 * model.weights[FAMILIES[c.architecture].embed + ".weight"].numel()
+    forwards = 3 * sum(used) + 3 * len(materials) + sum(len(late.sentences) for _, late in beside)
+    swaps = sum(_swaps(splits, heads, options) for splits in parted.values())
+    edges = [_edges(model, material) for material in materials]
+    swaps += sum(ways.most_runs(c.n_layers, c.n_heads, *counts) for counts in edges if counts[1])
     return StudyCost(
-        words=tuple(rows),
-        forwards=sum(used) + 2 * sum(compared) + 3 * len(materials) + sum(len(late.sentences) for _, late in beside),
-        swaps=sum(_swaps(material, rows[material.word], heads, options) for material in materials),
+        words=tuple(parted),
+        forwards=forwards,
+        swaps=swaps,
         held=resident() or 0,
-        extra=_state(model, materials) * (sum(used) + max(compared))
+        extra=_state(model, materials) * (sum(used) + max(used))
         + max(certificate, untrained, held_beside)
         + size * LIVE * NUMBERS
+        + max(count for _, count in edges) * (EDGE.itemsize + 8 * size * ways.PAIRS)
         + FRAMES,
+        seconds=_seconds(model, max(materials, key=len), forwards, swaps) if timed else None,
+        enough=tuple(
+            _enough(material.word, pair, split)
+            for material in materials
+            for pair, split in zip(sense_pairs(material.labels), parted[material.word], strict=True)
+        ),
     )
 
 
@@ -96,19 +129,57 @@ def _state(model: Model, materials: Sequence[Material]) -> int:
     return size * (c.n_layers * (6 * c.d_model + c.n_heads * width) + 3 * c.d_model)
 
 
-def _swaps(material: Material, split: splits.Split, heads: int, options: StudyOptions) -> int:
-    """Swapped runs of one word: four donors a pair of sentences, three routes, every head alone, sets of the curve."""
+def _edges(model: Model, material: Material) -> tuple[int, int]:
+    """The most positions from the cue to the word, and how many edges lie between; none in an encoder."""
+    apart = [at - cue[0] for at, cue in zip(material.targets, material.cues, strict=True) if cue and cue[0] < at]
+    positions, c = 1 + max(apart, default=max(material.targets)), model.config
+    edges = ways.count_edges(c.n_layers, c.n_heads, positions) if c.causal else 0
+    return positions, min(edges, ways.MOST_EDGES)
 
-    def pairs(part: str, senses: tuple[str, str]) -> int:
-        labels = [material.labels[row] for row in split.rows(part)]
-        return min(options.max_pairs, *(labels.count(sense) for sense in senses))
 
+def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> float:
+    """How long so many forwards and swaps take, by the clock, from one of each on the word's longest sentence."""
+    longest = max(range(len(material)), key=lambda row: material.targets[row])
+    weights, zero = read_weights(model), torch.zeros(1, model.config.d_model)
+    tokens, targets, text = [material.tokens[longest]], [material.targets[longest]], [material.placed[longest]]
+    read, swapped = [], []
+    for _ in range(2):  # the first run also loads and allocates
+        started = perf_counter()
+        states = target_states(model, tokens, targets)
+        read.append(perf_counter() - started)
+        swap_heads(weights, text, states.z, zero)
+        swapped.append(perf_counter() - started - read[-1])
+    return forwards * min(read) + swaps * min(swapped) / (model.config.n_layers * model.config.n_heads)
+
+
+def _enough(word: str, pair: tuple[str, str], split: CrossFit) -> str:
+    """What the sentences of two senses are enough for: the pairs of cue words, and the smallest p they can give."""
+    units, per_sense = len(set(split.units)), [sum(split.is_a), len(split.rows) - sum(split.is_a)]
+    least = smallest_p(units)
+    if least >= LEVEL:
+        what = f"no test can come below p = {least:.2g}: give more different cue words"
+    elif min(per_sense) < FEW or units < FEW_CUES:
+        what = f"exploratory; for a firmer answer give {FEW} sentences per sense with {FEW_CUES} different cue words"
+    else:
+        what = "enough for tests corrected for every head"
+    return (
+        f"{word}, {pair[0]} / {pair[1]}: {per_sense[0]} and {per_sense[1]} sentences in {len(split.pairs)} pairs with "
+        f"{units} pairs of cue words; {what}."
+    )
+
+
+def _splits(material: Material, seed: int) -> list[CrossFit]:
+    return [cross_fit(material.sentences, pair, seed=seed) for pair in sense_pairs(material.labels)]
+
+
+def _swaps(parted: Sequence[CrossFit], heads: int, options: StudyOptions) -> int:
+    """Swapped runs of one word: four donors a pair of sentences, five routes, stand-ins, sets of the curve."""
     swaps = 0
-    for senses in combinations(sorted(set(material.labels)), 2):
-        report, select = (pairs(part, senses) for part in (REPORT, SELECT))
-        swaps += heads * (
-            4 * (report + select) + 6 * min(report, routes.MOST_PAIRS) + 2 * min(report, head_sets.MOST_PAIRS)
-        )
+    for split in parted:
+        pairs = min(options.max_pairs, len(split.pairs))
+        routed, joint = min(pairs, routes.MOST_PAIRS), min(pairs, JOINT_PAIRS)
+        swaps += heads * (4 * pairs + 2 * JOINT_HEADS * joint)
+        swaps += min(heads, routes.MOST_HEADS) * 2 * len(routes.KINDS) * routed
     sets = 2 * len(head_sets.curve_sizes(heads)) + head_sets.SIZES * head_sets.RANDOM_SETS
     return swaps + 2 * CURVE_PAIRS * sets
 

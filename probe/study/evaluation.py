@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from scipy.stats import binomtest
 from torch import Tensor
 
 from probe.errors import InputError
@@ -28,7 +29,7 @@ from probe.study.columns import METHODS, rounded
 from probe.study.material import Task
 from probe.study.nearest import Answers, Labels, accuracy, angle_gap, answer, macro_f1, numbered
 from probe.study.study import Progress
-from probe.text.sentences import Corpus
+from probe.text.sentences import Corpus, as_corpus
 
 REASONS = 5
 
@@ -93,14 +94,15 @@ def _percent(row: Mapping[Any, float], prefix: str = "") -> list[str]:
     return [f"{100 * row[f'{prefix}{score}']:.1f}" for score in ("accuracy", "macro_f1")]
 
 
-def evaluate(model: Model, corpus: Corpus, *, seed: int = 0, progress: Progress | None = None) -> Evaluation:
+def evaluate(model: Model, corpus: Any, *, seed: int = 0, progress: Progress | None = None) -> Evaluation:
     """Sense accuracy and macro-F1 of `model` at the word, per depth, on the sentences of `corpus`, with baselines.
 
+    `corpus` is what `read_sentences` gives or takes (a path, a DataFrame, a list of dicts or of sentences).
     Raises InputError when no word has two senses that can be learned and tested apart, and CrossCheckError when the
     certificate fails: no number is reported from a model that disagrees with the from-scratch math.
     """
     require_single(model.config.architecture, "an evaluation")
-    report = progress or (lambda stage, share: None)
+    report, corpus = progress or (lambda stage, share: None), as_corpus(corpus)
     everything = material.prepare_task(model, corpus, seed=seed)
     left_out = _left_out(corpus, everything)
     tested = [task for task in everything if task.plan.holdouts]
@@ -153,6 +155,9 @@ def _word_row(task: Task, answers: Answers) -> dict[str, object]:
         "split_design": task.plan.design,
         "depth": answers.depth,
     }
+    right = int((answers.gold == answers.nearest).sum())
+    sure = binomtest(right, len(answers.gold)).proportion_ci(method="wilson")
+    row |= {"accuracy_low": float(sure.low), "accuracy_high": float(sure.high)}
     for method in METHODS:
         row |= _scores(answers.gold, getattr(answers, method), "" if method == "nearest" else f"{method}_")
     return row

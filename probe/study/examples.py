@@ -21,7 +21,6 @@ from probe.study.controls import clearest
 from probe.study.material import Material
 from probe.study.suppliers import SENTENCE
 from probe.study.word import PairResult, WordResult
-from probe.text.splits import FIT, REPORT
 
 LEADERS = 3
 PER_SENSE = 2
@@ -30,8 +29,8 @@ PER_SENSE = 2
 def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, *, seed: int) -> pd.DataFrame:
     """Attention from the word (0 to 1) and `contribution` of every token, per word, leading head and example sentence.
 
-    `contribution` is <ΔE[t←j], u> / gap, what came from that token along the sense axis named in the row (fraction of
-    the gap).
+    `contribution` is <ΔE[t←j], u> / gap, what came from that token along the sense axis right behind the head's layer,
+    in fractions of the gap there.
     """
     parts = []
     for result in results:
@@ -47,12 +46,12 @@ _HEAD = (*SENTENCE[:3], "text", *SENTENCE[3:], "layer", "head")
 
 
 def _example_rows(result: WordResult, seed: int) -> list[int]:
-    """Report sentences to show: for each sense PER_SENSE of them, of different cue distances where there are any."""
+    """Sentences to show: for each sense PER_SENSE of them, of different cue distances where there are any."""
     chosen = []
     for sense in dict.fromkeys(result.material.labels):
-        rows = [result.rows[index] for index in result.part(REPORT, sense)]
+        rows = _pair_of(result, sense).rows(sense)
         rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
-        distances = [result.material.sentences[row].distance for row in rows]
+        distances = [result.material.distances[row] for row in rows]
         fresh = [row for place, row in enumerate(rows) if distances[place] not in distances[:place]]
         chosen += sorted((fresh + rows)[:PER_SENSE] if len(fresh) < PER_SENSE else fresh[:PER_SENSE])
     return list(dict.fromkeys(chosen))
@@ -60,7 +59,8 @@ def _example_rows(result: WordResult, seed: int) -> list[int]:
 
 def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) -> pd.DataFrame:
     material, sentence = result.material, result.material.sentences[row]
-    axis, target = _pair_of(result, sentence.sense).axis, material.targets[row]
+    pair, target = _pair_of(result, sentence.sense), material.targets[row]
+    axis = pair.axes.at(row, pair.reading.direct[layer])  # right behind the head's own layer
     key = (sentence.word, sentence.sense, row, sentence.text, axis.sense_a, axis.sense_b, layer, head)
     tokens = pd.DataFrame(
         {
@@ -88,33 +88,38 @@ def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.Dat
     """Every term of the vector at the word, by component and, for a head, source token, on the sentences of `readings`.
 
     `contribution` (fraction of the gap) is counted from what the component writes halfway between the two senses of the
-    row, on the fit part: a sentence's rows sum to its `total`. Only senses that are apart from another; see
+    row, where its axis was fitted: a sentence's rows sum to its `total`. Only senses that are apart from another; see
     `probe.model.ledger`.
     """
     parts = []
     for result in results:
         rows = [(row, _pair_of(result, result.material.labels[row])) for row in _example_rows(result, seed)]
         apart = {pair.senses: pair for _, pair in rows if pair.effects is not None}
-        averages = {senses: _average(model, result, pair) for senses, pair in apart.items()}
+        averages: dict[tuple[object, ...], Mapping[str, Tensor]] = {}
         for row, pair in rows:
             if pair.senses in apart:
-                parts.append(_ledger(model, result, row, pair, averages[pair.senses]))
+                held_out = (*pair.senses, int(pair.axes.cell[row]))
+                if held_out not in averages:
+                    averages[held_out] = _average(model, result, pair, row)
+                parts.append(_ledger(model, result, row, pair, averages[held_out]))
     return rounded(stacked(parts, _LEDGER)[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
 
 
 _LEDGER = [*SENTENCE, "component", "layer", "head", "pos", "token", "role", "norm", "contribution", "total", "closing"]
 
 
-def _average(model: Model, result: WordResult, pair: PairResult) -> Mapping[str, Tensor]:
-    """What every component writes halfway between the two senses, on the fit part."""
-    fit = [result.part(FIT, sense) for sense in pair.senses]
-    return ledger.average(read_weights(model), result.states, *fit, depth=pair.axis.depth)
+def _average(model: Model, result: WordResult, pair: PairResult, row: int) -> Mapping[str, Tensor]:
+    """What every component writes halfway between the two senses, where the axis of this row was fitted."""
+    split = pair.split
+    train = split.holdouts[int(pair.axes.cell[row])].train
+    sides = ([split.rows[place] for place in train if split.is_a[place] == side] for side in (True, False))
+    return ledger.average(read_weights(model), result.states, *sides, depth=result.depth)
 
 
 def _ledger(
     model: Model, result: WordResult, row: int, pair: PairResult, average: Mapping[str, Tensor]
 ) -> pd.DataFrame:
-    material, axis = result.material, pair.axis
+    material, axis = result.material, pair.axes.at(row, result.depth)
     shown, target = trace(model, material.sentences[row].text), material.targets[row]
     entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=average)
     rows = [

@@ -3,17 +3,17 @@
 Causal columns are missing where the model does not separate the senses at the word: nothing was swapped there.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
 from probe.patching import effects
-from probe.patching.routes import by_distance
+from probe.patching.routes import KINDS, by_distance
 from probe.stats import resampling
 from probe.stats.resampling import Array
-from probe.stats.verdicts import best_verdicts, verdicts
+from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts
 from probe.study.columns import (
     ATTENTION,
     CAUSAL,
@@ -29,27 +29,53 @@ from probe.study.columns import (
 from probe.study.word import PairResult, WordResult
 
 
-def evidence(results: Sequence[WordResult]) -> pd.DataFrame:
-    """The heads table with everything a verdict rests on, and its reasons in words."""
-    return pd.concat([_heads_of_pair(result, pair) for result, pair in sense_pairs_of(results)], ignore_index=True)
+def evidence(results: Sequence[WordResult], untrained: Mapping[tuple[str, ...], float]) -> pd.DataFrame:
+    """The heads table with everything a verdict rests on, and its reasons in words.
+
+    `untrained`: p of the gap in a model of random weights, by word and senses.
+    """
+    parts = [
+        _heads_of_pair(result, pair, untrained.get((result.material.word, *pair.senses), 1.0))
+        for result, pair in sense_pairs_of(results)
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
-def _heads_of_pair(result: WordResult, pair: PairResult) -> pd.DataFrame:
+def _heads_of_pair(result: WordResult, pair: PairResult, untrained_p: float) -> pd.DataFrame:
     arrays = {name: getattr(pair.separation, name) for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")}
-    arrays |= _causal([pair]) | _tested(pair) | _attention(result, pair) | _near_and_far(pair)
+    arrays |= _causal([pair]) | _tested(pair) | _attention(result, pair) | _near_and_far(pair) | _stands_in(pair)
     frame = by_head(arrays).astype(RANKS)
-    return with_key(frame.join(verdicts(frame.assign(depth=result.depth))), key_of(result, pair))
+    frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
+    frame["confounded"] = float(untrained_p < GATE or pair.nuisance_p < LEVEL)
+    return with_key(frame.join(verdicts(frame)), key_of(result, pair))
 
 
 def _tested(pair: PairResult) -> dict[str, Array]:
-    """Corrected p and false discovery rate of separation and swap; missing where nothing was swapped."""
+    """Corrected p and false discovery rate of separation, swap and what is said next; missing where not swapped."""
     blank = np.full(pair.separation.auroc.shape, np.nan)
-    if pair.tests is None:
-        return dict.fromkeys(("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes", "alone", "p_alone"), blank)
-    separation, swap = pair.tests.separation, pair.tests.swap
+    names = ("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes", "said", "p_said")
+    if pair.tests is None or pair.measured is None:
+        return dict.fromkeys(names, blank)
+    separation, swap, said = pair.tests.separation, pair.tests.swap, pair.tests.said
     tested = {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
-    alone = blank if pair.alone is None else pair.alone
-    return tested | {"p_opposes": pair.tests.opposes.p, "alone": alone, "p_alone": pair.tests.alone.p}
+    tested["p_opposes"] = pair.tests.opposes.p
+    if said is None or pair.measured.said is None:
+        return tested | {"said": blank, "p_said": blank}
+    if pair.said_p >= GATE:  # a share of a difference that is not there is noise over noise
+        return tested | {"said": blank, "p_said": blank}
+    return tested | {"said": pair.measured.said.net.mean(0), "p_said": said.p}
+
+
+def _stands_in(pair: PairResult) -> dict[str, Array]:
+    """The head that each one stands in for, with how much further swapping both moves the word; missing without one."""
+    names = ("stands_in", "p_stands_in", "stands_in_layer", "stands_in_head")
+    arrays = {name: np.full(pair.separation.auroc.shape, np.nan) for name in names}
+    arrays["backed_up"] = np.zeros(pair.separation.auroc.shape)
+    for found in sorted(pair.stand_ins, key=lambda one: one.extra):
+        arrays["backed_up"][found.first] = 1
+        for name, value in zip(names, (found.extra, found.p, *found.first), strict=True):
+            arrays[name][found.head] = value
+    return arrays
 
 
 def _near_and_far(pair: PairResult) -> dict[str, Array]:
@@ -63,27 +89,27 @@ def _near_and_far(pair: PairResult) -> dict[str, Array]:
 
 def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
     """Swap effects and ranks, means over these pairs of senses with intervals; all missing where there is no gap."""
-    measured = [(pair.effects, pair.pairs.bootstrap()) for pair in pairs if pair.effects is not None]
-    if not measured:
+    swapped = [(pair.measured, pair.pairs) for pair in pairs if pair.measured is not None]
+    if not swapped:
         return dict.fromkeys(CAUSAL, np.full(pairs[0].separation.auroc.shape, np.nan))
 
     def mean(values: Iterable[Array]) -> Array:
         return np.asarray(np.mean(list(values), axis=0))
 
-    ratios = ("direct", "denoise", "noise", "same_sense")
-    columns = {name: mean(effect.ratio(name) for effect, _ in measured) for name in ratios}
+    ratios = ("denoise", "noise", "same_sense")
+    columns = {name: mean(measured.word.ratio(name) for measured, _ in swapped) for name in ratios}
+    columns["direct"] = mean(measured.written for measured, _ in swapped)
     columns["swap"] = (columns["denoise"] + columns["noise"]) / 2
     columns["self_repair"] = columns["swap"] - columns["direct"]
     net = columns["net"] = columns["swap"] - columns["same_sense"]
-    drawn = [effect.draws(weights) for effect, weights in measured]
+    drawn = [measured.draws(chosen.bootstrap()) for measured, chosen in swapped]
     draws = {name: mean(each[name] for each in drawn) for name in drawn[0]}
+    units = sum(len(set(chosen.units)) for _, chosen in swapped)
     for name, values in draws.items():
-        columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(values)
-    depth = pairs[0].axis.depth
-    ranks: Array = resampling.ranks(net[:depth].ravel()).reshape(depth, -1).astype(float)
-    for name, values in zip(RANKS, (ranks, *effects.rank_intervals(draws["net"][:, :depth])), strict=True):
-        # heads that write after the read-out have no rank
-        columns[name] = np.pad(values.astype(float), ((0, len(net) - depth), (0, 0)), constant_values=np.nan)
+        columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(values, columns[name], units=units)
+    ranks: Array = resampling.ranks(net.ravel()).reshape(net.shape).astype(float)
+    for name, values in zip(RANKS, (ranks, *effects.rank_intervals(draws["net"])), strict=True):
+        columns[name] = values.astype(float)
     return {name: columns[name] for name in CAUSAL}
 
 
@@ -110,7 +136,7 @@ def word_heads(results: Sequence[WordResult], evidence: pd.DataFrame) -> pd.Data
 
 def _attention(result: WordResult, pair: PairResult) -> dict[str, Array]:
     """Mean attention from the word to its cue (NaN without one), to its neighbours and to itself, over the pairs."""
-    looks = result.states.attention_to([result.material.cues[row] for row in result.rows])
+    looks = result.states.attention_to(result.material.cues)
     used = sorted({*pair.pairs.a, *pair.pairs.b})
     return {f"attention_{name}": mean[used].double().nanmean(0).numpy() for name, mean in looks.items()}
 
@@ -127,15 +153,29 @@ def distances(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def routes(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Pattern-only and value-only swaps and mean ablation of every head; see `probe.patching.routes`."""
+    """What each head does by where it looks, by what it carries, from the cue, and its ablation; see
+    `probe.patching.routes`.
+    """
     parts = []
     for result, pair in sense_pairs_of(results):
         if pair.routes is not None:
             blank = np.full(pair.routes.ablation.shape, np.nan)
-            measured = {name: getattr(pair.routes, name) for name in ("pattern_only", "values_only", "ablation")}
+            measured = {name: getattr(pair.routes, name) for name in KINDS}
             arrays = {name: blank if values is None else values for name, values in measured.items()}
-            parts.append(with_key(by_head(arrays), key_of(result, pair)))
-    return stacked(parts, [*KEYS, "layer", "head", "pattern_only", "values_only", "ablation"])
+            parts.append(with_key(by_head(arrays).assign(pairs=pair.routes.pairs), key_of(result, pair)))
+    return stacked(parts, [*KEYS, "layer", "head", *KINDS, "pairs"])
+
+
+def by_depth(results: Sequence[WordResult]) -> pd.DataFrame:
+    """E beyond the same-sense donor of every head at every depth behind it where the senses can be told apart."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        if pair.measured is not None:
+            for depth in range(min(pair.reading.direct), pair.measured.profile.shape[-1] + 1):
+                frame = by_head({"net": pair.measured.profile[..., depth - 1]})
+                here = key_of(result, pair) | {"depth": depth}
+                parts.append(with_key(frame[frame["layer"] < depth].reset_index(drop=True), here))
+    return stacked(parts, [*KEYS, "depth", "layer", "head", "net"])
 
 
 def curves(results: Sequence[WordResult]) -> pd.DataFrame:
@@ -153,7 +193,12 @@ def curves(results: Sequence[WordResult]) -> pd.DataFrame:
             for name in ("faithfulness", "necessity"):
                 low, high = getattr(curve, f"{name}_interval")
                 columns |= {name: getattr(curve, name), f"{name}_low": low, f"{name}_high": high}
-            summary = {"word": result.material.word, "area": curve.area, "smallest": curve.smallest}
+            summary = {
+                "word": result.material.word,
+                "area": curve.area,
+                "smallest": curve.smallest,
+                "pairs": curve.pairs,
+            }
             parts.append(with_key(pd.DataFrame(columns), summary))
     return stacked(parts, list(CURVES))
 

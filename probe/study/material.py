@@ -26,6 +26,7 @@ from probe.text.splits import Plan
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
 NOT_THE_WORD = "the marked characters do not contain the word"
+FAR = 4  # tokens from cue to word: what is further away is one class, or there would be few pairs of each
 ON_NO_TOKEN = "its word or its cue is on no token of the model"
 
 
@@ -52,6 +53,17 @@ class Material:
     def placed(self) -> tuple[Placed, ...]:
         """The token ids of every sentence and where its word is read."""
         return tuple(Placed(cut.ids, at) for cut, at in zip(self.tokens, self.targets, strict=True))
+
+    @cached_property
+    def distances(self) -> tuple[int | None, ...]:
+        """Tokens from the cue to the word, 1 where they are neighbours, FAR for that many and more; on either side.
+
+        Counted where the cue is marked; else as the file says.
+        """
+        return tuple(
+            sentence.distance if cue is None else min(max(word.start - cue[-1], cue.start - word[-1]), FAR)
+            for sentence, word, cue in zip(self.sentences, self.words, self.cues, strict=True)
+        )
 
     def __len__(self) -> int:
         return len(self.sentences)

@@ -88,7 +88,7 @@ def _unit(vectors: Tensor) -> Tensor:
     return torch.nn.functional.normalize(vectors.double(), dim=-1, eps=1e-300)
 
 
-INNER_FOLDS = 3  # as many as choose a study's read-out (`axes.FOLDS`)
+INNER_FOLDS = 3  # two thirds of the training sentences to fit on
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,8 @@ class Answers:
     """What was said of the tested sentences of one word, senses as numbers.
 
     `gold: test` · `by_depth: depth test` · `nearest`, at the depth chosen in training, and the baselines `frequent bag
-    left: test` · `depth`, the one chosen (most often, where there are folds).
+    left position length: test`, the last two by the nearest mean of the word's place, of the text's length, in tokens ·
+    `depth`, the one chosen (most often, where there are folds).
     """
 
     gold: Labels
@@ -105,6 +106,8 @@ class Answers:
     frequent: Labels
     bag: Labels
     left: Labels
+    position: Labels
+    length: Labels
     depth: int
 
 
@@ -116,6 +119,9 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
     labels = numbered(task.sentences)
     by_depth = np.zeros((resid.shape[1], len(task)), dtype=np.int64)
     nearest, frequent, bag, left = np.zeros((4, len(task)), dtype=np.int64)
+    place = np.zeros((2, len(task)), dtype=np.int64)
+    places = [[at, len(text)] for at, text in zip(task.material.targets, task.material.tokens, strict=True)]
+    where = torch.tensor(places, dtype=resid.dtype)[..., None]  # sentence (position, length) 1
     bags = [[words_in(sentence) for sentence in task.sentences] for words_in in (whole_bag, left_bag)]
     chosen = []
     for holdout in task.plan.holdouts:
@@ -124,10 +130,13 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
         by_depth[:, test] = predict(resid, labels, holdout)
         nearest[test] = by_depth[chosen[-1], test]
         frequent[test] = most_frequent(labels[train], len(test))
+        place[:, test] = predict(where, labels, holdout)
         bag[test], left[test] = (predict_by_bag(each, labels, holdout) for each in bags)
     rows = sorted(row for holdout in task.plan.holdouts for row in holdout.test)
     usual = min(chosen, key=lambda depth: (-chosen.count(depth), depth))
-    return Answers(labels[rows], by_depth[:, rows], nearest[rows], frequent[rows], bag[rows], left[rows], usual)
+    position, length = place[:, rows]
+    baselines = (frequent[rows], bag[rows], left[rows], position, length)
+    return Answers(labels[rows], by_depth[:, rows], nearest[rows], *baselines, usual)
 
 
 def numbered(sentences: Sequence[Sentence]) -> Labels:

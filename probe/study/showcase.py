@@ -29,7 +29,6 @@ from probe.study.suppliers import WORTH_NAMING
 from probe.study.word import PairResult, WordResult
 from probe.text import lexicon
 from probe.text.lexicon import Showcase
-from probe.text.splits import FIT
 
 LEADERS = 3
 
@@ -37,9 +36,9 @@ LEADERS = 3
 def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     """Nearest sense and sense coordinate of the word in the lesson's sentences of the words studied.
 
-    `reads_as` is the sense whose mean (fit part, at the read-out) is nearest, only where the cue comes before the word.
-    `difference` is the largest change of any head's ΔE at the word when everything after the word is removed, relative
-    to the largest ΔE: zero up to rounding in a causal model.
+    `reads_as` is the sense whose mean over the study's sentences, at the read-out, is nearest, only where the cue comes
+    before the word. `difference` is the largest change of any head's ΔE at the word when everything after the word is
+    removed, relative to the largest ΔE: zero up to rounding in a causal model.
     """
     rows = [_show(model, result, item) for result, item in _lessons(results)]
     return rounded(pd.DataFrame(rows, columns=_SHOWCASE))
@@ -61,9 +60,7 @@ def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]
     target = positions_of_span(tokens, item.start, item.end)[-1]
     whole = trace(model, item.text)
     resid = whole.resid_post[result.depth - 1, target]
-    fit = result.part(FIT)
-    labels = [result.material.labels[result.rows[index]] for index in fit]
-    reads_as = axes.nearest_sense(result.states.resid[fit, result.depth], labels, resid[None])[0]
+    reads_as = axes.nearest_sense(result.resid, result.material.labels, resid[None])[0]
     axis = _pair_with(result, item.sense, reads_as).axis
     shown = {name: getattr(item, name) for name in _GIVEN}
     if item.cue_after and model.config.causal:

@@ -1,13 +1,15 @@
 """The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
 
 It chooses the words, certifies the model before anything else, measures word by word (`probe.study.word`) and collects
-one tidy frame per question (`probe.study.tables`, `probe.study.examples`, `probe.study.showcase`). A Study is what the
-user holds: frames, never tensors.
+one tidy frame per question (`probe.study.tables`, `probe.study.examples`, `probe.study.ways`, `probe.study.showcase`).
+A Study is what the user holds: frames, never tensors.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from typing import Any
 
 import pandas as pd
 
@@ -18,16 +20,16 @@ from probe.model.load import untrained
 from probe.model.model import Model
 from probe.model.tokens import is_one_token
 from probe.provenance import Origin
-from probe.study import cost, examples, showcase, tables
+from probe.study import cost, examples, showcase, tables, ways
 from probe.study.controls import measure_controls
 from probe.study.cost import StudyCost
 from probe.study.material import Material, prepare
 from probe.study.word import StudyOptions, observe_word, study_word
 from probe.text import lexicon
-from probe.text.sentences import Corpus
+from probe.text.sentences import Corpus, as_corpus
 
 WORDS = ("bank", "mole", "apple")
-MAX_PAIRS = 48
+MAX_PAIRS = StudyOptions.max_pairs
 Progress = Callable[[str, float], None]
 
 
@@ -50,6 +52,13 @@ class Study:
                 f"a study has no {name!r}; its frames are {', '.join(self.__dict__.get('frames', {}))}"
             ) from None
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.frames]
+
+    def __repr__(self) -> str:
+        words = ", ".join(map(str, self.options["words"]))  # type: ignore[call-overload]
+        return f"<Study of {words} in {self.model_name}: {len(self.frames)} frames>"
+
     def _repr_html_(self) -> str:
         return tables.summary_html(self.model_name, self.frames)
 
@@ -58,7 +67,7 @@ def study(
     model: Model,
     words: Sequence[str] | str | None = None,
     *,
-    corpus: Corpus | None = None,
+    corpus: Any = None,
     seed: int = 0,
     permutations: int = 1000,
     max_pairs: int = MAX_PAIRS,
@@ -68,20 +77,24 @@ def study(
 ) -> Study:
     """Effects of swapping every head at each word, with tests, on the lexicon's sentences or on a corpus of your own.
 
-    `words` defaults to bank, mole and apple, or to every word of `corpus`. Raises InputError for an unknown word, too
-    few sentences or senses, UnsupportedModel for an encoder-decoder, and CrossCheckError when the certificate fails: no
-    number is reported from a model that disagrees. `beside` is a second model, which reads both ways: the lesson's
-    sentences whose cue comes after the word are read in it (the frame `beside`). `planned` is told the cost before the
-    work, and may raise.
+    `words` defaults to bank, mole and apple, or to every word of `corpus`: what `read_sentences` gives or takes (a
+    path, a DataFrame, a list of dicts or of sentences); rows that name no word are about the one that is studied.
+    Raises InputError for an unknown word, too few sentences or senses, UnsupportedModel for an encoder-decoder, and
+    CrossCheckError when the certificate fails: no number is reported from a model that disagrees. `beside` is a
+    second model, which reads both ways: the lesson's sentences whose cue comes after the word are read in it (the
+    frame `beside`). `planned` is told the cost before the work, and may raise.
     """
     report = progress or (lambda stage, share: None)
     _require_reads_both_ways(beside)
-    materials = _materials(model, words, corpus)
-    chosen = [material.word for material in materials]
+    require_single(model.config.architecture, "a study")
+    corpus = None if corpus is None else as_corpus(corpus, words)
+    chosen = _choose_words(words, corpus)
+    given = [_sentences_of(word, corpus, model) for word in chosen]
+    materials = [prepare(model, sentences, word) for word, sentences in zip(chosen, given, strict=True)]
     options = StudyOptions(seed, max_pairs, permutations)
     late = _late(beside, materials)
     if planned:
-        planned(cost.plan(model, materials, options, beside=late))
+        planned(cost.plan(model, materials, options, beside=late, timed=True))
     report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
     results = []
@@ -91,18 +104,18 @@ def study(
     report("controls", 0.8)
     chance = untrained(model, seed=seed)
     measured = [measure_controls(model, chance, result, options) for result in results]
-    report("examples", 0.9)
-    frames = tables.frames(model, results, certificate, corpus.left_out if corpus else ())
-    frames["controls"] = tables.controls(measured)
+    report("examples", 0.85)
+    frames = tables.frames(model, results, certificate, measured, corpus.left_out if corpus else ())
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
     frames["showcase"] = showcase.showcase(model, results)
+    report("ways", 0.9)
+    frames |= ways.frames(model, results, frames["word_heads"], options)
     frames["beside"] = _read_second_model(late, options)
-    made = {"words": chosen} | asdict(options)
-    made["sentences"] = corpus.source if corpus else "the lexicon that ships with probe"
+    made: dict[str, object] = {"words": list(chosen)} | asdict(options)
+    made["sentences"] = " and ".join(dict.fromkeys(sentences.source for sentences in given))
     made |= {"beside": beside.name} if beside else {}
-    data = corpus.sha256 if corpus else lexicon.sha256(chosen, both_sides=not model.config.causal)
-    return Study(model.name, model.origin, made, certificate, frames, data)
+    return Study(model.name, model.origin, made, certificate, frames, _sha256([one.sha256 for one in given]))
 
 
 def _require_reads_both_ways(beside: Model | None) -> None:
@@ -136,14 +149,15 @@ def _read_second_model(late: Sequence[tuple[Model, Material]], options: StudyOpt
     return showcase.second_model(model, [observe_word(model, material, options) for material in materials])
 
 
-def _materials(model: Model, words: Sequence[str] | str | None, corpus: Corpus | None) -> list[Material]:
-    require_single(model.config.architecture, "a study")
-    return [prepare(model, _sentences_of(word, corpus, model), word) for word in _choose_words(words, corpus)]
+def _sha256(of_words: Sequence[str]) -> str:
+    """The checksum of the sentences of all words: that of their one source, or of the sources' in their order."""
+    distinct = list(dict.fromkeys(of_words))
+    return distinct[0] if len(distinct) == 1 else hashlib.sha256("".join(distinct).encode()).hexdigest()
 
 
 def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
     """The words to study as they are spelled where their sentences are; InputError names the known ones otherwise."""
-    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences)) if corpus else lexicon.words()
+    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences)) if corpus else _shipped()
     given = (words,) if isinstance(words, str) else words or (known if corpus else WORDS)
     return tuple(dict.fromkeys(_spelled(word, known, own=corpus is not None) for word in given))
 
@@ -160,13 +174,24 @@ def _spelled(word: str, known: Sequence[str], *, own: bool) -> str:
     raise InputError(f"Looking for sentences with {word!r}: there are none{meant}; known words are {listed}; {step}.")
 
 
-def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
-    """The given corpus's sentences of a word; by default the lexicon's whose cue is one token of the model.
+def _shipped() -> tuple[str, ...]:
+    """The words that sentences ship for."""
+    return tuple(sorted({*lexicon.words(), *lexicon.natural_words()}))
 
-    The lexicon's cues stand before the word or, where the model reads both ways, on either side.
+
+def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
+    """The given corpus's sentences of a word; by default those that ship and suit the model.
+
+    A model that ships learned the lexicon's grammar, whose cues must be one token of it; every other one learned from
+    people, so it gets natural sentences where the word has some. Cues stand before the word or, where the model reads
+    both ways, on either side.
     """
-    if corpus is None:
-        expanded = lexicon.expand(word, both_sides=not model.config.causal)
-        return lexicon.keep_one_token_cues(expanded, lambda piece: is_one_token(model, piece))
-    chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
-    return replace(corpus, sentences=chosen, left_out=())
+    if corpus is not None:
+        chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
+        return replace(corpus, sentences=chosen, left_out=())
+    both_sides = not model.config.causal
+    if word in lexicon.natural_words() and (model.origin.kind != "embedded" or word not in lexicon.words()):
+        return lexicon.expand_natural(word, both_sides=both_sides)
+    return lexicon.keep_one_token_cues(
+        lexicon.expand(word, both_sides=both_sides), lambda piece: is_one_token(model, piece)
+    )

@@ -6,11 +6,13 @@ below their uncertainty, so that the same command writes the same bytes on one m
 elsewhere the last may differ.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 
+import numpy as np
 import pandas as pd
+import torch
 
 from probe.model import ledger
 from probe.model.check import Certificate
@@ -18,70 +20,82 @@ from probe.model.model import Model
 from probe.model.weights import read_weights
 from probe.stats import axes, permutation, resampling
 from probe.study.columns import HEADS, KEYS, by_head, key_of, rounded, sense_pairs_of, with_key
-from probe.study.controls import Controls
-from probe.study.head_tables import curves, distances, evidence, random_sets, routes, word_heads
+from probe.study.controls import PERMUTED, Controls
+from probe.study.cost import FEW, FEW_CUES
+from probe.study.head_tables import by_depth, curves, distances, evidence, random_sets, routes, word_heads
 from probe.study.word import WordResult
 from probe.text.sentences import LeftOut
-from probe.text.splits import FIT, GIVEN, GIVEN_PARTS, REPORT, cue_words
-
-FEW = 50  # sentences per sense: with fewer, a result is called exploratory
 
 
 def frames(
-    model: Model, results: Sequence[WordResult], certificate: Certificate, unread: Sequence[LeftOut] = ()
+    model: Model,
+    results: Sequence[WordResult],
+    certificate: Certificate,
+    measured: Sequence[Controls],
+    unread: Sequence[LeftOut] = (),
 ) -> dict[str, pd.DataFrame]:
     """Every frame that is made from the measurements alone, rounded."""
-    shown = evidence(results)
+    shown = evidence(results, untrained(measured))
     made = {
-        "words": words(results),
+        "words": words(results, untrained(measured)),
         "heads": shown[list(HEADS)],
         "verdicts": shown[[*KEYS, "layer", "head", "verdict", "because"]],
         "word_heads": word_heads(results, shown),
         "distances": distances(results),
         "routes": routes(results),
+        "by_depth": by_depth(results),
         "curves": curves(results),
         "random_sets": random_sets(results),
         "depth": depth_profile(results),
         "shares": shares(model, results),
         "sentences": sentences(results),
         "left_out": left_out(results, unread),
+        "controls": controls(measured),
         "certificate": certificate_rows(certificate),
     }
     return {name: rounded(frame) for name, frame in made.items()}
 
 
-def words(results: Sequence[WordResult]) -> pd.DataFrame:
+def untrained(measured: Sequence[Controls]) -> dict[tuple[str, ...], float]:
+    """p of the gap in the untrained model, by word and senses."""
+    return {
+        (control.word.material.word, *senses): p for control in measured for senses, p in control.untrained_p.items()
+    }
+
+
+def words(results: Sequence[WordResult], untrained_p: Mapping[tuple[str, ...], float]) -> pd.DataFrame:
     """One row per word and pair of senses: how much material, where it was read, whether the gap is there."""
     rows = []
     for result, pair in sense_pairs_of(results):
-        weights = pair.pairs.bootstrap()
-        low, high = map(float, resampling.interval(weights @ pair.gap / weights.sum(1)))
-        fit, report = ([result.part(part, sense) for sense in pair.senses] for part in (FIT, REPORT))
+        weights, units = pair.pairs.bootstrap(), len(set(pair.pairs.units))
+        gap = pair.gap[:, result.depth]
+        low, high = resampling.interval(weights @ gap / weights.sum(1), float(gap.mean()), units=units)
         tests = pair.separation.auroc.size
-        scored = [[result.sentences[row] for row in [*a, *b]] for a, b in zip(fit, report, strict=True)]
-        units = min(len(set(cue_words(sentences))) for sentences in scored)
-        auroc = resampling.auroc(*(pair.axis.coordinate(result.resid[rows]).numpy() for rows in report))
+        per_sense = [len(pair.rows(sense)) for sense in pair.senses]
         rows.append(
             key_of(result, pair)
             | {
-                "sentences_fit": sum(map(len, fit)),
-                "sentences_report": sum(map(len, report)),
+                "sentences_fit": min(len(holdout.train) for holdout in pair.split.holdouts),
+                "sentences_report": sum(per_sense),
                 "pairs": len(pair.pairs),
                 "pair_design": pair.pairs.design,
-                "split_design": result.split.design,
-                "tokens_of_word": max(len(result.material.words[row]) for row in result.rows),
+                "split_design": pair.split.design,
+                "tokens_of_word": max(map(len, result.material.words)),
                 "causal": result.causal,
                 "depth": result.depth,
-                "auroc": float(auroc),
-                "gap": float(pair.gap.mean()),
-                "gap_low": low,
-                "gap_high": high,
+                "auroc": float(pair.by_depth[result.depth]),
+                "gap": float(gap.mean()),
+                "gap_low": float(low),
+                "gap_high": float(high),
                 "gap_p": pair.gate_p,
-                "negative_gaps": int((pair.gap <= 0).sum()),
+                "said_p": pair.said_p,
+                "nuisance_p": pair.nuisance_p,
+                "untrained_p": untrained_p.get((result.material.word, *pair.senses), 1.0),
+                "negative_gaps": int((gap <= 0).sum()),
                 "cue_words": units,
-                "visible_d": permutation.smallest_effect(units, tests=tests, paired=False),
-                "visible_d_pairs": permutation.smallest_effect(len(set(pair.pairs.cues)), tests=tests, paired=True),
-                "exploratory": min(map(len, report)) < FEW,
+                "smallest_p": permutation.smallest_p(units),
+                "visible_d_pairs": permutation.smallest_effect(units, tests=tests, paired=True),
+                "exploratory": min(per_sense) < FEW or units < FEW_CUES,
                 "ranked": pair.effects is not None,
             }
         )
@@ -89,26 +103,28 @@ def words(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def depth_profile(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Mean sense coordinates and AUROC at every depth, on the report part; see `probe.stats.axes.profile`."""
+    """Mean sense coordinates and AUROC at every depth, held out; see `probe.stats.axes.profile`."""
     rows = []
     for result, pair in sense_pairs_of(results):
-        stages = [result.states.token_embedding, *result.states.resid.unbind(1)]
-        parts = [[result.part(part, sense) for sense in pair.senses] for part in (FIT, REPORT)]
-        for here in axes.profile(stages, pair.axis, *parts):
+        stages = torch.cat([result.states.token_embedding[:, None], result.states.resid], dim=1)
+        for here in axes.profile(pair.axes, stages, pair.split, result.depth, pair.by_depth):
             rows.append(key_of(result, pair) | {"label": depth_label(here.depth)} | asdict(here))
     return pd.DataFrame(rows)
 
 
 def controls(measured: Sequence[Controls]) -> pd.DataFrame:
-    """Held-out AUROC of every head under every condition, for the clearest pair of senses of each word."""
+    """Held-out AUROC of every head under every condition, for the clearest pair of senses of each word.
+
+    `low` and `high`: the band of the permutations, of the row "labels permuted".
+    """
     parts = []
     for control in measured:
         key = key_of(control.word, control.pair)
         for name, auroc in control.auroc.items():
-            parts.append(
-                with_key(by_head({"auroc": auroc}), key | {"condition": name, "untrained_p": control.untrained_p})
-            )
-    return rounded(pd.concat(parts, ignore_index=True))
+            low, _, high = control.band if name == PERMUTED else (np.full_like(auroc, np.nan),) * 3
+            about = key | {"condition": name, "untrained_p": control.untrained_p[control.pair.senses]}
+            parts.append(with_key(by_head({"auroc": auroc, "low": low, "high": high}), about))
+    return pd.concat(parts, ignore_index=True)
 
 
 def depth_label(depth: int) -> str:
@@ -119,21 +135,23 @@ def shares(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     """Direct share of every component in the difference of sense means at the read-out; a pair's shares sum to 1."""
     rows = []
     for result, pair in sense_pairs_of(results):
-        a, b = (result.part(REPORT, sense) for sense in pair.senses)
-        parts = ledger.shares(read_weights(model), result.states, pair.axis, a, b)
+        a, b = (pair.rows(sense) for sense in pair.senses)
+        directions = pair.axes.directions([*a, *b])[:, result.depth]
+        parts = ledger.shares(read_weights(model), result.states, directions, result.depth, a, b)
         rows += [key_of(result, pair) | asdict(share) for share in parts]
     return pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64"})
 
 
 def sentences(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Every usable sentence, the part it was used in, and where its word was read."""
+    """Every usable sentence, whether it was tested or only learned from, and where its word was read."""
     rows = []
     for result in results:
-        material = result.material
+        material, tested = result.material, result.tested
+        learned = {row for pair in result.pairs for row in pair.split.rows}
         for row, sentence in enumerate(material.sentences):
             positions = material.words[row]
             read = {"position": positions[-1], "tokens_of_word": len(positions)}
-            used = {"part": result.split.parts[row] or "neither"}
+            used = {"part": "tested" if row in tested else "learned from" if row in learned else "neither"}
             rows.append({name: getattr(sentence, name) for name in _SENTENCE} | read | used)
     return pd.DataFrame(rows).astype(dict.fromkeys(("cue_start", "cue_end", "distance"), "Int64"))
 
@@ -147,11 +165,9 @@ def left_out(results: Sequence[WordResult], unread: Sequence[LeftOut]) -> pd.Dat
     for result in results:
         word = result.material.word
         rows += [(word, item.where, item.reason) for item in result.material.left_out]
-        crossing = "its frame is on one side of the split and its cue on the other"
-        given = result.split.design == GIVEN
-        for sentence, part in zip(result.material.sentences, result.split.parts, strict=True):
-            reason = f"its split is {sentence.split!r}, expected one of {', '.join(GIVEN_PARTS)}" if given else crossing
-            rows += [(word, sentence.text, reason)] if part is None else []
+        used = {row for pair in result.pairs for row in pair.split.rows}
+        reasons = {row: reason for pair in result.pairs for row, reason in pair.split.left_out.items()}
+        rows += [(word, result.sentences[row].text, reason) for row, reason in reasons.items() if row not in used]
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 
 

@@ -1,9 +1,11 @@
-"""The measurements on one word: fit on one part of its sentences, order heads on another, measure on the third.
+"""The measurements on one word: every sentence is read once, along axes that were fitted without its cue word and
+frame.
 
-Split the sentences, choose the read-out depth L* by cross-validation on the fit part, freeze the sense axes there, and
-measure on the report part only the exact swap of every head at the word. The separation of every head's write is held
-out both ways, its direction fitted on one of the two parts and scored on the other. Before anything is swapped the gap
-itself must be there (`permutation.gap_p` below `verdicts.GATE`).
+For each pair of senses the sentences are held out in folds of cue words and frames (`splits.cross_fit`), and sense axes
+are fitted at every depth. Before anything is swapped the gap itself must be there, at some depth
+(`permutation.gap_test`, p below `verdicts.GATE`). Then every head is swapped at the word, exactly, and read at every
+depth behind it and in what the model says next. The read-out L* of a word is the first depth that separates its senses
+as well as any (`axes.choose_depth`); it is chosen from held-out separations, never from an effect.
 """
 
 from collections.abc import Sequence
@@ -14,27 +16,32 @@ import numpy as np
 import torch
 from scipy.stats import false_discovery_control
 
-from probe.model import ledger
+from probe.errors import InputError
+from probe.model import forward, ledger
 from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.tokens import Placed, Tokens
 from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects
-from probe.patching.effects import Effects, Pairs
+from probe.patching.effects import Effects, Measured, Pairs, Readings
 from probe.patching.routes import Routes, measure_routes
-from probe.patching.sets import Curves, measure_alone, measure_curves
+from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves
 from probe.stats import axes, permutation, resampling
-from probe.stats.axes import Axis
+from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
+from probe.stats.permutation import Gap
 from probe.stats.resampling import Array
-from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation, sense_sample
-from probe.stats.verdicts import GATE
+from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation
+from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
 from probe.study.material import Material
 from probe.text import splits
 from probe.text.sentences import Sentence
-from probe.text.splits import FIT, PARTS, REPORT, SELECT, Split
+from probe.text.splits import DRAWN, CrossFit
 
 CURVE_PAIRS = 12
+HALF_APART = 0.5  # of the separation at the read-out: a share of a smaller gap would be mostly noise
+JOINT_PAIRS = 8
+JOINT_HEADS = 2  # heads whose effect is lost again, for which a stand-in is looked for
 
 
 @dataclass(frozen=True)
@@ -42,56 +49,83 @@ class StudyOptions:
     """What a user may decide about a study: the seed of every random choice, how many pairs, how many permutations."""
 
     seed: int = 0
-    max_pairs: int = 48
+    max_pairs: int = 24
     permutations: int = 1000
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A head that makes up for another: swapped together with `first` it moves the word further, `extra` of the gap."""
+
+    first: HeadIndex
+    head: HeadIndex
+    extra: float
+    p: float
 
 
 @dataclass(frozen=True, eq=False)
 class PairResult:
-    """Everything measured for one pair of senses: `gap: pair`, the rest `layer head`.
+    """Everything measured for one pair of senses.
 
-    `effects` and what follows it are None where the gap is not there: a ratio over it would be noise over noise, so
+    `gap: pair stage` · `gate_p`: of the gap, corrected over depths and pairs of senses · `said_p`: of the gap in what
+    is said next, 1 for a model that predicts nothing · `nuisance_p`: that the word's place or the text's length differs
+    between the senses · `by_depth: depth`, held-out AUROC · `axis`: fitted on all sentences, for others than these.
+    `measured` and what follows are None where the gap is not there: a ratio over it would be noise over noise, so
     nothing is swapped or ranked.
     """
 
+    split: CrossFit
+    axes: HeldOutAxes
     axis: Axis
     pairs: Pairs
     gap: Array
+    gate: Gap
     gate_p: float
+    said_p: float
+    nuisance_p: float
+    by_depth: Array
     separation: Separation
-    effects: Effects | None = None
-    alone: Array | None = None
+    reading: Readings
+    measured: Measured | None = None
     routes: Routes | None = None
     tests: Tests | None = None
+    stand_ins: tuple[StandIn, ...] = ()
 
     @property
     def senses(self) -> tuple[str, str]:
-        return self.axis.sense_a, self.axis.sense_b
+        return self.axes.senses
+
+    @property
+    def effects(self) -> Effects | None:
+        """The effects on the sense coordinate."""
+        return None if self.measured is None else self.measured.word
+
+    def rows(self, sense: str | None = None, *, tested: bool = True) -> list[int]:
+        """The sentences that are held out once, of one sense where given; all that are used without `tested`."""
+        places = self.split.tested if tested else range(len(self.split.rows))
+        return [self.split.rows[n] for n in places if sense is None or self.split.is_a[n] == (sense == self.senses[0])]
 
 
 @dataclass(frozen=True, eq=False)
 class WordResult:
-    """One word: material and split, the states of the rows used, the read-out depth, a result per pair of senses."""
+    """One word: its sentences, their states row by row, the read-out depth, a result per pair of senses."""
 
     material: Material
-    split: Split
     states: TargetStates
-    rows: tuple[int, ...]
     depth: int
-    by_depth: Array
     causal: bool
     pairs: tuple[PairResult, ...] = ()
     curves: Curves | None = None
 
-    @cached_property
-    def sentences(self) -> list[Sentence]:
+    @property
+    def sentences(self) -> Sequence[Sentence]:
         """The sentences of `states`, row by row."""
-        return [self.material.sentences[row] for row in self.rows]
+        return self.material.sentences
 
-    @cached_property
-    def tokens(self) -> list[Tokens]:
+    @property
+    def tokens(self) -> Sequence[Tokens]:
         """Their tokens, row by row."""
-        return [self.material.tokens[row] for row in self.rows]
+        return self.material.tokens
 
     @cached_property
     def placed(self) -> list[Placed]:
@@ -99,26 +133,22 @@ class WordResult:
 
         Without what comes after the word if the model cannot see it.
         """
-        placed = [self.material.placed[row] for row in self.rows]
-        return [Placed(ids[: at + 1], at) for ids, at in placed] if self.causal else placed
+        placed = self.material.placed
+        return [Placed(ids[: at + 1], at) for ids, at in placed] if self.causal else list(placed)
 
     @property
     def resid(self) -> torch.Tensor:
         """The read-out. `row d_model`"""
         return self.states.resid[:, self.depth]
 
-    def part(self, name: str, sense: str | None = None) -> list[int]:
-        """Positions in `states` of the rows of a part, of one sense where given."""
-        parts, labels = self.split.parts, self.material.labels
-        return [n for n, row in enumerate(self.rows) if parts[row] == name and sense in (None, labels[row])]
-
-    def rows_of(self, part: str, pair: tuple[str, str]) -> list[int]:
-        """The rows of a part that have one of two senses, the first sense first."""
-        return [row for sense in pair for row in self.part(part, sense)]
+    @property
+    def tested(self) -> set[int]:
+        """The rows that are held out once, in any pair of senses."""
+        return {row for pair in self.pairs for row in pair.rows()}
 
 
 def study_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
-    """Fit on the fit part, order heads on the select part, measure on the report part; see the module's docstring."""
+    """Everything that is measured on one word; see the module's docstring."""
     word, weights = observe_word(model, material, options), read_weights(model)
     passed = [pair for pair in word.pairs if pair.gate_p < GATE]
     swapped = _swapped(weights, word, passed, options)
@@ -129,44 +159,98 @@ def study_word(model: Model, material: Material, options: StudyOptions) -> WordR
 
 def observe_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
     """The study of a word without any swap: states, read-out and axes; gate and separation of every pair of senses."""
-    split = splits.split(material.sentences, seed=options.seed)
-    rows = sorted(row for part in PARTS for row in split.rows(part))
-    states = target_states(model, [material.tokens[row] for row in rows], [material.targets[row] for row in rows])
+    weights = read_weights(model)
+    senses = axes.sense_pairs(material.labels)
+    parted = [_hold_out(material, pair, options.seed, causal=model.config.causal) for pair in senses]
+    states = target_states(model, material.tokens, material.targets)
     unread = states.z[..., :0]  # queries, keys and values, 0.1 GB of GPT-2 small that nothing in a study reads
     states = replace(states, q=unread, k=unread, v=unread)
-    depth, by_depth = _choose_depth(material, split, rows, states, options.seed)
-    word = WordResult(material, split, states, tuple(rows), depth, by_depth, model.config.causal)
-    return replace(word, pairs=tuple(_corrected_gate(_gated(read_weights(model), word, options))))
+    separations = [
+        axes.separation_by_holdout(states.resid[list(split.rows)], split.is_a, split.units, split.holdouts)
+        for split, _ in parted
+    ]
+    depth = axes.choose_depth(separations)
+    stages = effects.stages_of(weights, states)
+    root = axes.next_token_root(forward.unembedding(weights, weights.dtype)) if effects.predicts(weights) else None
+    writes = ledger.write_coordinates(states.z, weights)
+    word = WordResult(material, states, depth, model.config.causal)
+    results = [
+        _observed(word, stages, root, writes, pair, split, nuisance, separation, options)
+        for pair, (split, nuisance), separation in zip(senses, parted, separations, strict=True)
+    ]
+    return replace(word, pairs=tuple(_corrected_gate(results)))
 
 
-def _choose_depth(
-    material: Material, split: Split, rows: Sequence[int], states: TargetStates, seed: int
-) -> tuple[int, Array]:
-    """L*, chosen on the fit part alone (`axes.choose_depth`), and the AUROC of every depth."""
-    fit = [index for index, row in enumerate(rows) if split.parts[row] == FIT]
-    groups = splits.cue_units([material.sentences[rows[index]] for index in fit])
-    labels = [material.labels[rows[index]] for index in fit]
-    return axes.choose_depth(states.resid[fit], labels, groups, seed=seed)
+def _hold_out(material: Material, pair: tuple[str, str], seed: int, *, causal: bool) -> tuple[CrossFit, float]:
+    """The sentences of two senses in folds; and p that the word's place, or the length of the text, tells them apart.
+
+    Where it does and sentences are not paired, only sentences are used that have one of the other sense with the word
+    at the same place, if they are at least half.
+    """
+    split = splits.cross_fit(material.sentences, pair, seed=seed)
+    nuisance = _nuisance_p(material, split, seed, causal=causal)
+    if nuisance >= LEVEL or split.pair_design != DRAWN:
+        return split, nuisance
+    try:
+        alike = splits.cross_fit(material.sentences, pair, seed=seed, positions=material.targets)
+    except InputError:
+        return split, nuisance
+    fewest = min(material.labels.count(sense) for sense in pair)
+    return (
+        (alike, _nuisance_p(material, alike, seed, causal=causal)) if len(alike.rows) >= fewest else (split, nuisance)
+    )
 
 
-def _gated(weights: Weights, word: WordResult, options: StudyOptions) -> list[PairResult]:
-    """Axis, gate and held-out separation of every pair of senses."""
-    writes = ledger.write_coordinates(word.states.z, weights)
-    results = []
-    for pair in axes.sense_pairs([sentence.sense for sentence in word.sentences]):
-        fit_a, fit_b = (word.resid[word.part(FIT, sense)] for sense in pair)
-        axis = axes.fit_axis(fit_a, fit_b, pair, word.depth)
-        chosen = effects.make_pairs(word.sentences, word.part(REPORT), pair, most=options.max_pairs, seed=options.seed)
-        gate = permutation.gap_p(_sample(word, FIT, pair), _sample(word, REPORT, pair), seed=options.seed)
-        separation = measure_separation(
-            writes,
-            word.sentences,
-            (word.rows_of(FIT, pair), word.rows_of(REPORT, pair)),
-            permutations=options.permutations,
-            seed=options.seed,
+def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool) -> float:
+    """p that what tells nothing of meaning differs between the senses: where the word stands, how long the text is.
+
+    A causal model sees no more of a text than up to the word.
+    """
+    known = [[material.targets[row]] + ([] if causal else [len(material.tokens[row])]) for row in split.rows]
+    return permutation.difference_p(np.array(known, dtype=float), split.is_a, split.exchanged, seed=seed)
+
+
+def _observed(
+    word: WordResult,
+    stages: torch.Tensor,
+    root: torch.Tensor | None,
+    writes: torch.Tensor,
+    senses: tuple[str, str],
+    split: CrossFit,
+    nuisance_p: float,
+    separation: DepthSeparation,
+    options: StudyOptions,
+) -> PairResult:
+    """Axes, gate and held-out separation of one pair of senses."""
+    rows, layers = list(split.rows), stages.shape[1] - 1 - (root is not None)
+    held_out = axes.hold_out(stages, split, senses, root)
+    pairs = effects.make_pairs(
+        word.sentences, word.material.distances, split, most=options.max_pairs, seed=options.seed
+    )
+
+    def test(vectors: torch.Tensor) -> Gap:
+        return permutation.gap_test(
+            vectors.double().numpy(), split.is_a, split.exchanged, split.holdouts, seed=options.seed
         )
-        results.append(PairResult(axis, chosen, effects.gaps(axis, word.resid, chosen), gate, separation))
-    return results
+
+    gate = test(stages[rows, 1 : 1 + layers])
+    apart = np.flatnonzero(separation.g[1:] >= HALF_APART * separation.g[word.depth])
+    first = 1 + int(apart[0]) if len(apart) else word.depth
+    a, b = (word.resid[[row for row in rows if word.material.labels[row] == sense]] for sense in senses)
+    return PairResult(
+        split=split,
+        axes=held_out,
+        axis=axes.fit_axis(a, b, senses, word.depth),
+        pairs=pairs,
+        gap=effects.gaps(held_out, stages, pairs),
+        gate=gate,
+        gate_p=gate.p,
+        said_p=1.0 if root is None else test(stages[rows, -1:].double() @ root).p,
+        nuisance_p=nuisance_p,
+        by_depth=separation.auroc,
+        separation=measure_separation(writes[:, :, rows], split, permutations=options.permutations, seed=options.seed),
+        reading=effects.readings(layers, word.depth, first, predicts=root is not None),
+    )
 
 
 def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
@@ -178,57 +262,97 @@ def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
     return [replace(pair, gate_p=float(p)) for pair, p in zip(pairs, adjusted, strict=True)]
 
 
-def _sample(word: WordResult, part: str, pair: tuple[str, str]) -> permutation.Sample:
-    rows = word.rows_of(part, pair)
-    return sense_sample(word.resid[rows], [word.sentences[row] for row in rows])
-
-
 def _swapped(
     weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions
 ) -> dict[tuple[str, str], PairResult]:
     """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
-    studies = [(pair.axis, pair.pairs) for pair in passed]
-    measured = effects.measure(weights, word.placed, word.states, studies)
-    mean_z = word.states.z[word.part(FIT)].mean(0)
-    routes = [
-        measure_routes(weights, word.placed, mean_z, pair.gap, study)
-        for pair, study in zip(passed, studies, strict=True)
-    ]
     if not passed:
         return {}
-    alone = [measure_alone(weights, word.placed, word.states.z, study) for study in studies]
+    results = []
+    for pair in passed:
+        study = (pair.axes, pair.pairs)
+        [measured] = effects.measure(weights, word.placed, word.states, [study], pair.reading)
+        routes = measure_routes(
+            weights, word.placed, word.states.z, word.material.cues, measured.word, (*study, pair.reading)
+        )
+        stand_ins = _stand_ins(weights, word, pair, measured, options)
+        results.append(replace(pair, measured=measured, routes=routes, stand_ins=stand_ins))
+    measured_all = [pair.measured for pair in results if pair.measured is not None]
     family = corrected_tests(
-        [pair.separation for pair in passed],
-        [(effect.net, by_pair) for effect, by_pair in zip(measured, alone, strict=True)],
-        [pair.pairs.cues for pair in passed],
+        [pair.separation for pair in results],
+        [measured.word.net for measured in measured_all],
+        [measured.said.net for measured in measured_all if measured.said is not None],
+        [pair.pairs.units for pair in results],
         permutations=options.permutations,
         seed=options.seed,
     )
-    return {
-        pair.senses: replace(pair, effects=effect, alone=by_pair.mean(0), routes=route, tests=tests)
-        for pair, effect, by_pair, route, tests in zip(passed, measured, alone, routes, family, strict=True)
-    }
+    return {pair.senses: replace(pair, tests=tests) for pair, tests in zip(results, family, strict=True)}
+
+
+def _stand_ins(
+    weights: Weights, word: WordResult, pair: PairResult, measured: Measured, options: StudyOptions
+) -> tuple[StandIn, ...]:
+    """The later heads that make up for heads whose effect is lost again by the last depth.
+
+    A head stands in for another one where swapping both moves the last depth further than swapping the first alone, in
+    more pairs than chance allows, corrected over all later heads.
+    """
+    last = measured.profile[..., -1]
+    lost = np.maximum(measured.written, measured.profile[..., min(pair.reading.direct) - 1 :].max(-1)) - last
+    found = []
+    few = pair.pairs.take(effects.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed)))
+    gap = pair.gap[:, len(weights.blocks)].mean()
+    for place in resampling.order(lost.ravel())[:JOINT_HEADS]:
+        layer, head = divmod(int(place), last.shape[1])
+        later = [(above, other) for above in range(layer + 1, last.shape[0]) for other in range(last.shape[1])]
+        if lost[layer, head] < LARGE or lost[layer, head] < abs(last[layer, head]) or not later:
+            continue
+        moved = joint_swaps(weights, word.placed, word.states.z, (pair.axes, few), (layer, head), later) / gap
+        alone = np.array([last[other] for other in later])
+        extra = moved[:, 1:] - moved[:, :1] - alone  # beyond what either does by itself
+        tested = permutation.sign_flip_test(extra, few.units, seed=options.seed)
+        found += [
+            StandIn((layer, head), other, float(more), float(p))
+            for other, more, p in zip(later, extra.mean(0), tested.p, strict=True)
+            if p < LEVEL and more >= SMALLEST
+        ]
+    return tuple(found)
 
 
 def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions) -> Curves:
-    """Faithfulness on report pairs, heads ordered by their effect on the select part (on fit where it is small)."""
-    most = max(2, CURVE_PAIRS // len(passed))
+    """Faithfulness on pairs whose order of heads comes from the pairs that their holdout learns from."""
+    most, rng = max(2, CURVE_PAIRS // len(passed)), np.random.default_rng(options.seed)
+    groups: list[Ranked] = []
+    for pair in passed:
+        learned, net = _ranking(weights, word, pair, options)
+        few = effects.spread(pair.pairs.units, most, rng)
+        for number, holdout in enumerate(pair.split.holdouts):
+            mine = [place for place in few if pair.axes.cell[pair.pairs.a[place]] == number]
+            train = {pair.split.rows[place] for place in holdout.train}
+            known = [place for place, (a, b) in enumerate(zip(learned.a, learned.b, strict=True)) if {a, b} <= train]
+            if mine:
+                order = _order(net[known or slice(None)].mean(0), word.depth)
+                groups.append(Ranked(pair.axes, pair.pairs.take(mine), order))
+    shown = _order(np.mean([pair.effects.net.mean(0) for pair in passed if pair.effects], axis=0), word.depth)
+    return measure_curves(weights, word.placed, word.states.z, groups, shown, word.depth, seed=options.seed)
 
-    def chosen(part: str, most: int) -> list[tuple[Axis, Pairs]]:
-        rows = [_enough(word, part, pair) for pair in passed]
-        return [
-            (pair.axis, effects.make_pairs(word.sentences, mine, pair.senses, most=most, seed=options.seed))
-            for pair, mine in zip(passed, rows, strict=True)
-        ]
 
-    ranking = effects.measure(weights, word.placed, word.states, chosen(SELECT, options.max_pairs))
-    mean = np.mean([effect.net.mean(0) for effect in ranking], axis=0)[: word.depth]
-    layers, heads = np.unravel_index(resampling.order(mean.ravel()), mean.shape)
-    order = list(zip(layers.tolist(), heads.tolist(), strict=True))
-    return measure_curves(weights, word.placed, word.states.z, chosen(REPORT, most), order, seed=options.seed)
+def _ranking(weights: Weights, word: WordResult, pair: PairResult, options: StudyOptions) -> tuple[Pairs, Array]:
+    """The pairs that heads are ordered on, and their net effects: those swapped anyway, or of a given fit part."""
+    assert pair.effects is not None
+    if len(pair.split.holdouts) > 1:
+        return pair.pairs, pair.effects.net
+    learned = effects.make_pairs(
+        word.sentences, word.material.distances, pair.split, most=options.max_pairs, seed=options.seed, learned=True
+    )
+    inside = replace(pair.axes, cell=np.zeros_like(pair.axes.cell))  # read along the axis that they were fitted on
+    if not len(learned):
+        return pair.pairs, pair.effects.net
+    [measured] = effects.measure(weights, word.placed, word.states, [(inside, learned)], pair.reading)
+    return learned, measured.word.net
 
 
-def _enough(word: WordResult, part: str, pair: PairResult) -> list[int]:
-    """The rows of a part, or of fit where the part holds fewer than two sentences of a sense."""
-    small = min(len(word.part(part, sense)) for sense in pair.senses) < 2
-    return word.part(FIT if small else part)
+def _order(net: Array, depth: int) -> tuple[HeadIndex, ...]:
+    """Heads below the read-out, the largest effect first. `layer head`"""
+    layers, heads = np.unravel_index(resampling.order(net[:depth].ravel()), net[:depth].shape)
+    return tuple(zip(layers.tolist(), heads.tolist(), strict=True))

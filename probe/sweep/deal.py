@@ -1,6 +1,6 @@
 """The sentences of a corpus dealt out to blocks: read twice, checked, each row in exactly one block.
 
-The first reading checks every row and keeps, by word, what parts it (`probe.text.splits.Rule`); the second gives each
+The first reading checks every row and keeps, by word, what parts it (`probe.sweep.parts.Rule`); the second gives each
 row its part, or the reason why it is in none, and writes blocks of at most `Options.block` rows of one word (words with
 few rows share one). Of the sentences to fit on and of the donors only those with the smallest hashes are kept, a
 uniform sample.
@@ -22,10 +22,11 @@ from probe.errors import InputError
 from probe.provenance import content_key, digest_of, hash_of
 from probe.study.material import LATE, NOT_THE_WORD, SAME
 from probe.sweep import shards
+from probe.sweep.parts import Rule, Seen, Smallest
 from probe.sweep.shards import SCRATCH
 from probe.text.files import COLUMNS, Source
 from probe.text.sentences import REPEATS, Sentence, stream_sentences
-from probe.text.splits import FIT, MIN_PER_SENSE, REPORT, Rule, Seen, Smallest
+from probe.text.splits import FIT, MIN_PER_SENSE, REPORT
 
 _TABLES = """
 PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;

@@ -135,7 +135,8 @@ def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, 
         part.keep([row for row, sense in enumerate(part.material.labels) if sense in left]) for part in (fit, donors)
     )
     states, labels = fit.states, fit.material.labels
-    depth, by_depth = senses.choose_depth(states.resid, labels, splits.cue_units(fit.material.sentences), seed=seed)
+    separations = senses.separation_by_depth(states.resid, labels, splits.cue_words(fit.material.sentences), seed=seed)
+    depth = senses.choose_depth(separations)
     axes = [_axis(states.resid[:, depth], labels, pair, depth) for pair in sense_pairs(left)]
     own = [_own(weights, states.z, labels, pair) for pair in sense_pairs(left)]
     return WordAxes(
@@ -150,7 +151,7 @@ def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, 
         donor_z=donors.states.z.clone(),
         donor_coordinate=torch.stack([axis.coordinate(donors.states.resid[:, depth]) for axis in axes], dim=1),
         donor_sense=torch.tensor([left.index(sense) for sense in donors.material.labels]),
-        by_depth=torch.from_numpy(np.asarray(by_depth, dtype=np.float64)),
+        by_depth=torch.from_numpy(np.mean([one.auroc for one in separations], axis=0)),
     )
 
 

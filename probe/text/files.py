@@ -1,7 +1,8 @@
 """Files of sentences read row by row, in memory that does not grow with the file: the one reader of every command.
 
-JSONL, CSV, TSV, Parquet, word folders of CoarseWSD-20, and folders of these. Only the form is judged here: a row that
-cannot be cut carries the reason as its flaw, and `probe.text.sentences` reports it beside rows whose content is wrong.
+JSONL, CSV (with comma, semicolon or tab), TSV, Parquet, word folders of CoarseWSD-20, folders of these, and tables made
+in Python. Only the form is judged here: a row that cannot be cut carries the reason as its flaw, and
+`probe.text.sentences` reports it beside rows whose content is wrong.
 A file without rows, or without the columns, is refused as a whole, and so is what could not be read in little memory: a
 line of more than LONGEST_LINE characters, and anything that is not a regular file.
 """
@@ -12,12 +13,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from probe.errors import InputError
 
-REQUIRED = ("word", "sense", "text", "start", "end")
-COLUMNS = (*REQUIRED, "frame", "pair", "cue_start", "cue_end", "distance", "split")
+REQUIRED = ("sense", "text")
+COLUMNS = ("word", *REQUIRED, "start", "end", "frame", "pair", "cue_start", "cue_end", "distance", "split")
 FORMS = "a JSONL, CSV, TSV or Parquet file, or a CoarseWSD-20 word folder"
 LONGEST_LINE = 1_000_000  # ten times the longest text that is taken: no line of a sentence comes near it
 BATCH = 1024
@@ -129,14 +131,35 @@ def stream(source: Source) -> Iterator[FileRow]:
         raise InputError(f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some.")
 
 
-def _require_columns(place: Path, columns: Sequence[str]) -> None:
+def read_table(name: str, given: object) -> list[FileRow]:
+    """The rows of a DataFrame, or of what pandas makes one of: a list of dicts, say, or of sentences.
+
+    Raises InputError for anything else, and for a table without rows or without the columns.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.DataFrame(given, dtype=object)  # type: ignore[call-overload]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"Reading sentences from {name}: got {type(given).__name__} ({error}), expected a path, a DataFrame, a "
+            "list of dicts or of sentences; give one of these."
+        ) from error
+    if table.empty:
+        raise InputError(f"Reading sentences from {name}: it holds no rows, expected one sentence per row; add some.")
+    _require_columns(name, [str(column) for column in table.columns])
+    rows = table.where(table.notna(), None).to_dict("records")
+    return [FileRow(f"row {number}", {str(key): row[key] for key in row}) for number, row in enumerate(rows, 1)]
+
+
+def _require_columns(place: Path | str, columns: Sequence[str]) -> None:
     """Raises InputError where a table lacks a required column."""
     absent = [column for column in REQUIRED if column not in columns]
     if absent:
         raise InputError(
             f"Reading sentences from {place}: the column{'s' * (len(absent) > 1)} {', '.join(absent)} "
             f"{'is' if len(absent) == 1 else 'are'} missing, got {', '.join(columns)}, "
-            f"expected at least {', '.join(REQUIRED)}; add what is missing and read it again."
+            f"expected at least {' and '.join(REQUIRED)}; add what is missing and read it again."
         )
 
 
@@ -228,8 +251,13 @@ def _read_tsv(place: Path) -> Iterator[FileRow]:
     return _read_delimited(place, "\t")
 
 
-def _read_delimited(place: Path, delimiter: str) -> Iterator[FileRow]:
-    reader = csv.reader(_lines(place, ""), delimiter=delimiter, strict=True)
+def _read_delimited(place: Path, usual: str) -> Iterator[FileRow]:
+    """Cut at what cuts the header most often of a comma, a semicolon and a tab; at the ending's own where none is."""
+    lines, head = _lines(place, ""), [""]
+    while not head[-1].strip() and (line := next(lines, None)) is not None:
+        head.append(line)
+    delimiter = max((usual, *",;\t"), key=head[-1].count)
+    reader = csv.reader(chain(head[1:], lines), delimiter=delimiter, strict=True)
     columns: list[str] = []
     number = 0
     while True:

@@ -3,17 +3,22 @@
 A row that cannot be used stops the reading with its place and its reason. A row that a rule leaves out (a repetition,
 another word than the one asked for) is counted with the rule, so that the rows used and the rows left out always add up
 to the file.
+
+Where a row gives no `start` and `end`, the word is found: as a whole word, with capital letters or without, with -s or
+-es (so the possessive too: of "Bank's" the span is "Bank"). It has to stand there once.
 """
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from probe.errors import InputError
-from probe.text.files import COLUMNS, REQUIRED, FileRow, Source, last_name, sha256_of_all, sources, stream
+from probe.text.files import COLUMNS, REQUIRED, FileRow, Source, last_name, read_table, sha256_of_all, sources, stream
 
 LEXICON = "the lexicon of probe"
 NATURAL = "the natural sentences of probe"
@@ -93,25 +98,66 @@ class Corpus:
     source: str
     sha256: str
 
+    def __repr__(self) -> str:
+        words = list(dict.fromkeys(sentence.word for sentence in self.sentences))
+        named = ", ".join(words[:3]) + (f" and {len(words) - 3} more words" if len(words) > 3 else "")
+        return f"<Corpus {self.source}: {len(self.sentences)} sentences of {named}, {len(self.left_out)} left out>"
+
     @property
     def is_lexicon(self) -> bool:
         """Whether these are the sentences that ship, whose cues are single words before the target."""
         return self.source == LEXICON
 
 
-def read_sentences(path: str | Path, *, word: str | None = None) -> Corpus:
-    """The sentences of a JSONL, CSV, TSV or Parquet file, of a CoarseWSD-20 word folder, or of a folder of these.
+# What stands where a file is named.
+TABLE = Source(Path("a table made in Python"), "a table made in Python")
 
-    Only those of `word` if given. Columns: word, sense, text, start, end (characters), and optionally frame, pair,
-    cue_start, cue_end, distance, split; others are ignored. Raises InputError, naming the file, the place and the
-    reason, when anything cannot be read as it stands.
+
+def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
+    """The sentences of a file, of a folder of files, or of a table made in Python (a DataFrame, a list of dicts).
+
+    A file is JSONL, CSV, TSV or Parquet, or a CoarseWSD-20 word folder. Only sentences of `word` if given; a row that
+    names no word is about that one. Columns: word, sense, text, and optionally start, end (characters; without them the
+    word is found, where it stands in the text once), frame, pair, cue_start, cue_end, distance, split; others are
+    ignored. Raises InputError, naming the file, the place and the reason, when anything cannot be read as it stands.
     """
-    place = Path(path)
-    files = sources([place])
+    return _read(given, word, only=True)
+
+
+def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
+    """A Corpus as it is, else what `read_sentences` takes, all of it.
+
+    Rows that name no word are about the word of `words`, where that is one.
+    """
+    named = (words,) if isinstance(words, str) else tuple(words or ())
+    return given if isinstance(given, Corpus) else _read(given, named[0] if len(named) == 1 else None, only=False)
+
+
+def _read(given: Any, word: str | None, *, only: bool) -> Corpus:
+    """`word` is what rows without one are about; with `only`, sentences of other words are left out."""
+    only_word = word if only else None
+    if isinstance(given, str | Path):
+        place = Path(given)
+        files = sources([place])
+        kept, left_out = _kept(stream_sentences(files, word), place, only_word, several=len(files) > 1)
+        return Corpus(kept, left_out, last_name(place), sha256_of_all(files))
+    rows = read_table(TABLE.name, given)
+    kept, left_out = _kept(_checked(((TABLE, row) for row in rows), word), TABLE.place, only_word)
+    content = json.dumps([dict(row.fields) for row in rows], default=str).encode()
+    return Corpus(kept, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
+
+
+Found = Iterator[tuple[Source, str, Sentence]]
+
+
+def _kept(
+    found: Found, place: Path, word: str | None, *, several: bool = False
+) -> tuple[tuple[Sentence, ...], tuple[LeftOut, ...]]:
+    """The sentences of `word` (None: of all), each once, and those left out; InputError where none is kept."""
     first: dict[tuple[object, ...], str] = {}
     kept, left_out, words = [], [], set()
-    for source, where, sentence in stream_sentences(files):
-        where = where if len(files) == 1 else source.label(where)
+    for source, where, sentence in found:
+        where = source.label(where) if several else where
         words.add(sentence.word)
         identity = (sentence.word, sentence.sense, sentence.text, sentence.start, sentence.end)
         if word is not None and sentence.word != word:
@@ -126,29 +172,56 @@ def read_sentences(path: str | Path, *, word: str | None = None) -> Corpus:
             f"Reading sentences with {word!r} from {place}: none of the {len(left_out)} sentences has it, "
             f"the words there are {', '.join(sorted(words))}; ask for one of these."
         )
-    return Corpus(tuple(kept), tuple(left_out), last_name(place), sha256_of_all(files))
+    return tuple(kept), tuple(left_out)
 
 
-def stream_sentences(files: Sequence[Source]) -> Iterator[tuple[Source, str, Sentence]]:
+def stream_sentences(files: Sequence[Source], word: str | None = None) -> Found:
     """Source, place and sentence of every row up to the first bad one, which the InputError at the end names."""
+    return _checked(((source, row) for source in files for row in stream(source)), word)
+
+
+def _checked(given: Iterable[tuple[Source, FileRow]], word: str | None) -> Found:
     first, bad, rows = None, 0, 0
-    for source in files:
-        for row in stream(source):
-            rows += 1
-            values, flaw = check_row(row)
-            if flaw:
-                first, bad = first or f"Reading {source.place}, {row.where}: {flaw}", bad + 1
-            elif not bad:
-                yield source, row.where, Sentence(**values, where=f"{source.place}, {row.where}")
+    for source, row in given:
+        rows += 1
+        values, flaw = check_row(row, word)
+        if flaw:
+            first, bad = first or f"Reading {source.place}, {row.where}: {flaw}", bad + 1
+        elif not bad:
+            yield source, row.where, Sentence(**values, where=f"{source.place}, {row.where}")
     if first:
         count = f"{bad} of {rows} rows {'is' if bad == 1 else 'are'} bad"
         raise InputError(f"{first} ({count}); correct the file and read it again.")
 
 
-def check_row(row: FileRow) -> tuple[dict[str, Any], str | None]:
-    """The known fields of a row, written alike whatever the file, and why they are no sentence (None: they are one)."""
+def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], str | None]:
+    """The known fields of a row, written alike whatever the file, and why they are no sentence (None: they are one).
+
+    A row that names no word is about `word`; one that places no word has it where it stands.
+    """
     values = _normal(row.fields)
-    return values, row.flaw or _flaw(values)
+    values["word"] = word if values["word"] is None else values["word"]
+    flaw = row.flaw or _text_flaw(values)
+    if not flaw and values["start"] is None and values["end"] is None:
+        places = forms_of(values["word"], values["text"])
+        if len(places) == 1:
+            values["start"], values["end"] = places[0]
+        else:
+            flaw = _not_once(values["word"], len(places))
+    return values, flaw or _number_flaw(values) or _span_flaw(values)
+
+
+def forms_of(word: str, text: str) -> list[tuple[int, int]]:
+    """Where the word stands in the text: whole, with capital letters or without, with -s or -es, in characters."""
+    whole = rf"(?<![\w\u0300-\u036f]){re.escape(word)}(?:e?s)?(?![\w\u0300-\u036f])"
+    return [found.span() for found in re.finditer(whole, text, re.IGNORECASE)]
+
+
+def _not_once(word: str, count: int) -> str:
+    return (
+        f"{word!r} stands in the text {count} times (whole, with capital letters or without, with -s, -es or 's), "
+        "expected it once, or start and end to say where"
+    )
 
 
 def _normal(values: Mapping[str, object]) -> dict[str, Any]:
@@ -157,7 +230,7 @@ def _normal(values: Mapping[str, object]) -> dict[str, Any]:
     for column in COLUMNS:
         value = values.get(column)
         missing = value is None or (isinstance(value, float) and math.isnan(value))
-        if missing or (value == "" and (column not in REQUIRED or column in _WHOLE_NUMBERS)):
+        if missing or (value == "" and column not in REQUIRED):
             normal[column] = None
         else:
             normal[column] = _number(value) if column in _WHOLE_NUMBERS else _name(value) if column in _NAMES else value
@@ -186,6 +259,8 @@ def _text_flaw(values: Mapping[str, Any]) -> str | None:
     for column in ("word", "sense", "text", "frame", "pair", "split"):
         value = values[column]
         if value is None:
+            if column == "word":
+                return "word is missing, expected a column that names it, or one word named for all rows"
             if column in REQUIRED:
                 return f"{column} is missing, expected text"
         elif not isinstance(value, str):
@@ -194,30 +269,30 @@ def _text_flaw(values: Mapping[str, Any]) -> str | None:
             return f"{column} is empty, expected text"
         elif any("\ud800" <= character <= "\udfff" for character in value):
             return f"{column} holds half of a surrogate pair ({value!r}), expected whole characters"
+    if len(values["text"]) > LONGEST_TEXT:
+        return f"the text has {len(values['text']):,} characters, expected at most {LONGEST_TEXT:,}"
     return None
 
 
 def _number_flaw(values: Mapping[str, Any]) -> str | None:
     for column in _WHOLE_NUMBERS:
         value = values[column]
-        if value is None:
-            if column in REQUIRED:
-                return f"{column} is missing, expected a whole number"
-        elif not isinstance(value, int) or isinstance(value, bool):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
             return f"{column} is {value!r}, expected a whole number"
+    for start, end in (("start", "end"), ("cue_start", "cue_end")):
+        if (values[start] is None) != (values[end] is None):
+            given, absent = (end, start) if values[start] is None else (start, end)
+            return f"{given} is given without {absent}, expected both or neither"
     if values["distance"] is not None and not 1 <= values["distance"] <= LONGEST_TEXT:
         more = "1 or more" if values["distance"] < 1 else "the number of tokens from the cue to the word"
         return f"distance is {values['distance']}, expected {more}"
-    if (values["cue_start"] is None) != (values["cue_end"] is None):
-        given, absent = ("cue_end", "cue_start") if values["cue_start"] is None else ("cue_start", "cue_end")
-        return f"{given} is given without {absent}, expected both or neither"
     return None
 
 
 def _span_flaw(values: Mapping[str, Any]) -> str | None:
     text, start, end = values["text"], values["start"], values["end"]
-    if len(text) > LONGEST_TEXT:
-        return f"the text has {len(text):,} characters, expected at most {LONGEST_TEXT:,}"
+    if start is None:
+        return "start and end are missing, expected the characters of the word"
     for name, low, high in (("the word", start, end), ("the cue", values["cue_start"], values["cue_end"])):
         if low is None:
             continue

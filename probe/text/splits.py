@@ -1,154 +1,254 @@
-"""Which sentences are fitted on, ranked on, tested and reported, so that nothing is known by its frame or its cue.
+"""Which sentences are fitted on and which are tested, so that nothing is known by its frame or its cue word.
 
-    fit      directions, read-out depth, scaling
-    select   the order of heads, wherever a set of leading heads is taken
-    report   effects, intervals, curves: nothing reported was fitted or ranked on the same sentence
-
-Everywhere a split that the file gives is kept, frames and cue words go to one side as a whole, and a sentence whose
-frame and cue fall apart is on neither. Three ways of dealing share these pieces and are three because they must keep
-different things: `split` parts a study's sentences once, in shares, and no pair is torn; `plan` tests every sentence of
-an evaluation once, in folds; `Rule` parts a corpus that is never held, by hashes, so that neither the order of its rows
-nor their number matters.
+Whatever is fitted (an axis, a direction, an order of heads) is fitted on other sentences than those it is tested on,
+without any of their frames and cue words; a split that the file gives is kept. `cross_fit` does this for two senses of
+a study: every sentence is tested once. `plan` does it for all senses of a word of an evaluation, where nothing is
+paired. (A sweep, whose sentences are never all held, parts them by hashes: `probe.sweep.parts`.)
 """
 
-import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from probe.errors import InputError
-from probe.provenance import hash_of
 from probe.text.sentences import Sentence
 
-FIT, SELECT, REPORT = PARTS = ("fit", "select", "report")
-# Half of the groups report, because their cue words are what every test counts; a third is fitted on, a sixth selects.
-TURNS = (REPORT, FIT, REPORT, SELECT, FIT, REPORT)
-GIVEN_PARTS = {"fit": FIT, "train": FIT, "select": SELECT, "report": REPORT, "test": REPORT}
+FIT, REPORT = "fit", "report"
+GIVEN_PARTS = {"fit": FIT, "train": FIT, "select": FIT, "report": REPORT, "test": REPORT}
 GIVEN = "the split given in the file"
-MIN_PER_SENSE = 4  # three folds choose the read-out depth, and each needs a sentence of every sense on either side
-
-
-@dataclass(frozen=True)
-class Split:
-    """Which part each sentence belongs to (None: in none, for it would link two), and how that was decided."""
-
-    parts: tuple[str | None, ...]
-    design: str
-
-    def rows(self, part: str) -> list[int]:
-        return [index for index, name in enumerate(self.parts) if name == part]
-
-
-def split(sentences: Sequence[Sentence], *, seed: int) -> Split:
-    """Part the sentences of one word into fit, select and report so that no frame and no cue word stands in two parts.
-
-    Where the file gives a split it is kept (train is fit, test is report). Sentences whose frame falls into one part
-    and whose cue into another are in none. Without frames and cues the split is by pair, or by sentence within each
-    sense. Raises InputError when a sense keeps fewer than MIN_PER_SENSE sentences to fit on or to report on.
-    """
-    given = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
-    if any(given):
-        result = Split(tuple(given), GIVEN)
-    else:
-        rng = np.random.default_rng(seed)
-        by_frame = _deal([sentence.frame for sentence in sentences], rng)
-        by_cue = _deal(linked_cues(sentences), rng)
-        if by_frame is None and by_cue is None:
-            by_unit = _deal([sentence.pair or index for index, sentence in enumerate(sentences)], rng, sentences)
-            result = Split(tuple(by_unit or ()), "by sentence (no frames or cue spans were given)")
-        else:
-            sides = [side for side in (by_frame, by_cue) if side is not None]
-            parts = tuple(_agreed(votes) for votes in zip(*sides, strict=True))
-            names = " and ".join(name for name, side in (("frame", by_frame), ("cue word", by_cue)) if side is not None)
-            result = Split(parts, f"by {names}")
-    _require_enough(sentences, result)
-    return result
-
-
-def _agreed(votes: Sequence[str | None]) -> str | None:
-    """The part that a sentence's groups agree on, None where they fall apart."""
-    return votes[0] if len(set(votes)) == 1 else None
-
-
-def _deal(
-    groups: Sequence[Hashable], rng: np.random.Generator, strata: Sequence[Sentence] | None = None
-) -> list[str | None] | None:
-    """Deal whole groups out to the parts in a shuffled order, as TURNS says.
-
-    None where there are not two groups to part.
-    """
-    if any(group is None for group in groups):
-        return None
-    order = sorted(set(groups), key=str)
-    if len(order) < 2:
-        return None
-    shuffled = [order[index] for index in rng.permutation(len(order))]
-    if strata is not None:  # deal within each sense, so that every part holds all senses
-        sense_of = {group: sentence.sense for group, sentence in zip(groups, strata, strict=True)}
-        shuffled.sort(key=lambda group: sense_of[group])
-    side = {group: TURNS[rank % len(TURNS)] for rank, group in enumerate(shuffled)}
-    return [side[group] for group in groups]
-
-
-def linked_cues(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """A group per cue word; cue words that share a pair are one group, so that no pair is torn apart.
-
-    None: no cue given.
-    """
-    cues = [sentence.cue_word for sentence in sentences]
-    if None in cues:
-        return [None] * len(sentences)
-    root = {cue: cue for cue in cues}
-
-    def root_of(cue: str | None) -> str | None:
-        while root[cue] != cue:
-            cue = root[cue]
-        return cue
-
-    first_of_pair: dict[str, str | None] = {}
-    for sentence, cue in zip(sentences, cues, strict=True):
-        if sentence.pair is not None:
-            kept, merged = sorted((root_of(cue), root_of(first_of_pair.setdefault(sentence.pair, cue))), key=str)
-            root[merged] = kept
-    return [root_of(cue) for cue in cues]
-
-
-def cue_units(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """What may be turned round as a whole: the linked cue words, or each sentence by itself where no cues are known."""
-    return [row if cue is None else cue for row, cue in enumerate(linked_cues(sentences))]
+MIN_PER_SENSE = 4  # to fit a mean on: one sentence fewer and a single odd one is a third of it
+MIN_UNITS = 4  # groups of cue words: every fold then leaves three to fit on
+MIN_PAIRS = 4  # aligned pairs, from which on donors are not drawn
+FOLDS = 5  # crossed in frames and cues that is 25 cells, each learned on 16/25 of the sentences
+ALIGNED, DRAWN = "aligned pairs", "donors drawn at random"
+CROSSED = "its cue word is paired with several of the other sense, of which one was drawn"
+ELSEWHERE = "no sentence of the other sense has the word at the same place"
+UNPAIRED = "no sentence of the other sense is paired with it"
 
 
 def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
-    """What may change its sense as a whole: each cue word, or each sentence by itself where no cues are known."""
-    cues = [sentence.cue_word for sentence in sentences]
-    return list(range(len(sentences))) if None in cues else [*cues]
+    """What changes its sense as a whole: each cue word; where none is known the pair, or the sentence by itself."""
+    return [
+        row if sentence.cue_word is None and sentence.pair is None else sentence.cue_word or ("pair", sentence.pair)
+        for row, sentence in enumerate(sentences)
+    ]
 
 
-def _require_enough(sentences: Sequence[Sentence], split: Split) -> None:
-    named = sorted({sentence.sense for sentence in sentences})
-    for sense in named:
-        for part in (FIT, REPORT):
-            count = sum(sentences[row].sense == sense for row in split.rows(part))
-            if count < MIN_PER_SENSE:
-                each = ", ".join(f"{sum(one.sense == name for one in sentences)} of {name!r}" for name in named)
-                raise InputError(
-                    f"Splitting the sentences of {sentences[0].word!r} {split.design}: the {part} part got "
-                    f"{count} of sense "
-                    f"{sense!r}, expected at least {MIN_PER_SENSE}, of {each} in all; give about a dozen or "
-                    "more of every sense."
-                )
+@dataclass(frozen=True)
+class CrossFit:
+    """How the sentences of two senses are held out, and which of them are pairs.
+
+    `rows`: the sentences used, and of each of them `is_a`, `frames` (None where not given), `units`: the cue words of
+    both senses that are held out and resampled as a whole, and `exchanged`: what changes its sense as a whole, units
+    where they hold pairs and cue words where they do not · `holdouts` and `pairs` (sense A, sense B): positions in
+    `rows` · `left_out`: the reason of every other sentence of the two senses, by its row.
+    """
+
+    rows: tuple[int, ...]
+    is_a: tuple[bool, ...]
+    units: tuple[int, ...]
+    exchanged: tuple[Hashable, ...]
+    frames: tuple[str | None, ...]
+    holdouts: tuple["Holdout", ...]
+    pairs: tuple[tuple[int, int], ...]
+    pair_design: str
+    design: str
+    left_out: Mapping[int, str]
+
+    @property
+    def tested(self) -> list[int]:
+        """Positions in `rows` of the sentences that are held out once; the others are only learned from."""
+        return sorted(place for holdout in self.holdouts for place in holdout.test)
 
 
-FOLDS = 5  # crossed in frames and cues that is 25 cells, each learned on 16/25 of the sentences
+def cross_fit(
+    sentences: Sequence[Sentence], senses: tuple[str, str], *, seed: int, positions: Sequence[int] | None = None
+) -> CrossFit:
+    """Hold out every sentence of two senses once, its cue words and its frame together with it.
+
+    Pairs are nested: a cue word has partners of one cue word of the other sense only, drawn with the seed where a file
+    crosses them; otherwise all cue words would hang together, and no part of them could be held out or count as a unit
+    of its own. Where a file pairs less than half of its sentences, cue words of the two senses are put into units, and
+    sentences into pairs, at random; with `positions`, only sentences are used that have one of the other sense with the
+    word at the same place. Raises InputError for fewer
+    than MIN_UNITS units or too few sentences to fit on, whatever the seed.
+    """
+    part = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
+    given = {FIT, REPORT} <= set(part)
+    usable = [row for row in range(len(sentences)) if part[row] or not given]
+    of_sense: Side = [[row for row in usable if sentences[row].sense == sense] for sense in senses]
+    rng = np.random.default_rng(seed)
+    aligned = _aligned(sentences, of_sense)
+    paired = len(aligned) >= MIN_PAIRS and 2 * len(aligned) >= min(map(len, of_sense))
+    if positions is not None and not paired:
+        of_sense = _matched(of_sense, positions, rng)
+    unit_of, pairs = _nested(sentences, aligned, rng) if paired else _drawn(sentences, of_sense, rng)
+    rows = sorted(unit_of)
+    place = {row: number for number, row in enumerate(rows)}
+    used, units = [sentences[row] for row in rows], [unit_of[row] for row in rows]
+    holdouts, design = _held_out(used, units, seed)
+    _require_enough(used, units, holdouts, senses)
+    in_pairs = {row for pair in aligned for row in pair}
+    other = [row for row, sentence in enumerate(sentences) if sentence.sense in senses and row not in place]
+    left_out = {row: ELSEWHERE if not paired else CROSSED if row in in_pairs else UNPAIRED for row in other}
+    for row in set(other) - set(usable):
+        left_out[row] = f"its split is {sentences[row].split!r}, expected one of {', '.join(GIVEN_PARTS)}"
+    kept = tuple((place[a], place[b]) for a, b in pairs)
+    words = cue_words(used)
+    return CrossFit(
+        rows=tuple(rows),
+        is_a=tuple(sentence.sense == senses[0] for sentence in used),
+        units=tuple(units),
+        exchanged=tuple(units if paired else words),
+        frames=tuple(sentence.frame for sentence in used),
+        holdouts=holdouts,
+        pairs=kept,
+        pair_design=ALIGNED if paired else DRAWN,
+        design=design,
+        left_out=left_out,
+    )
+
+
+def check_enough(sentences: Sequence[Sentence], words: Sequence[str] | None, *, seed: int) -> None:
+    """Raises the InputError of `cross_fit` for the first word and pair of senses that has too few sentences.
+
+    Of the given words, or of all; a word with one sense is not looked at here.
+    """
+    by_word: defaultdict[str, list[Sentence]] = defaultdict(list)
+    for sentence in sentences:
+        by_word[sentence.word].append(sentence)
+    for word, mine in by_word.items():
+        if not words or word in words:
+            for pair in combinations(dict.fromkeys(sentence.sense for sentence in mine), 2):
+                cross_fit(mine, pair, seed=seed)
+
+
+Side = Sequence[Sequence[int]]
+Groups = Sequence[Hashable]
+
+
+def _aligned(sentences: Sequence[Sentence], of_sense: Side) -> list[tuple[int, int]]:
+    """The rows that share a `pair`, sense A first."""
+    partner = {sentences[row].pair: row for row in of_sense[1] if sentences[row].pair is not None}
+    return [(row, partner[sentences[row].pair]) for row in of_sense[0] if sentences[row].pair in partner]
+
+
+def _nested(
+    sentences: Sequence[Sentence], aligned: Sequence[tuple[int, int]], rng: np.random.Generator
+) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """The largest part of the pairs in which every cue word has one partner: units of their rows, and the pairs."""
+    words = cue_words(sentences)
+    links = [(words[a], words[b]) for a, b in aligned]
+    first, second = (sorted(set(side), key=str) for side in zip(*links, strict=True))
+    counts = Counter(links)
+    weight = np.array([[counts[a, b] for b in second] for a in first]) + rng.random((len(first), len(second))) / 2
+    chosen = zip(*linear_sum_assignment(weight, maximize=True), strict=True)
+    matched = [(first[a], second[b]) for a, b in chosen if counts[first[a], second[b]]]
+    number = _joined(matched)
+    pairs = [pair for pair, link in zip(aligned, links, strict=True) if link in number]
+    return {row: number[words[a], words[b]] for a, b in pairs for row in (a, b)}, pairs
+
+
+def _matched(of_sense: Side, positions: Sequence[int], rng: np.random.Generator) -> Side:
+    """As many rows of either sense at every position of the word."""
+    counts = [Counter(positions[row] for row in rows) for rows in of_sense]
+    kept = []
+    for rows in of_sense:
+        left = counts[0] & counts[1]
+        chosen = []
+        for row in rng.permutation(rows).tolist():
+            if left[positions[row]] > 0:
+                left[positions[row]] -= 1
+                chosen.append(row)
+        kept.append(sorted(chosen))
+    return kept
+
+
+def _drawn(
+    sentences: Sequence[Sentence], of_sense: Side, rng: np.random.Generator
+) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """Cue words of the two senses put together at random, and within each such unit their sentences."""
+    words = cue_words(sentences)
+    names = [sorted({words[row] for row in rows}, key=str) for rows in of_sense]
+    shuffled = [[side[index] for index in rng.permutation(len(side))] for side in names]
+    fewest = min(map(len, shuffled))
+    sides = [{name: place % fewest for place, name in enumerate(side)} for side in shuffled]
+    number = _joined([(a, b) for a, at in sides[0].items() for b, to in sides[1].items() if at == to])
+    joined = {name: unit for link, unit in number.items() for name in link}
+    unit_of = {row: joined[words[row]] for rows in of_sense for row in rows}
+    members: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for which, rows in enumerate(of_sense):
+        for row in rng.permutation(rows).tolist():
+            members[unit_of[row], which].append(row)
+    units = sorted(set(unit_of.values()))
+    return unit_of, [pair for unit in units for pair in zip(members[unit, 0], members[unit, 1], strict=False)]
+
+
+def _joined(links: Sequence[tuple[Hashable, Hashable]]) -> dict[tuple[Hashable, Hashable], int]:
+    """A number for each link, the same for links that hang together: a cue word may stand in both senses."""
+    names = {name: place for place, name in enumerate(dict.fromkeys(name for link in links for name in link))}
+    ends = np.array([[names[name] for name in link] for link in links], dtype=int).reshape(-1, 2)
+    graph = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
+    component = connected_components(graph, directed=False)[1]
+    return {link: int(component[start]) for link, start in zip(links, ends[:, 0], strict=True)}
+
+
+def _held_out(sentences: Sequence[Sentence], units: Sequence[int], seed: int) -> tuple[tuple["Holdout", ...], str]:
+    """The file's own split, or folds apart in units and frames; in units alone where frames leave too little."""
+    given = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
+    if {FIT, REPORT} <= set(given):
+        train, test = (tuple(row for row, part in enumerate(given) if part == name) for name in (FIT, REPORT))
+        return (Holdout(train, test),), GIVEN
+    labels = [sentence.sense for sentence in sentences]
+    frames = [sentence.frame if sentence.frame is not None else row for row, sentence in enumerate(sentences)]
+    known = {sentence.cue_word is not None for sentence in sentences} == {True}
+    name = "cue word" if known else "pair" if any(sentence.pair for sentence in sentences) else "sentence"
+    choices: list[tuple[list[Groups], str]] = [([units], f"{FOLDS} folds by {name}")]
+    if any(sentence.frame is not None for sentence in sentences) and len(set(frames)) > 1:
+        links = [(("unit", unit), ("frame", frame)) for unit, frame in zip(units, frames, strict=True)]
+        joined = _joined(links)
+        whole = [joined[link] for link in links]
+        apart: list[Groups] = [whole] if len(set(whole)) >= 2 * FOLDS else [units, frames]
+        choices.insert(0, (apart, f"{FOLDS} folds by {name} and frame"))
+    for factors, design in choices:
+        cells = _cells(factors, labels, seed, FOLDS)
+        if all(_fewest(labels, train) >= MIN_PER_SENSE for train, _ in cells):
+            return tuple(Holdout(*cell) for cell in cells), design
+    return (), choices[-1][1]
+
+
+def _fewest(labels: Sequence[str], rows: Sequence[int]) -> int:
+    """How many of the rows the rarer sense has."""
+    return min(sum(labels[row] == sense for row in rows) for sense in set(labels))
+
+
+def _require_enough(
+    sentences: Sequence[Sentence], units: Sequence[int], holdouts: Sequence["Holdout"], senses: tuple[str, str]
+) -> None:
+    labels = [sentence.sense for sentence in sentences]
+    enough = holdouts and all(_fewest(labels, part) >= MIN_PER_SENSE for part in (holdouts[0].train,))
+    if enough and len(set(units)) >= MIN_UNITS and len(set(labels)) == 2:
+        return
+    each = " and ".join(f"{labels.count(sense)} sentences of {sense!r}" for sense in senses)
+    word = sentences[0].word if sentences else ""
+    raise InputError(
+        f"Holding out the sentences of {word!r}: got {each} with {len(set(units))} groups of cue words to keep apart, "
+        f"expected at least {MIN_UNITS} groups and {MIN_PER_SENSE} sentences of each sense to fit on in every fold; "
+        "give about a dozen or more of every sense, with different cue words."
+    )
+
+
 SIDES = {FIT: "train", REPORT: "test"}
 NO_PART = "its split is neither train nor test"
 NOT_LEARNED = "its sense does not occur in the training part"
 TOO_FEW = "its sense has too few sentences (or frames, or cue words) to be learned without those that are tested"
 ONE_SENSE = "no second sense of the word is left to tell it from"
-Groups = Sequence[Hashable]
 
 
 @dataclass(frozen=True)
@@ -272,117 +372,3 @@ def _fold_of(groups: Groups, labels: Sequence[str], folds: int, rng: np.random.G
         fold[index] = np.lexsort((tally.sum(1), tally @ shares[index]))[0]
         tally[fold[index]] += shares[index]
     return [int(fold[place[group]]) for group in groups]
-
-
-GROUPS = 512  # as many groups as a direction of any width here can be fitted on; what is more is better measured
-SHARE = (
-    3  # a third of the groups is fitted on, as in a study; a sweep takes no leading heads, so nothing is selected on
-)
-CROSSING = "its frame is on one side of the split and its cue on the other"
-
-
-@dataclass
-class Smallest:
-    """The `most` smallest distinct hashes seen, with what was hashed where it is given.
-
-    A uniform sample of all that was seen, whatever its order (Bar-Yossef et al. 2002).
-    """
-
-    most: int = GROUPS * SHARE
-    heap: list[int] = field(default_factory=list)
-    known: dict[int, Any] = field(default_factory=dict)
-
-    def add(self, value: int, item: Any = None) -> None:
-        if value in self.known or (len(self.heap) == self.most and value >= -self.heap[0]):
-            return
-        self.known[value] = item
-        heapq.heappush(self.heap, -value)
-        if len(self.heap) > self.most:
-            del self.known[-heapq.heappop(self.heap)]
-
-    @property
-    def items(self) -> list[Any]:
-        """What was given with the hashes, in their order."""
-        return [self.known[value] for value in sorted(self.known)]
-
-    def limit(self) -> int | None:
-        """The largest hash that is fitted on, of a third of the groups, at most GROUPS; None where there are not
-        two.
-        """
-        if len(self.known) < 2:
-            return None
-        return sorted(self.known)[min(-(-len(self.known) // SHARE), GROUPS) - 1]
-
-
-@dataclass
-class Seen:
-    """What a first reading keeps of a word: sentences by sense, whether a split is given, and the smallest hashes."""
-
-    senses: Counter[str] = field(default_factory=Counter)
-    given: bool = False
-    frames: Smallest | None = field(default_factory=Smallest)
-    cues: Smallest | None = field(default_factory=Smallest)
-    sentences: dict[str, Smallest] = field(default_factory=dict)
-
-    def add(self, sentence: Sentence, seed: int) -> None:
-        self.senses[sentence.sense] += 1
-        self.given = self.given or (sentence.split or "") in GIVEN_PARTS
-        frame, cue, own = _hashes(sentence, seed)
-        self.frames = _added(self.frames, frame)
-        self.cues = _added(self.cues, cue)
-        self.sentences.setdefault(sentence.sense, Smallest()).add(own)
-
-    def rule(self) -> "Rule":
-        frame, cue = (None if kept is None else kept.limit() for kept in (self.frames, self.cues))
-        return Rule(self.given, frame, cue, {sense: kept.limit() for sense, kept in self.sentences.items()})
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How the sentences of one word are parted: as given, or by the largest hash of a frame, cue, sentence to fit on.
-
-    Cue words that share a pair are not kept together, because donors are drawn and not paired.
-    """
-
-    given: bool
-    frame: int | None
-    cue: int | None
-    sentence: Mapping[str, int | None]
-
-    @property
-    def design(self) -> str:
-        if self.given:
-            return GIVEN
-        names = [name for name, limit in (("frame", self.frame), ("cue word", self.cue)) if limit is not None]
-        return f"by {' and '.join(names)}, by their hash" if names else "by sentence, by its hash"
-
-    def part_of(self, sentence: Sentence, seed: int) -> tuple[str | None, str | None]:
-        """Fit or report, or None with the reason why the sentence is in neither."""
-        if self.given:
-            part = GIVEN_PARTS.get(sentence.split or "")
-            reason = f"its split is {sentence.split!r}, expected one of {', '.join(GIVEN_PARTS)}"
-            return (None, reason) if part is None else (FIT if part == FIT else REPORT, None)
-        frame, cue, own = _hashes(sentence, seed)
-        sides = [_side(group, limit) for group, limit in ((frame, self.frame), (cue, self.cue)) if limit is not None]
-        part = _agreed(sides or [_side(own, self.sentence[sentence.sense])])
-        return part, None if part else CROSSING
-
-
-def _added(kept: Smallest | None, value: int | None) -> Smallest | None:
-    """The hashes with one more; None as soon as one sentence of the word has no such group."""
-    if kept is None or value is None:
-        return None
-    kept.add(value)
-    return kept
-
-
-def _hashes(sentence: Sentence, seed: int) -> tuple[int | None, int | None, int]:
-    """Of its frame, of its cue word, and of its pair or, where it has none, its text."""
-    groups = (("frame", sentence.frame), ("cue", sentence.cue_word), ("sentence", sentence.pair or sentence.text))
-    frame, cue, own = (None if name is None else hash_of(seed, kind, sentence.word, name) for kind, name in groups)
-    assert own is not None
-    return frame, cue, own
-
-
-def _side(group: int | None, limit: int | None) -> str:
-    return FIT if group is not None and limit is not None and group <= limit else REPORT

@@ -79,28 +79,24 @@ def test_the_map_is_symmetric_blank_at_zero_and_the_same_for_every_word():
     assert colours[1].endswith(", 0)") and colours[2].endswith(", 0)")
 
 
-def test_the_map_draws_every_head_up_to_the_read_out_and_marks_those_whose_interval_excludes_zero():
+def test_the_map_draws_every_head_and_marks_those_whose_interval_excludes_zero():
     rows = rows_of(CHARTS["head map"].to_dict(), "layer", "head", "net", "clear")
-    mine = HEADS[(HEADS["word"] == "bank") & (HEADS["layer"] < READ_AT)]
+    mine = HEADS[HEADS["word"] == "bank"]
     assert [row["net"] for row in rows] == pytest.approx(mine["net"].tolist())
     clear = (mine["net_low"] > 0) | (mine["net_high"] < 0)
     assert [row["clear"] for row in rows] == clear.tolist()
     assert 0 < clear.sum() < len(mine)
 
 
-def test_layers_after_the_read_out_are_said_to_have_no_effect_not_drawn_as_zero():
-    spec = CHARTS["head map"].to_dict()
-    assert "no effect possible" in rows_of(spec, "said")[0]["said"]
+def test_layers_without_a_rank_are_said_to_have_no_effect_not_drawn_as_zero():
+    swept = HEADS.assign(rank=HEADS["rank"].mask(HEADS["layer"] >= READ_AT))
+    spec = charts.head_map(swept, "bank").to_dict()
+    assert "no effect possible" in rows_of(spec, "said")[0]["said"] and "of 12 heads" in spec["description"]
     layers = next(view["encoding"]["y"]["scale"]["domain"] for view in parts(spec) if "scale" in view["encoding"]["y"])
     assert layers == [0, 1, 2, 3]
-    assert {row["layer"] for row in rows_of(spec, "net")} == {0, 1, 2}
-    points = rows_of(CHARTS["separation"].to_dict(), "auroc", "net")
-    assert {row["layer"] for row in points} == {0, 1, 2}
-
-
-def test_heads_are_reached_word_by_word():
-    kept = charts.reached(HEADS.assign(swap=HEADS["swap"].where((HEADS["word"] == "bank") | (HEADS["layer"] < 1), 0.0)))
-    assert kept.groupby("word")["layer"].max().to_dict() == {"bank": 2, "mole": 0}
+    for made in (spec, charts.separation_and_effect(swept, "bank").to_dict()):
+        assert {row["layer"] for row in rows_of(made, "auroc", "net")} == {0, 1, 2}
+    assert not any("said" in rows[0] for rows in CHARTS["head map"].to_dict()["datasets"].values())
 
 
 def test_a_clear_effect_that_rounds_to_nothing_is_a_dot():
@@ -173,7 +169,7 @@ def test_every_verdict_has_its_own_shape_a_colour_and_a_meaning():
 
 def test_the_map_marks_every_verdict_and_says_who_resolves():
     spec = CHARTS["head map"].to_dict()
-    mine = HEADS[(HEADS["word"] == "bank") & (HEADS["layer"] < READ_AT)]
+    mine = HEADS[HEADS["word"] == "bank"]
     assert [row["verdict"] for row in rows_of(spec, "net", "verdict")] == mine["verdict"].tolist()
     marks = next(view for view in parts(spec) if "shape" in view["encoding"])
     kinds = [name for name in ORDER if name != "none" and name in set(HEADS["verdict"])]
@@ -246,8 +242,11 @@ def test_axes_of_evidence_are_the_same_for_every_word():
 
 
 def test_controls_show_every_head_in_every_condition_and_the_resolvers_by_name():
-    rows = rows_of(CHARTS["controls"].to_dict(), "condition", "stands_out")
+    rows = max(CHARTS["controls"].to_dict()["datasets"].values(), key=len)
     assert len(rows) == 4 * 16 and {row["name"] for row in rows if row["stands_out"]} == set(LEADERS)
+    band = [rows for rows in CHARTS["controls"].to_dict()["datasets"].values() if rows[0].get("low") is not None]
+    assert [{row["condition"] for row in rows} for rows in band] == [{"labels permuted"}] and len(band[0]) == 16
+    assert {(row["low"], row["high"]) for row in band[0]} == {(0.4, 0.58)}
     without = FRAMES["controls"][FRAMES["controls"]["condition"] != "later token"]
     spec = charts.control_strips(without, "mole").to_dict()
     assert "later token" not in spec["description"] and "labels permuted" in spec["description"]
@@ -266,8 +265,9 @@ def test_routes_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_no
     rows = rows_of(CHARTS["routes"].to_dict(), "what", "value")
     whole = HEADS.query("word == 'mole' and layer == 0 and head == 1")["swap"].item()
     first = {row["route"]: row["value"] for row in rows if row["name"] == "L0H1"}
-    assert first["swap"] == pytest.approx(whole) and first["values_only"] == pytest.approx(0.9 * whole)
-    unpaired = FRAMES["routes"].assign(pattern_only=np.nan, values_only=np.nan)
+    parts = {"swap": 1, "pattern_only": 0.1, "values_only": 0.9, "cue_only": 0.95, "other_only": 0.03, "ablation": 0.8}
+    assert first == {route: pytest.approx(part * whole) for route, part in parts.items()}
+    unpaired = FRAMES["routes"].assign(**dict.fromkeys(list(parts)[1:5], np.nan))
     spec = charts.route_bars(unpaired, HEADS, "mole", LEADERS).to_dict()
     assert {row["route"] for row in rows_of(spec, "what", "value")} == {"swap", "ablation"}
 

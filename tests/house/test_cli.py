@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, one sentence for every mistake, nothing written, nothing lost."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 from checkpoints import change_tensors, make_checkpoint
 
+import probe
 from probe import cli
 from probe.cli import main
+from probe.errors import InputError
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
 
@@ -87,6 +90,33 @@ def test_a_report_stops_with_exit_1_when_the_numbers_disagree(run, tmp_path, mon
     assert not list((tmp_path / "out").glob("*.html"))
 
 
+def test_the_version_is_the_packages(run):
+    assert run("--version") == (0, f"probe {probe.__version__}\n", "")
+
+
+def test_without_a_command_the_help_is_printed(run):
+    bare, asked = run(), run("--help")
+    assert bare == asked
+    assert bare[0] == 0 and bare[1].startswith("Usage: probe ") and "walk" in bare[1]
+
+
+def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatch):
+    def told(model, words, *, corpus, **_):
+        raise InputError(f"{words} {[(row.word, row.sense, row.start) for row in corpus.sentences[:2]]}.")
+
+    (tmp_path / "mine.csv").write_text(
+        "sense;text\n" + "".join(f"animal;A bat flew {n}.\nclub;He swung the bat {n}.\n" for n in range(8))
+    )
+    monkeypatch.setattr(importlib.import_module("probe.study.study"), "study", told)
+    asked = run("report", "bat", "--sentences", tmp_path / "mine.csv")
+    assert_one_sentence(asked, "['bat'] [('bat', 'animal', 2), ('bat', 'club', 13)]")
+    for words in ((), ("bat", "mole")):
+        asked = run("report", *words, "--sentences", tmp_path / "mine.csv")
+        assert_one_sentence(
+            asked, "mine.csv, line 2: word is missing, expected a column that names it, or one word named for all rows"
+        )
+
+
 def test_models_lists_the_embedded_one(run):
     code, out, _ = run("models")
     assert code == 0 and "tiny-senses" in out
@@ -145,7 +175,14 @@ def test_the_command_of_a_page_spells_out_what_made_it(given, made):
             [{"text": f"{n}. bigger bank", "sense": name} for n, name in enumerate(["river", "river", "money"])],
             ["expected at least 4", "give about a dozen or more of every sense"],
         ),
-        ([{"text": "The river bank " + "and so on " * 60}, {"sense": "money"}], ["context window", "shorten the text"]),
+        (
+            [
+                {"text": f"The river bank {n}{' and so on' * 60}", "sense": name}
+                for n in range(8)
+                for name in ("a", "b")
+            ],
+            ["context window", "shorten the text"],
+        ),
     ],
 )
 def test_bad_sentences_end_in_one_sentence(run, tmp_path, folder, changes, parts):

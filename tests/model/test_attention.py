@@ -151,6 +151,38 @@ def test_scores_are_matches_divided_by_the_root_of_d_head() -> None:
     assert attention.matches(q, k)[1, 2, 3].item() == pytest.approx((q[1, 2] * k[1, 3]).sum().item(), abs=1e-12)
 
 
+def test_a_soft_cap_leaves_small_numbers_and_bounds_large_ones() -> None:
+    # 2 tanh(1/2) and 2 tanh(50), by hand
+    found = attention.cap(torch.tensor([0.0, 1e-4, 1.0, -1.0, 100.0], dtype=torch.float64), 2.0)
+    tanh = 0.46211715726000975
+    expected = torch.tensor([0.0, 1e-4, 2 * tanh, -2 * tanh, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_window_hides_what_is_further_back() -> None:
+    seen = attention.mask(attention.look_back(torch.zeros(5, 5), 2)).isfinite()
+    assert [[key for key in range(5) if seen[query, key]] for query in range(5)] == [
+        [0],
+        [0, 1],
+        [1, 2],
+        [2, 3],
+        [3, 4],
+    ]
+    later = attention.mask(attention.look_back(torch.zeros(2, 5), 3)).isfinite()  # the last two of five queries
+    assert [[key for key in range(5) if later[query, key]] for query in range(2)] == [[1, 2, 3], [2, 3, 4]]
+    assert torch.equal(attention.look_back(torch.zeros(5, 5), 5), torch.zeros(5, 5))
+
+
+def test_pairs_that_stand_side_by_side_are_turned_together_and_match_as_before() -> None:
+    x, y, angles = random(6, 10), random(6, 10, seed=1), attention.rotary_angles(torch.arange(6), torch.ones(4))
+    parted = attention.halves(x, 8)
+    assert torch.equal(parted, x[:, [0, 2, 4, 6, 1, 3, 5, 7, 8, 9]])
+    torch.testing.assert_close((parted * attention.halves(y, 8)).sum(-1), (x * y).sum(-1), **EXACT)
+    turned, position = attention.rotate(parted, angles), torch.arange(6).double()
+    first = x[:, 0] * position.cos() - x[:, 1] * position.sin()
+    torch.testing.assert_close(turned[:, 0], first, rtol=0, atol=1e-6)
+
+
 def test_shared_heads_stand_side_by_side() -> None:
     k = random(2, 3, 4)
     shared = attention.share_heads(k, 6)

@@ -15,8 +15,8 @@ from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
 from probe.model import check, hooks
 from probe.model.architectures import FAMILIES
-from probe.model.check import DEFAULT_TEXTS, FLOAT32_SOFTMAX, PLAIN_SOFTMAX, Certificate, Row, certify
-from probe.model.family import Attention
+from probe.model.check import DEFAULT_TEXTS, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED, Certificate, Row, certify
+from probe.model.family import Attention, Family
 from probe.model.model import Model
 from probe.model.tokens import tokenize
 from probe.model.weights import read_stacks
@@ -32,15 +32,17 @@ REPAIRED: dict[str, set[tuple[str, str]]] = {
     "bart": {(s, "scores") for s in ("encoder", "decoder", "cross")}
     | {(s, "resid_mid") for s in ("encoder", "decoder")},
     "gpt_neox": {("", "resid_mid")},
-    "llama": set(),
-    "qwen2": set(),
+    "gpt_neo": {("", "scores")},
+    "gptj": {("", "scores"), ("", "resid_mid")},
+    "olmo2": {("", "attn_out"), ("", "mlp_out")},
 }
 REPAIRED |= {"roberta": REPAIRED["bert"], "marian": REPAIRED["bart"]}
-ROUNDED = {
-    "llama": {"pattern"},
-    "qwen2": {"pattern"},
-    "gpt_neox": {"logits, Hugging Face"},
-}  # float32 whatever the type
+REPAIRED |= dict.fromkeys(("gemma2", "gemma3_text"), REPAIRED["olmo2"])
+REPAIRED |= {kind: set() for kind in ("llama", "mistral", "phi3", "qwen2", "qwen3")}
+# float32 whatever the type
+ROUNDED = {kind: {"pattern"} for kind in ("llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3_text")}
+ROUNDED |= {"gpt_neox": {LOGITS[1][2]}, "phi3": {LOGITS[1][2]}}
+ROUNDED |= {"gpt_neo": {"scores", "pattern"}, "gptj": {"scores", "pattern", LOGITS[1][2]}}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def test_a_sound_model_passes(kind: str, dtype: torch.dtype, seed: int) -> None:
     for row in certificate.rows:
         assert row.error <= row.tolerance == (1e-6 if row.quantity in wider else BOUND[dtype])
         assert row.scale > 0.05
-        assert (row.note in (FLOAT32_SOFTMAX, PLAIN_SOFTMAX)) == (row.quantity in wider)
+        assert (row.note in (FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED)) == (row.quantity in wider)
     assert certificate.worst.error > 0  # the two sides are two computations
 
 
@@ -138,7 +140,8 @@ def of_role(model: Model, attention: Attention, tensor: Tensor, role: str) -> Te
     if role in attention.parts:
         return tensor.unflatten(0, (-1, model.config.d_head))
     if attention.fused == "by role":
-        return tensor.unflatten(0, (3, HEADS, -1))[place]
+        groups, d_head = model.config.n_kv_heads, model.config.d_head
+        return tensor.split([heads * d_head for heads in (HEADS, groups, groups)])[place].unflatten(0, (-1, d_head))
     return tensor.unflatten(0, (HEADS, 3, -1))[:, place]
 
 
@@ -147,10 +150,14 @@ def nudge(part: Tensor) -> None:
     part[(0,) * part.dim()] += 0.01 * part.abs().max()
 
 
-def expected_quantity(role: str, *, bias: bool, norm_first: bool) -> str:
+def expected_quantity(role: str, *, bias: bool, family: Family) -> str:
     """The first row that a wrong weight of this role must show in."""
-    normed = {"norm": "x", "norm_mlp": "mlp_out"} if norm_first else {"norm": "resid_mid", "norm_mlp": "resid_post"}
-    written = {"o": "attn_out" if bias else "delta_e"} | dict.fromkeys(("in", "gate", "up", "out"), "mlp_out")
+    normed = (
+        {"norm": "resid_mid", "norm_mlp": "resid_post"} if family.norm_last else {"norm": "x", "norm_mlp": "mlp_out"}
+    )
+    normed |= {"norm_out": "resid_mid", "norm_mlp_out": "resid_post", "norm_q": "scores", "norm_k": "scores"}
+    written = {"o": "attn_out" if bias else "delta_e"}
+    written |= dict.fromkeys(("in", "gate", "up", "gate_up", "out"), "mlp_out")
     return (normed | written | {"q": "q", "k": "k", "v": "v"})[role]
 
 
@@ -169,7 +176,7 @@ def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(kind: str, dtype
                 name = name_of(attention, layer, role, ending)
                 if name in model.weights:
                     corrupt = with_tensor(model, name, lambda t, a=attention, r=role: nudge(of_role(model, a, t, r)))
-                    quantity = expected_quantity(role, bias=ending == "bias", norm_first=family.norm_first)
+                    quantity = expected_quantity(role, bias=ending == "bias", family=family)
                     assert first_failure(certify(corrupt, [TEXT])) == (attention.name, layer, quantity), (name, role)
     outside = {name for name in model.weights if name.rpartition(".")[0] in {*family.outside, *family.head}}
     assert left <= outside  # no kind of tensor is left out
@@ -284,6 +291,18 @@ def mask_by_zero(scores: Tensor) -> Tensor:
     return scores * torch.ones_like(scores).tril()
 
 
+def no_window(scores: Tensor, window: int) -> Tensor:
+    return scores
+
+
+def window_one_longer(scores: Tensor, window: int) -> Tensor:
+    return true_look_back(scores, window + 1)
+
+
+def cut_off(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(-bound, bound)
+
+
 def softmax_over_queries(scores: Tensor) -> Tensor:
     return torch.softmax(scores, dim=-2)
 
@@ -338,6 +357,7 @@ def interleaved_groups(k: Tensor, heads: int) -> Tensor:
     return k.repeat(*(1,) * (k.dim() - 3), heads // k.shape[-3], 1, 1)
 
 
+true_look_back = formulas.look_back
 true_rotate, true_relative_bias, true_sinusoids = formulas.rotate, formulas.relative_bias, formulas.sinusoids
 WRONG: list[tuple[str, str, Callable[..., Tensor], str]] = [
     ("gpt2", "scores", formulas.matches, "scores"),
@@ -364,6 +384,12 @@ WRONG: list[tuple[str, str, Callable[..., Tensor], str]] = [
     ("llama", "share_heads", interleaved_groups, "scores"),  # on both sides: the scores and the output still tell
     ("qwen2", "share_heads", interleaved_groups, "scores"),
     ("qwen2", "mask", no_mask, "scores"),
+    ("mistral", "look_back", no_window, "scores"),
+    ("gemma3_text", "look_back", window_one_longer, "scores"),
+    ("gemma2", "cap", cut_off, "scores"),
+    ("gemma2", "scores", formulas.matches, "scores"),
+    ("gpt_neo", "mask", mask_off_by_one, "pattern"),
+    ("gptj", "halves", lambda x, dims: x, "pattern"),
     ("bart", "layer_norm", no_layer_norm, "resid_pre"),
     ("marian", "sinusoids", sinusoids_one_later, "resid_pre"),
 ]
@@ -404,6 +430,7 @@ def test_a_wrong_epsilon_is_named(kind: str) -> None:
     model, family = family_model(kind, torch.float64), FAMILIES[kind]
     wrong = replace(model, config=replace(model.config, epsilon=2e-5))
     quantity = "resid_pre" if family.embedding_norm else "x" if family.norm_first else "resid_mid"
+    quantity = "scores" if "norm_q" in family.attentions[0].parts and not family.norm_first else quantity
     assert first_failure(certify(wrong, [TEXT])) == (family.attentions[0].name, 0, quantity)
 
 
@@ -416,12 +443,32 @@ def test_a_wrong_epsilon_is_named(kind: str) -> None:
         ("t5", {"furthest": 40}, "scores"),
         ("gpt_neox", {"dims": 4}, "scores"),
         ("llama", {"base": 500.0}, "scores"),
+        ("gptj", {"dims": 4}, "pattern"),
+        ("gemma3_text", {"base": 10000.0}, "scores"),
+        ("gemma3_text", {"local_base": 20000.0}, "scores"),
     ],
 )
 def test_wrong_positions_are_named(kind: str, changes: dict[str, int], quantity: str) -> None:
     model = family_model(kind, torch.float64)
     wrong = replace(model, config=replace(model.config, positions=replace(model.config.positions, **changes)))
     assert first_failure(certify(wrong, [TEXT]))[2] == quantity
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "quantity"),
+    [
+        ("gemma2", {"local": (False, False)}, "scores"),
+        ("gemma2", {"local": (True, True)}, "scores"),
+        ("gemma2", {"score_cap": 0.0}, "scores"),
+        ("gemma2", {"query_scalar": 0.0}, "scores"),
+        ("gemma2", {"logit_cap": 0.0}, "logits"),
+        ("gemma2", {"embed_scale": 1.0}, "resid_pre"),
+        ("gpt_neo", {"local": (True, False)}, "pattern"),
+    ],
+)
+def test_a_wrong_switch_is_named(kind: str, changes: dict[str, object], quantity: str) -> None:
+    model = family_model(kind, torch.float64)
+    assert first_failure(certify(replace(model, config=replace(model.config, **changes)), [TEXT]))[2] == quantity
 
 
 # --- faults in the hooked model --------------------------------------------------------------------------------------
@@ -444,6 +491,8 @@ def test_a_repaired_row_says_so(kind: str) -> None:
     for row in rows:
         if row.quantity == "scores" and row.note:
             assert row.note == "repaired: scores recomputed from q.k"
+        if row.quantity in ("attn_out", "mlp_out") and FAMILIES[kind].norm_written:
+            assert row.note == "repaired: read in front of its norm"
 
 
 @pytest.mark.parametrize(("kind", "number", "quantity"), LIES)

@@ -46,8 +46,8 @@ def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     assert all(not tensor.requires_grad for tensor in (*model.weights.values(), *model.bridge.parameters()))
     assert model.config.architecture == kind and model.origin.kind == "folder"
     assert model.config.n_decoder_layers == (2 if kind in PAIRED else 0)
-    assert model.config.causal == (kind in ("gpt2", "gpt_neox", "llama", "qwen2"))
-    assert model.config.n_kv_heads == (2 if kind in ("llama", "qwen2") else 4)
+    assert model.config.causal == (kind not in (*PAIRED, "bert", "roberta"))
+    assert model.config.n_kv_heads == (2 if "num_key_value_heads" in MADE[kind][2] else 4)
 
 
 def test_gated_t5_is_taken(tmp_path: Path) -> None:
@@ -102,6 +102,30 @@ def test_llama_3s_stretched_positions_are_taken(tmp_path: Path) -> None:
         probe.certify(replace(model, config=plain)).require()
     edit_config(folder, rope_parameters={name: value for name, value in rope.items() if name != "factor"})
     assert "factor of its rotary positions is None; give a number in config.json" in refusal(folder)
+
+
+def test_which_layers_are_local_where_no_list_says_so(tmp_path: Path) -> None:
+    """Every sixth layer of a Gemma 3 is global, every second of a Gemma 2, none of a Mistral."""
+    found = {}
+    for kind in ("gemma3_text", "gemma2", "mistral"):
+        folder = make_family(tmp_path / kind, kind, num_hidden_layers=7, layer_types=None)
+        raw = json.loads((folder / "config.json").read_text())
+        raw.pop("layer_types", None)
+        (folder / "config.json").write_text(json.dumps(raw))
+        model = probe.load(folder)
+        assert model.config.window == 5 and probe.certify(model).require().ok
+        found[kind] = [layer for layer, local in enumerate(model.config.local) if not local]
+    assert found == {"gemma3_text": [5], "gemma2": [1, 3, 5], "mistral": []}
+    folder = make_family(tmp_path / "whole", "mistral", sliding_window=None)
+    assert probe.load(folder).config.local == ()
+
+
+def test_the_first_gemma_3s_name_the_base_of_local_layers_otherwise(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "gemma", "gemma3_text")
+    raw = json.loads((folder / "config.json").read_text())
+    del raw["rope_parameters"]
+    (folder / "config.json").write_text(json.dumps(raw | {"rope_theta": 1e6, "rope_local_base_freq": 1e4}))
+    assert probe.load(folder).config == family_model("gemma3_text").config
 
 
 def test_names_of_the_first_berts_are_read(tmp_path: Path) -> None:
@@ -204,6 +228,20 @@ DAMAGED = [
     ("llama", config(num_hidden_layers=10**12), "the tensor layers.2.self_attn.q_proj.weight is missing"),
     ("llama", config(rms_norm_eps=0), "rms_norm_eps is 0; give a number between 0 and 1 in config.json"),
     ("qwen2", drop("q_proj.bias"), "layers.0.self_attn.q_proj.bias is missing"),
+    ("qwen3", drop("1.self_attn.k_norm"), "layers.1.self_attn.k_norm.weight is missing from its safetensors"),
+    ("olmo2", drop("0.post_feedforward"), "layers.0.post_feedforward_layernorm.weight is missing from its"),
+    ("phi3", drop("gate_up_proj"), "layers.0.mlp.gate_up_proj.weight is missing from its safetensors"),
+    ("mistral", config(sliding_window=0), "sliding_window is 0 in its config; give a whole number of at least 1"),
+    ("mistral", config(num_hidden_layers=10**12), "num_hidden_layers is 1,000,000,000,000 in its config; correct its"),
+    ("gemma2", config(layer_types=["local"]), "layer_types does not say which of its 2 layers are local; correct its"),
+    ("gemma2", config(query_pre_attn_scalar="x"), "query_pre_attn_scalar is 'x' in its config; give a number above 0"),
+    ("gemma2", config(final_logit_softcapping=0), "final_logit_softcapping is 0 in its config; give a number above 0"),
+    (
+        "gpt_neo",
+        config(attention_types=[[["global"], 10**12]]),
+        "attention_types does not say which of its 2 layers are local; correct its config",
+    ),
+    ("gptj", config(rotary_dim=None), "rotary_dim is None in its config; give a whole number of at least 1"),
     ("qwen2", config(vocab_size="x"), "vocab_size is 'x' in its config; give a whole number of at least 1"),
     (
         "bert",
@@ -242,7 +280,7 @@ VARIANTS = [
     (
         "bert",
         {"hidden_act": "tanh"},
-        "hidden_act is 'tanh' in its config; known are gelu, gelu_new, relu, silu, swish;",
+        "hidden_act is 'tanh' in its config; known are gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish;",
     ),
     ("bert", {"architectures": ["BertForSequenceClassification"]}, "its architecture is BertForSequenceClassification"),
     (
@@ -258,6 +296,15 @@ VARIANTS = [
         "positions are of type 'yarn', and only 'default' and 'llama3' are certified",
     ),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
+    ("mistral", {"layer_types": ["full_attention"] * 2}, "layer_types is ['full_attention', 'full_attention'] in its"),
+    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True in its config, and the"),
+    ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0 in its config, and the from"),
+    (
+        "gemma3_text",
+        {"rope_parameters": {"full_attention": {"rope_type": "linear"}, "sliding_attention": {"rope_type": "default"}}},
+        "positions are of type 'linear', and only 'default' and 'llama3' are certified",
+    ),
+    ("phi3", {"rope_scaling": {"type": "longrope"}, "rope_parameters": None}, "positions are of type 'longrope'"),
     ("qwen2", {"auto_map": {"AutoModel": "evil.Evil"}}, "it would run code of its own (auto_map)"),
     (
         "t5",

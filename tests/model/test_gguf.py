@@ -38,7 +38,13 @@ SIZES: dict[str, dict[str, object]] = {
     "bert": WIDE,
     "gpt_neox": WIDE,
     "llama": WIDE | {"head_dim": 8},
+    "phi3": WIDE,
     "qwen2": WIDE,
+    "qwen3": WIDE | {"head_dim": 8},
+    "olmo2": WIDE,
+    # the number under the root is in no file: d_head; which layers are local neither: every second, every sixth
+    "gemma2": WIDE | {"head_dim": 8, "query_pre_attn_scalar": 8},
+    "gemma3_text": WIDE | {"head_dim": 8, "query_pre_attn_scalar": 8, "layer_types": None},
 }
 NEXT = {"copy": "copy or download it again.", "convert": "convert the model to GGUF again."}
 
@@ -70,13 +76,43 @@ def test_a_file_gives_the_weights_the_config_and_the_logits_of_the_folder_it_was
     kind, folder, file = pair
     original, made = probe.load(folder), probe.load(file)
     assert made.weights.keys() == {n for n in original.weights if not n.startswith("cls.")}
-    assert all(torch.equal(tensor, original.weights[name]) for name, tensor in made.weights.items())
+    offset = FAMILIES[kind].offset  # a norm is held as 1 + its weight, rounded
+    for name, tensor in made.weights.items():
+        true = original.weights[name]
+        assert torch.equal(tensor, true + 1 - 1 if offset and tensor.dim() == 1 else true)
     changed = {"has_head": False} if kind == "bert" else {}
     assert {**vars(original.config), **changed} == vars(made.config)
     if kind != "bert":
-        assert torch.equal(logits(made), logits(original))
+        torch.testing.assert_close(logits(made), logits(original), rtol=0, atol=1e-4 if offset else 0)
     certificate = certify(made, TEXTS).require()
     assert len(certificate.rows) > 20
+
+
+def test_a_mistral_is_a_llama_in_a_file_and_one_with_a_window_is_refused(tmp_path) -> None:
+    sizes = WIDE | {"head_dim": 8}
+    folder = make_family(tmp_path / "mistral", "mistral", sliding_window=None, **sizes)
+    named = keys(general__name="mistral")
+    file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32, change=named)
+    made, original = probe.load(file), probe.load(folder)
+    assert (made.config.architecture, original.config.architecture) == ("llama", "mistral")
+    assert torch.equal(logits(made), logits(original)) and certify(made, TEXTS[:1]).ok
+    folder = make_family(tmp_path / "local", "mistral", **sizes)
+    file = write_gguf(folder, tmp_path / "local.gguf", Kind.F32)
+    assert refusal(file, probe.UnsupportedModel) == (
+        f"Cannot load {file}: llama.attention.sliding_window is 5 in its metadata, and no formula for it is certified; "
+        "load a standard Llama."
+    )
+
+
+@pytest.mark.parametrize(("kind", "layers", "scalar"), [("gemma2", 46, 4.0), ("gemma3_text", 62, 4.0)])
+def test_the_one_size_of_gemma_with_another_number_under_the_root(tmp_path, kind, layers, scalar) -> None:
+    """No key tells it: the largest divides by the root of d_model / n_heads, here 32 / 8, the others by d_head's."""
+    folder = make_family(tmp_path / kind, kind, **SIZES[kind] | {"num_attention_heads": 8})
+    file = write_gguf(folder, tmp_path / "model.gguf", Kind.F32)
+    assert read_raw_config(open_gguf(file))["query_pre_attn_scalar"] == 8
+    change = keys(**{f"{'gemma2' if kind == 'gemma2' else 'gemma3'}__block_count": layers})
+    file = write_gguf(folder, tmp_path / "large.gguf", Kind.F32, change=change)
+    assert read_raw_config(open_gguf(file))["query_pre_attn_scalar"] == scalar
 
 
 def test_the_origin_names_the_file_its_bytes_and_how_it_holds_the_weights(llama) -> None:
@@ -94,7 +130,7 @@ def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(tmp_p
     file = write_gguf(folder, tmp_path / "model.gguf", stored)
     made, original = probe.load(file), probe.load(folder)
     assert certify(made, TEXTS[:1]).ok
-    name = next(n for n in made.weights if "up_proj" in n or "c_fc.weight" in n)
+    name = next(n for n in made.weights if "up_proj" in n or "c_fc.weight" in n)  # Phi-3's gate_up_proj, too
     stored_way = original.weights[name].T if FAMILIES[kind].turned else original.weights[name]
     blocks = gguf.quantize(np.ascontiguousarray(stored_way.numpy()), stored)
     expected = torch.from_numpy(gguf.dequantize(blocks, stored).copy())
@@ -333,9 +369,9 @@ UNSUPPORTED: Mapping[str, tuple[Change, str]] = {
     "an architecture": (
         keys(general__architecture="mamba"),
         (
-            "its general.architecture is 'mamba', and certified are GPT-2, BERT, GPT-NeoX, Llama, Qwen2 (gpt2, bert, "
-            "gptneox, llama, "
-            "qwen2) only; load one of these or tiny-senses."
+            "its general.architecture is 'mamba', and certified are GPT-2, BERT, GPT-NeoX, Llama, Phi-3, Qwen2, Qwen3, "
+            "OLMo 2, Gemma 2, Gemma 3 (gpt2, bert, gptneox, llama, phi3, qwen2, qwen3, olmo2, gemma2, gemma3) only; "
+            "load one of these or tiny-senses."
         ),
     ),
     "experts": (

@@ -28,9 +28,11 @@ CAUSAL = [(kind, number) for kind, number in STACKS if FAMILIES[kind].attentions
 # --- texts together --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", MADE)
-def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(kind: str) -> None:
-    model = family_model(kind)
+def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(kind: str, dtype: torch.dtype) -> None:
+    """Also where layers look back only so far and what is filled in would see nothing but what is filled in."""
+    model = family_model(kind, dtype)
     rows = [list(tokenize(model, text).ids) for text in TEXTS]
     targets = [[model.config.start_token, *row[:-1]] for row in rows] if kind in PAIRED else None
     with torch.inference_mode():

@@ -19,6 +19,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import probe
+from probe.model.architectures import SUPPORTED
 from probe.model.check import certify
 from probe.model.checkpoint import INDEX, SINGLE
 from probe.model.model import Model
@@ -338,11 +339,11 @@ UNSUPPORTED = {
     ),
     "a list for a type": (
         {"architectures": None, "model_type": ["gpt2"]},
-        "its model_type is ['gpt2'], and certified are GPT-2, BERT, RoBERTa, T5, BART, Marian, GPT-NeoX, Llama, Qwen2",
+        f"its model_type is ['gpt2'], and certified are {SUPPORTED} (",
     ),
     "no architecture": (
         {"architectures": None, "model_type": "falcon"},
-        "its model_type is 'falcon', and certified are GPT-2, BERT, RoBERTa, T5, BART, Marian, GPT-NeoX, Llama, Qwen2",
+        f"its model_type is 'falcon', and certified are {SUPPORTED} (",
     ),
     "no head": (
         {"architectures": ["GPT2Model"]},

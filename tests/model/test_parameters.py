@@ -68,7 +68,8 @@ def test_tensors_of_a_model_agree_with_the_formula_and_with_a_count_by_hand(mode
 
 
 # W_Q, W_K, W_V and W_O of one head have d_model x d_head numbers each: by hand from `families.MADE`; 28 x 7 elsewhere.
-HEAD = {"t5": 28 * 5, "gpt_neox": 32 * 8, "llama": 32 * 6, "qwen2": 32 * 8}
+HEAD = {"t5": 28 * 5} | dict.fromkeys(("gpt_neox", "gptj", "phi3", "qwen2", "olmo2"), 32 * 8)
+HEAD |= dict.fromkeys(("llama", "mistral", "qwen3", "gemma2", "gemma3_text"), 32 * 6)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_tensors_of_every_family_agree_with_the_formula_and_with_hugging_face(ki
     assert counted.tensors == len(model.weights)
     by_name = {part.name: part for part in counted.parts}
     attentions = 6 if kind in ("t5", "bart", "marian") else 2
-    shared = 2 if kind in ("llama", "qwen2") else 4
+    shared = 2 if "num_key_value_heads" in MADE[kind][2] else 4
     assert {by_name[name].each for name in HEAD_PARTS} == {HEAD.get(kind, 28 * 7)}
     assert [by_name[name].number for name in HEAD_PARTS] == [n * attentions for n in (4, shared, shared, 4)]
 

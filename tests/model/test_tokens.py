@@ -19,6 +19,7 @@ from probe.model.tokens import (
     find_word,
     in_order,
     is_one_token,
+    position,
     positions_of_span,
     positions_of_word,
     tokenize,
@@ -193,6 +194,24 @@ def test_an_empty_text_is_refused(model, text):
     with pytest.raises(InputError) as error:
         tokenize(model, text)
     assert sentence_of(error) == ("Reading the text: got an empty text, expected at least one word; give a sentence.")
+
+
+@pytest.mark.parametrize("text, kind", [(["a", "b"], "list"), (None, "NoneType"), (7, "int")])
+def test_what_is_no_text_is_refused(model, text, kind):
+    with pytest.raises(InputError) as error:
+        tokenize(model, text)
+    assert sentence_of(error) == (
+        f"Reading the text: got {kind}, expected one text as str; give one at a time, or many and their positions to "
+        "target_states."
+    )
+
+
+def test_a_position_may_be_a_word(model):
+    tokens = tokenize(model, "the bank by the river bank")
+    assert position(tokens, -1) == -1
+    assert position(tokens, "bank") == positions_of_word(tokens, "bank")[-1]
+    with pytest.raises(InputError, match="found it 0 times"):
+        position(tokens, "mole")
 
 
 def test_half_a_surrogate_pair_is_refused(model):

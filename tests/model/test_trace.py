@@ -23,12 +23,18 @@ from probe.model.weights import read_weights
 EXACT = {"rtol": 0, "atol": 1e-12}
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
 CAUSAL = tuple(kind for kind in SINGLE if FAMILIES[kind].kind == "decoder")
-NORM_FIRST = tuple(kind for kind in SINGLE if FAMILIES[kind].norm_first)
+PLAIN = tuple(kind for kind in SINGLE if FAMILIES[kind].adds_plainly)
 
 
 def near(kind: str) -> dict[str, float]:
     """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever the type."""
-    return {"rtol": 0, "atol": 1e-6} if FAMILIES[kind].single == "norm and softmax" else EXACT
+    return {"rtol": 0, "atol": 1e-6} if "softmax" in FAMILIES[kind].single else EXACT
+
+
+def assert_near(found: torch.Tensor, exact: torch.Tensor, close: dict[str, float]) -> None:
+    """Equal relative to the scale of the tensor, where that is more than 1."""
+    scale = exact.abs().max().clamp_min(1)
+    torch.testing.assert_close(found / scale, exact / scale, **close)
 
 
 def traced(kind: str, text: str = TEXT) -> dict[str, Trace]:
@@ -68,7 +74,7 @@ def test_a_trace_is_what_hugging_face_computes(kind: str, tmp_path: Path) -> Non
     plain = getattr(transformers, MADE[kind][1]).from_pretrained(
         folder, attn_implementation="eager", dtype=torch.float64
     )
-    single = kind in ("llama", "qwen2", "gpt_neox")  # Hugging Face softmaxes in float32 there
+    single = FAMILIES[kind].plain_rounds or "softmax" in FAMILIES[kind].single  # Hugging Face softmaxes in float32
     close = {"rtol": 0, "atol": 1e-6 if single else 1e-10}
     options = {"output_attentions": True, "output_hidden_states": True}
     if kind in PAIRED:
@@ -90,9 +96,9 @@ def test_a_trace_is_what_hugging_face_computes(kind: str, tmp_path: Path) -> Non
             theirs = plain.eval()(torch.tensor([seen.tokens.ids]), **options)
         whole = [(seen.pattern, theirs.attentions), (seen.resid_pre, theirs.hidden_states[:LAYERS])]
         logits = seen.logits
-    torch.testing.assert_close(logits, theirs.logits[0], **close)
+    assert_near(logits, theirs.logits[0], close)
     for ours, layers in whole:
-        torch.testing.assert_close(ours, torch.stack([layer[0] for layer in layers]), **close)
+        assert_near(ours, torch.stack([layer[0] for layer in layers]), close)
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -110,9 +116,9 @@ def test_parts_sum_to_the_whole(kind: str) -> None:
                     torch.testing.assert_close(by_source.sum(0), write, **EXACT)
                     assert len(by_source) == seen.pattern.shape[-1], name
                     assert not seen.stack.causal or (by_source[at + 1 :] == 0).all()
-        if seen.stack.config.family.norm_first:
+        if seen.stack.config.family.adds_plainly:
             torch.testing.assert_close(seen.resid_pre + seen.attn_out, seen.resid_mid, **EXACT)
-        if kind in NORM_FIRST:
+        if kind in PLAIN:
             torch.testing.assert_close(seen.resid_mid + seen.mlp_out, seen.resid_post, **EXACT)
         if name != "cross":
             assert torch.equal(seen.resid_post[:-1], seen.resid_pre[1:])
@@ -124,8 +130,8 @@ def test_in_a_decoder_a_later_token_changes_nothing_before_it(kind: str) -> None
     n = len(short.tokens)
     assert long.tokens.ids[:n] == short.tokens.ids and len(long.tokens) > n
     for name in ("resid_post", "z", "q", "k", "v", "mlp_out"):
-        torch.testing.assert_close(getattr(long, name)[..., :n, :], getattr(short, name), **near(kind))
-    torch.testing.assert_close(long.pattern[..., :n, :n], short.pattern, **near(kind))
+        assert_near(getattr(long, name)[..., :n, :], getattr(short, name), near(kind))
+    assert_near(long.pattern[..., :n, :n], short.pattern, near(kind))
     assert (long.pattern[..., :n, n:] == 0).all()
     assert (long.scores[..., :n, n:] < -1e30).all()
 
@@ -241,17 +247,18 @@ def test_target_states_are_the_traces_at_the_target_in_the_order_given(kind: str
         seen = trace(model, text)
         token, first = seen.tokens.ids[target], model.config.positions.first
         assert states.ids[row] == token
-        assert torch.equal(states.token_embedding[row], model.weights[f"{family.embed}.weight"][token])
+        embedded = model.weights[f"{family.embed}.weight"][token] * (32**0.5 if kind.startswith("gemma") else 1)
+        assert torch.equal(states.token_embedding[row], embedded)
         table = model.weights.get(f"{family.position_table}.weight")
         placed = torch.zeros_like(states.position_embedding[row]) if table is None else table[first + target]
         assert torch.equal(states.position_embedding[row], placed)
         expected = torch.cat([seen.resid_pre[:, target], seen.resid_post[-1:, target]])
-        torch.testing.assert_close(states.resid[row], expected, **close)
-        torch.testing.assert_close(states.mlp_out[row], seen.mlp_out[:, target], **close)
+        assert_near(states.resid[row], expected, close)
+        assert_near(states.mlp_out[row], seen.mlp_out[:, target], close)
         for name in ("q", "k", "v", "z"):
-            torch.testing.assert_close(getattr(states, name)[row], getattr(seen, name)[:, :, target], **close)
+            assert_near(getattr(states, name)[row], getattr(seen, name)[:, :, target], close)
         shown = target + 1 if model.config.causal else len(seen.tokens)
-        torch.testing.assert_close(states.pattern[row, ..., :shown], seen.pattern[:, :, target, :shown], **close)
+        assert_near(states.pattern[row, ..., :shown], seen.pattern[:, :, target, :shown], close)
         assert (states.pattern[row, ..., shown:] == 0).all()
 
 
@@ -261,11 +268,11 @@ def test_a_sentence_alone_is_the_sentence_among_others(kind: str) -> None:
     together = states_of(model)
     for row, one in enumerate(MANY):
         alone = states_of(model, [one])
-        torch.testing.assert_close(alone.resid[0], together.resid[row], **near(kind))
-        torch.testing.assert_close(alone.z[0], together.z[row], **near(kind))
+        assert_near(alone.resid[0], together.resid[row], near(kind))
+        assert_near(alone.z[0], together.z[row], near(kind))
 
 
-@pytest.mark.parametrize("kind", NORM_FIRST)
+@pytest.mark.parametrize("kind", PLAIN)
 def test_the_residual_is_the_sum_of_what_was_written(kind: str) -> None:
     model = family_model(kind, torch.float64)
     states, weights = states_of(model), read_weights(model)
@@ -291,18 +298,18 @@ def test_a_trace_of_one_position_is_the_whole_trace_there(
     whole = trace(model, "The mole dug a tunnel under the muddy river bank, and it was cold.")
     assert len(whole.tokens) > 12
     kept, shown = trace_target(model, whole.tokens, at), at + 1 if model.config.causal else len(whole.tokens)
-    torch.testing.assert_close(kept.states.pattern[0], whole.pattern[:, :, at, :shown], **close)
-    torch.testing.assert_close(kept.v, whole.v[:, :, :shown], **close)
-    torch.testing.assert_close(kept.states.resid[0, :-1], whole.resid_pre[:, at], **close)
-    torch.testing.assert_close(kept.states.resid[0, -1], whole.resid_post[-1, at], **close)
-    torch.testing.assert_close(kept.states.mlp_out[0], whole.mlp_out[:, at], **close)
+    assert_near(kept.states.pattern[0], whole.pattern[:, :, at, :shown], close)
+    assert_near(kept.v, whole.v[:, :, :shown], close)
+    assert_near(kept.states.resid[0, :-1], whole.resid_pre[:, at], close)
+    assert_near(kept.states.resid[0, -1], whole.resid_post[-1, at], close)
+    assert_near(kept.states.mlp_out[0], whole.mlp_out[:, at], close)
     for name in ("q", "k", "v", "z"):
-        torch.testing.assert_close(getattr(kept.states, name)[0], getattr(whole, name)[:, :, at], **close)
+        assert_near(getattr(kept.states, name)[0], getattr(whole, name)[:, :, at], close)
     for layer in range(LAYERS):
         for head in range(HEADS):
             by_source = kept.delta_e_by_source(layer, head)
-            torch.testing.assert_close(by_source, whole.delta_e_by_source(layer, head, at)[:shown], **close)
-            torch.testing.assert_close(by_source.sum(0), kept.delta_e(layer, head), **close)
+            assert_near(by_source, whole.delta_e_by_source(layer, head, at)[:shown], close)
+            assert_near(by_source.sum(0), kept.delta_e(layer, head), close)
             assert by_source.abs().max() > 0.01
 
 

@@ -7,6 +7,7 @@ from browser import MARKS, sharing, unfold
 from example_study import make_study
 
 import probe
+from probe.pages import remarks
 from probe.pages.excerpts import BAR
 from probe.pages.sections import dictionary
 from probe.stats.numbers import decimal, measured
@@ -32,7 +33,7 @@ HOSTILE = (
 )
 
 
-EVIDENCE = ("verdicts", "distances", "routes", "curves", "random_sets", "controls", "ledger")
+EVIDENCE = ("verdicts", "distances", "routes", "by_depth", "curves", "random_sets", "controls", "ledger")
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +69,8 @@ def test_every_chart_is_drawn_with_marks(unfolded):
     page = unfolded()
     boxes = page.locator(".chart").count()
     # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of
-    # heads, effects by distance and by route; an account of each of 4 + 8 sentences
-    assert boxes == 8 + 3 + 2 * 6 + 12
+    # heads, effects by distance and by route, three traces from cue to word; an account of each of 4 + 8 sentences
+    assert boxes == 8 + 3 + 2 * 9 + 12
     marks = page.eval_on_selector_all(
         ".chart",
         """boxes => boxes.map(box => [...box.querySelectorAll(
@@ -82,13 +83,13 @@ def test_every_chart_is_drawn_with_marks(unfolded):
     assert len(sizes) == boxes and min(sizes) > 200
 
 
-def test_a_map_has_a_cell_for_every_head_up_to_the_read_out_and_a_number_in_the_clear_ones(shared_page, page_path):
+def test_a_map_has_a_cell_for_every_head_and_a_number_in_the_clear_ones(shared_page, page_path):
     page = shared_page(page_path).page
     first = page.locator("#map .chart").first
-    assert first.locator(".mark-rect.role-mark path").count() == 12
-    rows = make_study().frames["word_heads"].query("word == 'bank' and layer < 3")
+    assert first.locator(".mark-rect.role-mark path").count() == 16
+    rows = make_study().frames["word_heads"].query("word == 'bank'")
     clear = int(((rows["net_low"] > 0) | (rows["net_high"] < 0)).sum())
-    assert first.locator(".mark-text.role-mark text").count() == clear + 1 > 1  # and what is said of layer 3
+    assert first.locator(".mark-text.role-mark text").count() == clear > 1
 
 
 def test_every_picture_can_be_saved(open_page, page_path, tmp_path):
@@ -103,7 +104,7 @@ def test_every_picture_can_be_saved(open_page, page_path, tmp_path):
         assert re.fullmatch(rf"[a-z0-9-]{{8,60}}\.{ending}", waiting.value.suggested_filename)
         waiting.value.save_as(tmp_path / f"picture.{ending}")
     svg = (tmp_path / "picture.svg").read_text(encoding="utf-8")
-    assert svg.count("<path aria-label") >= 12 and "var(" not in svg
+    assert svg.count("<path aria-label") >= 16 and "var(" not in svg
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert opened.trouble == []
 
@@ -133,7 +134,7 @@ def test_a_click_on_the_map_goes_to_the_head(open_page, page_path):
     cells = page.locator("#map .chart").first.locator(".mark-rect.role-mark path")
     tabs = page.locator(".tabs").first
     names = tabs.locator("label b").all_inner_texts()
-    rows = make_study().frames["word_heads"].query("word == 'bank' and layer < 3")
+    rows = make_study().frames["word_heads"].query("word == 'bank'")
     order = [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
     other = next(place for place, name in enumerate(order) if name not in names)
 
@@ -230,7 +231,7 @@ def test_folded_pictures_are_drawn_when_they_are_unfolded(open_page, page_path):
 def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(shared_page, page_path):
     page = shared_page(page_path).page
     first = page.locator("#map .chart").first
-    rows = make_study().frames["word_heads"].query("word == 'bank' and layer < 3")
+    rows = make_study().frames["word_heads"].query("word == 'bank'")
     kinds = rows.loc[rows["verdict"] != "none", "verdict"].tolist()
     assert first.locator(".mark-symbol.role-mark path").count() == len(kinds) >= 2
     legend = page.locator("#map .marks dt").all_inner_texts()
@@ -254,7 +255,9 @@ def test_a_card_begins_with_a_sentence_that_names_no_head(shared_page, page_path
     for card in page.locator(".card .said").all():
         assert card.locator("h2 + p.plain + p.answer").count() == 1
         assert not re.search(r"L\d+H\d+|%", card.locator(".plain").inner_text())
-    assert "Layer 3 writes after the read-out" in page.locator(".card").first.inner_text()
+    assert "those of layer 3 do, after the last layer" in page.locator(".card").first.inner_text()
+    said = page.locator("header p").all_inner_texts()
+    assert said[1] == remarks.scope(make_study().frames) and "Not looked at: any other position" in said[1]
 
 
 def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfolded):
@@ -271,7 +274,7 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfold
 def test_sentences_with_a_lone_pair_and_those_left_out_are_counted_on_the_page(shared_page, page_path):
     method = shared_page(page_path).page.locator("#method").inner_text()
     said = (
-        "bank: 8 sentences name pairs without a partner of another sense; they are used like sentences without a pair."
+        "bank: 2 sentences name pairs without a partner of another sense; they are used like sentences without a pair."
     )
     assert said in method
     assert f"{len(make_study().frames['left_out'])} left out, and why" in method
@@ -296,9 +299,9 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(shared_page, pag
     page = shared_page(page_path).page
     rows = page.locator("#believe tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
-        ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "14", "64", "0.46", "0.45"],
-        ["mole", "5 of 6", "p ≤ .4", "p = .31", "240", "192", "14", "64", "0.46", "0.45"],
-        ["apple", "0 of 1", "p = .4", "p = .31", "240", "192", "14", "64", "0.46", "0.45"],
+        ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "14", "64", "p = .002", "0.45"],
+        ["mole", "5 of 6", "p ≤ .4", "p ≥ .31", "240", "192", "14", "64", "p ≤ .6", "0.45"],
+        ["apple", "0 of 1", "p = .4", "p = .31", "240", "192", "14", "64", "p = .6", "0.45"],
     ]
     strips = page.locator("#believe .chart")
     assert strips.count() == 3

@@ -2,6 +2,7 @@
 differ.
 """
 
+import pandas as pd
 from example_study import READ_AT, make_study
 
 from probe import charts
@@ -22,8 +23,8 @@ def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
 
 
 def test_a_head_without_a_place_has_no_rank():
-    row = with_tests(FRAMES["word_heads"].query("word == 'bank' and layer == 3"), FRAMES["heads"]).to_dict("records")[0]
-    assert head_facts(row)["rank"] == "none"
+    row = with_tests(FRAMES["word_heads"].query("word == 'bank' and rank == 1"), FRAMES["heads"]).to_dict("records")[0]
+    assert head_facts(row)["rank"] == "1 [1, 1]" and head_facts(row | {"rank": pd.NA})["rank"] == "none"
 
 
 def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():

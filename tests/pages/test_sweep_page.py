@@ -140,6 +140,13 @@ def test_the_same_shards_give_the_same_page(swept, tmp_path):
     assert pages[0] == pages[1]
 
 
+def test_heads_above_the_read_out_are_not_shown_as_if_they_did_nothing(frames):
+    above = frames["word_heads"].assign(rank=lambda rows: rows["rank"].mask(rows["layer"] > 1), verdict="none")
+    card = page._card(frames, above, "lock")
+    assert card["all"] == len(card["rows"]) == (above["layer"] < 2).sum() < len(above)
+    assert "no effect possible" in json.dumps(card["map"].to_dict())
+
+
 def test_a_page_is_refused_where_the_sweep_is_not_whole(swept, tmp_path):
     with pytest.raises(
         InputError, match="no finished sweep is there, expected the folder that `probe sweep --out` wrote"

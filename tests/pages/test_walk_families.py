@@ -23,6 +23,9 @@ from probe.pages.walk import choose, numbers, scene
 from probe.pages.walk.page import TABLES, render
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
+SMALL = ("mistral", "gpt_neo")  # whose small models look back over five tokens only
+UNSHOWN = ("olmo2", "gemma2", "gemma3_text")
+SINGLE = tuple(kind for kind in SINGLE if kind not in (*SMALL, *UNSHOWN))
 CAUSAL = {kind: family_model(kind).config.causal for kind in SINGLE}
 PAGES = Path(probe.__file__).parent / "pages"
 STEPS = ["tokens", "layernorm", "qkv", "scores", "mask", "softmax", "values", "sum", "heads", "layers", "parameters"]
@@ -96,7 +99,9 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     expected |= {"embedding"} if kind in SINGLE else {"word"}
     expected |= {"scaling"} if family.scaled else set()
     assert set(found) == expected and len(found) == len(set(found))
-    absent = ({"embedding"} if kind in PAIRED else set()) | (set() if family.norm_first else {"layer_norm"})
+    absent = (
+        ({"embedding"} if kind in PAIRED else set()) | (set() if family.norm_first else {"layer_norm"}) | {"contrast"}
+    )
     assert list(walked.frames) == [name for name in TABLES if name not in absent]
     assert ("reads both ways" in page) == (kind in SINGLE and not config.causal)
     assert ("attention.mask(scores)" in page) == CAUSAL.get(kind, False)
@@ -104,7 +109,31 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     assert ("are turned by angles" in page) == (config.positions.kind == "rotary")
     assert ("share 2 sets of keys and values" in page) == (config.n_kv_heads == 2)
     assert ("The MLP of this model reads E, not E′" in page) == family.parallel
-    assert ("three matrices and no biases" in page) == (kind in ("t5", "llama"))
+    assert ("three matrices and no biases" in page) == (kind in ("t5", "gptj", "llama", "phi3", "qwen3"))
+
+
+@pytest.mark.parametrize("kind", UNSHOWN)
+def test_a_model_with_a_step_that_no_page_shows_is_refused(kind):
+    name = family_model(kind).config.family.name
+    with pytest.raises(probe.UnsupportedModel) as refused:
+        probe.walk(family_model(kind), SOURCE)
+    assert str(refused.value) == (
+        f"Walking a text through {kind}: a {name} norms what its heads write before it is added, and no step of the "
+        "walk shows that; use `probe check` and probe.trace, or walk through another model, as tiny-senses."
+    )
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walked(kind):
+    model = family_model(kind)
+    n = len(probe.trace(model, SOURCE).tokens)
+    with pytest.raises(probe.InputError) as refused:
+        probe.walk(model, SOURCE)
+    assert str(refused.value) == (
+        f"Walking a text through {kind}: it has {n} tokens, and some layers look back over 5 only, so that one mask "
+        "would not do; give a text of at most 5 tokens."
+    )
+    assert probe.walk(model, "the bank").frames["agreement"]["error"].max() < 1e-5
 
 
 def test_no_step_asks_for_a_family_by_name():
@@ -306,7 +335,7 @@ class TestPage:
         assert page.locator("h1 + p").inner_text() == walked.answer
         assert len(dots(page, "pattern", "rows")) == (n * (n + 1) // 2 if CAUSAL[kind] else n * n)
         assert page.locator(".chart.drawn").count() == (11 if CAUSAL[kind] else 8)
-        page.locator('[name="map"][value="0.1"]').check(force=True)
+        page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
         page.locator('[name="at"][value="2"]').check(force=True)
         settled(page)
         weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
@@ -323,4 +352,4 @@ class TestPage:
         page.goto(f"{path.as_uri()}#L1H3@2")
         page.reload()
         page.wait_for_selector("html.ready", state="attached")
-        assert page.inner_text('[data-slot="following"]').startswith("L1H3 at 2·")
+        assert page.inner_text('[data-slot="following"]').startswith("L1H3 at “")

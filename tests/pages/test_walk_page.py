@@ -139,15 +139,51 @@ def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(open_page, page_
     chosen = page.locator('.strip [name="at"]:checked')
     chosen.focus()
     page.keyboard.press("ArrowLeft")
-    label = walked.frames["tokens"]["label"][walked.at - 1]
-    assert page.inner_text('[data-slot="following"]') == f"L0H0 at {label}"
+    piece = walked.frames["tokens"]["piece"][walked.at - 1].strip()
+    assert page.inner_text('[data-slot="following"]') == f"L0H0 at “{piece}”, token {walked.at - 1}"
+    assert page.inner_text("h1") == page.title() == f"What happens to “{piece}”?"
     assert len(cells(page, "values")) == walked.at + 1
-    assert (
-        page.locator("#values [data-slot='token'], #qkv h2 [data-slot='token']").first.inner_text()
-        == f"“{label.split('·')[1]}”"
-    )
+    assert page.locator("#values [data-slot='token'], #qkv h2 [data-slot='token']").first.inner_text() == f"“{piece}”"
     page.locator('.strip [name="layer"]').select_option("1")
-    assert page.inner_text('[data-slot="following"]') == f"L1H0 at {label}"
+    assert page.inner_text('[data-slot="following"]') == f"L1H0 at “{piece}”, token {walked.at - 1}"
+
+
+def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_it(open_page, page_path, walked):
+    page = open_page(page_path).page
+    first, opened = page.inner_text(".note"), page.inner_text("h1")
+    assert walked.because in first
+    page.locator(".still [data-pos='4']").click()
+    assert page.url.endswith("#L1H2@4") and page.inner_text("h1") == "What happens to “a”?"
+    assert walked.because not in page.inner_text(".note")
+    assert f"You follow L1H2 at “a”; the page opened at L1H2 at “{walked.word}”." not in first
+    page.locator('[data-queries="rows"] [data-kind="pattern"] .mark-rect.role-mark path').nth(0).click(force=True)
+    settled(page)
+    assert page.url.endswith("@0") and page.inner_text("h1") == "What happens to “<|endoftext|>”?"
+    page.evaluate(f"location.hash = '#L0H3@{walked.at}'")
+    settled(page)
+    assert page.inner_text('[data-slot="following"]') == f"L0H3 at “bank”, token {walked.at}"
+    assert page.inner_text("h1") == opened
+    page.evaluate("location.hash = '#L9H9@1'")
+    assert page.inner_text('[data-slot="following"]').startswith("L0H3 at ")
+
+
+def test_the_map_has_numbers_on_both_sides_and_a_scale(shared_page, page_path):
+    page = shared_page(page_path).page
+    sides = page.locator("[data-map] .map-row").all_inner_texts()
+    assert [text.split()[0] for text in sides] == ["H0", "L0", "L1", "H0"]
+    assert [text.split()[-1] for text in sides] == ["H3", "L0", "L1", "H3"]
+    steps = page.locator(".map-scale .cell").all_inner_texts()
+    assert len(steps) == 5 and steps[0].startswith("0")
+
+
+def test_no_line_breaks_before_a_full_stop_or_inside_a_token(open_page, page_path):
+    page = open_page(page_path, viewport={"width": 390, "height": 844}).page
+    tops = page.eval_on_selector_all(
+        "#tokens .together",
+        "all => all.map(group => [...group.children].map(chip => chip.getBoundingClientRect().top))",
+    )
+    assert [len(group) for group in tops][-1] == 2  # flood and its full stop
+    assert all(len(set(group)) == 1 for group in tops) and len({group[0] for group in tops}) > 1
 
 
 def test_the_switch_transposes_every_grid(open_page, page_path):
@@ -229,7 +265,7 @@ def test_every_picture_can_be_saved_and_says_which_head_it_is_of(open_page, page
     page.locator('[data-heads] [data-head="0"]').click()
     settled(page)
     box = page.locator('[data-queries="rows"] [data-kind="pattern"]').last
-    assert ", now of L1H0 at 9·bank; the numbers are in the tables" in box.locator(".chart").get_attribute("aria-label")
+    assert ", now of L1H0 at “bank”; the numbers are in the tables" in box.locator(".chart").get_attribute("aria-label")
     for place, ending in enumerate(("svg", "png")):
         with page.expect_download() as waiting:
             box.locator(".saving button").nth(place).click()

@@ -124,7 +124,7 @@ def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked
             probe.InputError,
             (
                 "Walking a text through bart: a walk through two texts compares no word with another sentence; leave "
-                "--beside away."
+                "--beside and --against away."
             ),
         ),
         (
@@ -242,7 +242,7 @@ class TestPage:
 
     def test_a_head_and_a_token_are_followed_by_every_step(self, open_page, page_path, walked, pair):
         page = open_page(page_path).page
-        page.locator('[name="map"][value="0.1"]').check(force=True)
+        page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
         page.locator('[name="at"][value="1"]').check(force=True)
         settled(page)
         rows = cells(page, "values")
@@ -252,7 +252,7 @@ class TestPage:
         lengths = pair.cross.delta_e_by_source(0, 1, 1).norm(dim=-1).tolist()
         assert [number(row[-3][1]) for row in rows[:-1]] == pytest.approx(lengths, rel=1e-3, abs=1e-6)
         assert [row[0][0] for row in rows] == [*pair.source.labels, "sum"]
-        assert "L0H1 at 1·" in page.locator('[data-slot="following"]').inner_text()
+        assert "L0H1 at “" in page.locator('[data-slot="following"]').inner_text()
         adds = unpacked(walked, "adds")
         assert [number(row[-1][1]) for row in cells(page, "heads")] == pytest.approx(
             adds[0, :, 1].tolist(), rel=1e-3, abs=1e-6

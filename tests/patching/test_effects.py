@@ -7,22 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from handmade import ODD, make_sentences, random_model, tokens_of, without
+from families import family_model
+from handmade import ODD, SENSES, make_sentences, random_model, tokens_of, without
 
+from probe.model import forward
+from probe.model.ledger import parts
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.patching import effects
-from probe.patching.effects import ALIGNED, DRAWN, Effects, Pairs
-from probe.stats import axes as senses
+from probe.patching.effects import Effects, Pairs
+from probe.stats.axes import HeldOutAxes
+from probe.text.splits import ALIGNED, DRAWN, cross_fit
 
 GRID = make_sentences(frames=3, distances=(1, 2))
-SENSES = ("door", "canal")
-ROWS = range(len(GRID))
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 
 
-def make_pairs(sentences=GRID, rows=ROWS, *, most=1000, seed=0):
-    return effects.make_pairs(sentences, rows, SENSES, most=most, seed=seed)
+def make_pairs(sentences=GRID, *, most=1000, seed=0, **which):
+    split = cross_fit(sentences, SENSES, seed=seed)
+    return effects.make_pairs(sentences, [row.distance for row in sentences], split, most=most, seed=seed, **which)
 
 
 # --- which sentence gives to which -----------------------------------------------------------------------------------
@@ -32,12 +35,11 @@ def test_aligned_pairs_differ_in_the_cue_only():
     pairs = make_pairs()
     assert len(pairs) == len(GRID) / 2
     assert pairs.design == ALIGNED
-    for a, b in zip(pairs.a, pairs.b, strict=True):
+    for a, b, distance in zip(pairs.a, pairs.b, pairs.distances, strict=True):
         one, other = GRID[a], GRID[b]
         assert (one.sense, other.sense) == SENSES
-        assert (one.pair, one.frame, one.distance) == (other.pair, other.frame, other.distance)
-        cues = [sentence.text[sentence.cue_start : sentence.cue_end] for sentence in (one, other)]
-        assert one.text.replace(cues[0], cues[1]) == other.text
+        assert (one.pair, one.frame, one.distance) == (other.pair, other.frame, distance)
+        assert one.text.replace(one.cue_word, other.cue_word) == other.text
 
 
 def test_a_same_sense_donor_has_another_cue_and_the_same_frame_and_distance():
@@ -47,37 +49,47 @@ def test_a_same_sense_donor_has_another_cue_and_the_same_frame_and_distance():
             assert row != donor
             mine, its = GRID[row], GRID[donor]
             assert (mine.sense, mine.frame, mine.distance) == (its.sense, its.frame, its.distance)
-            assert mine.text != its.text
+            assert mine.cue_word != its.cue_word
 
 
 def test_a_same_sense_donor_is_the_closest_there_is():
-    """No other sentence is at the same distance: the same frame, then; where no frames are known, any other
-    sentence.
-    """
-    alone = [replace(sentence, distance=number + 1) for number, sentence in enumerate(GRID)]
-    pairs = make_pairs(alone)
-    for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
-        assert row != donor
-        assert (alone[row].sense, alone[row].frame) == (alone[donor].sense, alone[donor].frame)
-    pairs = make_pairs(without(alone, "frame"))
-    donors = list(zip(pairs.a, pairs.same_a, strict=True))
-    assert all(row != donor and GRID[row].sense == GRID[donor].sense for row, donor in donors)
-    assert any(GRID[row].frame != GRID[donor].frame for row, donor in donors)
+    """First of the same distance, then of the same frame; where neither is known, any other sentence."""
+    alone = [replace(sentence, distance=number // 2 + 1) for number, sentence in enumerate(GRID)]
+    frames = [
+        replace(row, frame=f"frame {number // 40}", distance=number % 40 // 2 + 1) for number, row in enumerate(GRID)
+    ]
+    bare = without(alone, "frame")
+    for sentences, alike, differ in (
+        (alone, "frame", "distance"),
+        (frames, "distance", "frame"),
+        (bare, "sense", "text"),
+    ):
+        pairs = make_pairs(sentences)
+        for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
+            one, other = sentences[row], sentences[donor]
+            assert row != donor and one.sense == other.sense
+            assert getattr(one, alike) == getattr(other, alike) and getattr(one, differ) != getattr(other, differ)
+    assert any(GRID[row].frame != GRID[donor].frame for row, donor in zip(pairs.a, pairs.same_a, strict=True))
 
 
-def test_only_the_rows_given_are_used():
-    rows = [row for row in ROWS if GRID[row].frame == "frame 1"]
-    pairs = make_pairs(rows=rows)
-    assert {*pairs.a, *pairs.b, *pairs.same_a, *pairs.same_b} <= set(rows)
-    assert len(pairs) == len(rows) / 2
+def test_only_what_is_held_out_is_paired_or_only_what_is_learned_from():
+    given = [replace(row, split="train" if row.frame == "frame 1" else "test") for row in GRID]
+    for learned in (False, True):
+        pairs = make_pairs(given, learned=learned)
+        rows = [row for row, sentence in enumerate(GRID) if (sentence.frame == "frame 1") == learned]
+        assert {*pairs.a, *pairs.b} == set(rows)
+    assert len(make_pairs(learned=True)) == 0  # in folds everything is held out
 
 
-def test_at_most_so_many_pairs_drawn_with_the_seed():
-    pairs = make_pairs(most=10)
-    assert len(pairs) == 10
-    assert len(set(pairs.a)) == 10
-    assert pairs == make_pairs(most=10)
-    assert pairs.a != make_pairs(most=10, seed=1).a
+def test_at_most_so_many_pairs_drawn_with_the_seed_as_many_of_each_cue_word_as_can_be():
+    pairs = make_pairs(most=25)
+    assert len(set(pairs.a)) == len(pairs) == 25
+    counts = [pairs.units.count(unit) for unit in set(pairs.units)]
+    assert len(counts) == 10 and set(counts) == {2, 3}
+    assert pairs == make_pairs(most=25)
+    assert pairs.a != make_pairs(most=25, seed=1).a
+    some = pairs.take([3, 1])
+    assert (some.a, some.units, some.design) == ((pairs.a[3], pairs.a[1]), (pairs.units[3], pairs.units[1]), ALIGNED)
 
 
 def test_without_pairs_donors_are_drawn_across_senses():
@@ -88,21 +100,12 @@ def test_without_pairs_donors_are_drawn_across_senses():
     assert len({*pairs.a}) == len({*pairs.b}) == 20
 
 
-def test_a_handful_of_aligned_pairs_is_too_few():
-    few = [sentence if number < 6 else replace(sentence, pair=None) for number, sentence in enumerate(GRID)]
-    assert make_pairs(few).design == DRAWN
-    enough = [sentence if number < 8 else replace(sentence, pair=None) for number, sentence in enumerate(GRID)]
-    assert make_pairs(enough).design == ALIGNED
-    assert len(make_pairs(enough)) == 4
-
-
 def test_draws_are_over_frames_and_cues_or_over_the_pairs_themselves():
     known = make_pairs()
     assert set(known.frames) == {"frame 0", "frame 1", "frame 2"}
-    assert len(set(known.cues)) == 10
+    assert len(set(known.units)) == 10
     unknown = make_pairs(without(GRID, "frame", "cue_start", "cue_end"))
-    assert unknown.frames == unknown.cues
-    assert len(set(unknown.frames)) == len(unknown)
+    assert len(set(unknown.frames)) == len(set(unknown.units)) == len(unknown)
     for pairs in (known, unknown):
         weights = pairs.bootstrap()
         assert weights.shape[1] == len(pairs)
@@ -116,102 +119,126 @@ def test_draws_are_over_frames_and_cues_or_over_the_pairs_themselves():
 # --- what a swap amounts to ------------------------------------------------------------------------------------------
 
 A, B, SAME_A, SAME_B = (0, 1, 2), (3, 4, 5), (1, 2, 0), (4, 5, 3)
-PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), ("x", "y", "z"), (1, 2, None), ALIGNED, 0)
+PAIRS = Pairs(A, B, SAME_A, SAME_B, ("f", "f", "g"), (0, 1, 2), (1, 2, None), ALIGNED, 0)
 LENGTHS = (5, 7, 5, 5, 7, 5)
+STAGES = LAYERS + 2  # depths 0 to 3, and behind the final norm
+PARTS = ("gap", "denoise", "noise", "same_sense")
 
 
 @pytest.fixture(scope="module")
 def setting():
-    """Six random sentences on a random model, and an axis fitted on others: the parts of `measure` and whole
-    forwards.
-    """
+    """Six random sentences on a random model, and axes of three holdouts fitted on others."""
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
     ids = [torch.randint(model.config.d_vocab, (length,), generator=generator).tolist() for length in LENGTHS]
     states = target_states(model, [tokens_of(row) for row in ids], [len(row) - 1 for row in ids])
-    d_model = ODD["n_embd"]
-    others = torch.randn(2, 9, d_model, generator=generator, dtype=torch.float64)
-    return model, ids, states, [senses.fit_axis(others[0] + 1, others[1], SENSES, depth) for depth in range(LAYERS + 1)]
+    u, midpoint = torch.randn(2, 3, STAGES, ODD["n_embd"], generator=generator, dtype=torch.float64)
+    gap = torch.rand(3, STAGES, generator=generator, dtype=torch.float64) + 0.5
+    u = u / u.norm(dim=-1, keepdim=True)
+    return model, ids, states, HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
 
 
-def measured(setting, depth, *pairs):
+def measured(setting, depth, *pairs, first=1):
     model, ids, states, axes = setting
-    studies = [(axes[depth], chosen) for chosen in pairs or (PAIRS,)]
-    return effects.measure(read_weights(model), ids, states, studies)
+    studies = [(axes, chosen) for chosen in pairs or (PAIRS,)]
+    reading = effects.readings(LAYERS, depth, first, predicts=True)
+    return effects.measure(read_weights(model), ids, states, studies, reading)
 
 
-def coordinate_after(setting, depth, *, recipient, donor, head):
-    """M of a whole forward of `recipient` in which z of one head at the last position is the donor's."""
+def coordinates_after(setting, *, recipient, donor, head):
+    """M at every stage of a whole forward of `recipient` in which z of one head at the last position is the donor's."""
     model, ids, states, axes = setting
-    seen = {}
+    seen = [states.resid[recipient, 0]]
 
     def edit(z, hook):
         z = z.clone()
         z[0, -1, head[1]] = states.z[donor, head[0], head[1]]
         return z
 
-    def read(resid, hook):
-        seen["resid"] = resid[0, -1].clone()
-
-    hooks = [(f"blocks.{head[0]}.attn.hook_z", edit), (f"blocks.{depth - 1}.hook_resid_post", read)]
+    hooks = [(f"blocks.{head[0]}.attn.hook_z", edit)] if head else []
+    hooks += [
+        (f"blocks.{layer}.hook_resid_post", lambda resid, hook: seen.append(resid[0, -1].clone()))
+        for layer in range(LAYERS)
+    ]
     with torch.no_grad():
         model.bridge.run_with_hooks(torch.tensor([ids[recipient]]), fwd_hooks=hooks)
-    return axes[depth].coordinate(seen["resid"]).item()
+        seen.append(forward.finish(read_weights(model), seen[-1]))
+    return np.array([axes.at(recipient, stage).coordinate(resid).item() for stage, resid in enumerate(seen)])
 
 
-@pytest.mark.parametrize("depth", [LAYERS, 2])
-def test_effects_equal_whole_forwards(setting, depth):
+def test_every_layer_is_read_where_the_readings_say():
+    reading = effects.readings(5, 3, 2, predicts=True)
+    assert (reading.at, reading.direct, reading.said) == ((3, 3, 3, 5, 5), (2, 2, 3, 4, 5), 6)
+    assert effects.readings(2, 2, 1, predicts=False).said is None
+
+
+@pytest.mark.parametrize("depth", [LAYERS, 2, 1])
+def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
     [effect] = measured(setting, depth)
-    states, axis = setting[2], setting[3][depth]
-    base = axis.coordinate(states.resid[:, depth]).tolist()
+    base = [coordinates_after(setting, recipient=row, donor=row, head=()) for row in range(len(LENGTHS))]
+    gap = np.array([base[a] - base[b] for a, b in zip(A, B, strict=True)])  # pair stage
+    net = np.zeros((LAYERS, HEADS, STAGES))
 
     def moved(recipient, donor, head):
-        return coordinate_after(setting, depth, recipient=recipient, donor=donor, head=head) - base[recipient]
+        return coordinates_after(setting, recipient=recipient, donor=donor, head=head) - base[recipient]
 
-    for pair, (a, b) in enumerate(zip(A, B, strict=True)):
-        assert effect.gap[pair] == pytest.approx(base[a] - base[b], abs=1e-12)
-        for head in [(layer, number) for layer in range(depth) for number in range(HEADS)]:
-            place = (pair, *head)
-            assert effect.denoise[place] == pytest.approx(moved(b, a, head), abs=1e-10)
-            assert effect.noise[place] == pytest.approx(-moved(a, b, head), abs=1e-10)
-            same = (moved(b, SAME_B[pair], head) - moved(a, SAME_A[pair], head)) / 2
-            assert effect.same_sense[place] == pytest.approx(same, abs=1e-10)
+    for layer, head in np.ndindex(LAYERS, HEADS):
+        at = depth if layer < depth else LAYERS
+        for found, stage in ((effect.word, at), (effect.said, LAYERS + 1)):
+            np.testing.assert_allclose(found.gap[:, layer], gap[:, stage], atol=1e-10)
+        for pair, (a, b) in enumerate(zip(A, B, strict=True)):
+            denoise, noise = moved(b, a, (layer, head)), -moved(a, b, (layer, head))
+            same = (moved(b, SAME_B[pair], (layer, head)) - moved(a, SAME_A[pair], (layer, head))) / 2
+            net[layer, head] += (denoise + noise) / 2 - same
+            for found, stage in ((effect.word, at), (effect.said, LAYERS + 1)):
+                got = [getattr(found, name)[pair, layer, head] for name in PARTS[1:]]
+                assert got == pytest.approx([denoise[stage], noise[stage], same[stage]], abs=1e-10)
+    profile = (net / gap.sum(0))[..., 1 : 1 + LAYERS]
+    np.testing.assert_allclose(effect.profile, profile, atol=1e-9)
+    assert all((effect.profile[layer, :, :layer] == 0).all() for layer in range(LAYERS))
+    assert (np.abs(net[..., -1]) > 1e-6).all()
 
 
-def test_the_direct_effect_is_the_difference_of_the_writes(setting):
-    [effect] = measured(setting, 2)
+@pytest.mark.parametrize("first", [1, 3])
+def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(setting, first):
+    [effect] = measured(setting, 2, first=first)
     model, _, states, axes = setting
-    for layer, block in enumerate(read_weights(model).blocks[:2]):
+    for layer in range(LAYERS):
+        stage = max(layer + 1, first)
+        by_place = {(part.layer, part.head): part.vectors for part in parts(read_weights(model), states, stage)}
+        ends = [[axes.at(row, stage) for row in rows] for rows in (A, B)]
+        at = [[states.resid[row, stage] for row in rows] for rows in (A, B)]
+        gap = [one.coordinate(x) - other.coordinate(y) for one, other, x, y in zip(*ends, *at, strict=True)]
+        np.testing.assert_allclose(effect.direct_gap[:, layer], gap, atol=1e-12)
         for head in range(HEADS):
-            writes = axes[2].effect(states.z[:, layer, head] @ block.w_o[head])
-            np.testing.assert_allclose(effect.direct[:, layer, head], writes[list(A)] - writes[list(B)], atol=1e-12)
-
-
-def test_heads_at_or_above_the_read_out_have_no_effect(setting):
-    [effect] = measured(setting, 1)
-    for name in ("denoise", "noise", "same_sense", "direct"):
-        values = getattr(effect, name)
-        assert values.shape == (3, LAYERS, HEADS)
-        assert (values[:, 1:] == 0).all()
-        assert (values[:, 0] != 0).any()
+            writes = by_place[layer, head]
+            expected = [
+                one.effect(writes[a]) - other.effect(writes[b]) for one, other, a, b in zip(*ends, A, B, strict=True)
+            ]
+            np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
+            assert effect.written[layer, head] == pytest.approx(float(sum(expected) / sum(gap)), abs=1e-12)
 
 
 def test_swapping_a_pair_with_itself_is_nothing(setting):
     itself = replace(PAIRS, b=A, same_a=A, same_b=A)
-    [effect] = measured(setting, LAYERS, itself)
-    for name in ("denoise", "noise", "same_sense", "direct", "gap"):
-        assert np.abs(getattr(effect, name)).max() < 1e-12
+    with np.errstate(invalid="ignore"):
+        [effect] = measured(setting, LAYERS, itself)
+    for name in PARTS:
+        assert max(np.abs(getattr(part, name)).max() for part in (effect.word, effect.said)) < 1e-12
+    assert np.abs(effect.direct).max() < 1e-12
 
 
 def test_exchanged_senses_flip_every_signed_number_and_no_ratio(setting):
     [one] = measured(setting, LAYERS)
     [other] = measured(setting, LAYERS, replace(PAIRS, a=B, b=A, same_a=SAME_B, same_b=SAME_A))
-    np.testing.assert_allclose(other.gap, -one.gap, atol=1e-12)
     np.testing.assert_allclose(other.direct, -one.direct, atol=1e-12)
-    np.testing.assert_allclose(other.denoise, -one.noise, atol=1e-12)
-    np.testing.assert_allclose(other.noise, -one.denoise, atol=1e-12)
-    np.testing.assert_allclose(other.same_sense, -one.same_sense, atol=1e-12)
-    np.testing.assert_allclose(other.swap, one.swap, atol=1e-10)
+    for mine, its in ((one.word, other.word), (one.said, other.said)):
+        np.testing.assert_allclose(its.gap, -mine.gap, atol=1e-12)
+        np.testing.assert_allclose(its.denoise, -mine.noise, atol=1e-12)
+        np.testing.assert_allclose(its.noise, -mine.denoise, atol=1e-12)
+        np.testing.assert_allclose(its.same_sense, -mine.same_sense, atol=1e-12)
+        np.testing.assert_allclose(its.swap, mine.swap, atol=1e-10)
+    np.testing.assert_allclose(other.profile, one.profile, atol=1e-10)
 
 
 def test_several_pairs_of_senses_are_measured_as_each_alone(setting):
@@ -219,19 +246,24 @@ def test_several_pairs_of_senses_are_measured_as_each_alone(setting):
     together = measured(setting, LAYERS, PAIRS, second)
     for effect, pairs in zip(together, (PAIRS, second), strict=True):
         [alone] = measured(setting, LAYERS, pairs)
-        for name in ("gap", "denoise", "noise", "same_sense", "direct"):
-            np.testing.assert_allclose(getattr(effect, name), getattr(alone, name), atol=1e-12)
+        for name in PARTS:
+            np.testing.assert_allclose(getattr(effect.word, name), getattr(alone.word, name), atol=1e-12)
+        np.testing.assert_allclose(effect.direct, alone.direct, atol=1e-12)
+
+
+def test_a_model_that_reads_both_ways_says_nothing_next():
+    weights = read_weights(family_model("bert", torch.float64))
+    assert not effects.predicts(weights) and effects.predicts(read_weights(random_model()))
 
 
 def by_hand():
     """Two pairs, one layer, two heads."""
     shape = (2, 1, 2)
     return Effects(
-        gap=np.array([1.0, 3.0]),
+        gap=np.array([[1.0], [3.0]]),
         denoise=np.array([1.0, 0, 2, 1]).reshape(shape),
         noise=np.array([0.5, 0, 0.5, -1]).reshape(shape),
         same_sense=np.array([0.2, 0, 0, 0.4]).reshape(shape),
-        direct=np.array([4.0, 0, 0, 2]).reshape(shape),
     )
 
 
@@ -240,22 +272,26 @@ def test_ratios_are_of_sums():
     np.testing.assert_allclose(effect.ratio("denoise"), [[3 / 4, 1 / 4]])  # a mean of ratios would be .833 and .167
     np.testing.assert_allclose(effect.ratio("noise"), [[1 / 4, -1 / 4]])
     np.testing.assert_allclose(effect.swap, [[1 / 2, 0]])
-    np.testing.assert_allclose(effect.ratio("direct"), [[1, 1 / 2]])
+    np.testing.assert_allclose(effect.net, [[[0.55 / 2, 0]], [[1.25 / 2, -0.4 / 2]]])  # of the mean gap, 2
 
 
 def test_a_draw_of_everything_once_is_the_effect_itself():
-    effect = by_hand()
-    swap, net, direct = effect.draws(np.array([[1.0, 1], [2, 0], [0, 1]])).values()
+    effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
+    whole = effects.Measured(effect, None, direct, effect.gap, np.zeros((1, 2, 1)))
+    weights = np.array([[1.0, 1], [2, 0], [0, 1]])
+    swap, net, written = whole.draws(weights).values()
     np.testing.assert_allclose(swap[0], effect.swap)
     np.testing.assert_allclose(net[0], effect.swap - effect.ratio("same_sense"))
+    np.testing.assert_allclose(net[0], effect.net.mean(0))
     np.testing.assert_allclose(swap[1], [[0.75, 0]])  # the first pair alone: (1 + .5) / 2 over 1
     np.testing.assert_allclose(net[2], [[2.5 / 2 / 3, -0.4 / 3]])
-    np.testing.assert_allclose(direct, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
+    np.testing.assert_allclose(written, [[[1, 1 / 2]], [[4, 0]], [[0, 2 / 3]]])
+    np.testing.assert_allclose(whole.written, written[0])
 
 
 def test_a_cue_word_counts_alike_in_every_group():
     groups = [
-        Pairs(*[tuple(range(len(cues)))] * 4, ("f",) * len(cues), cues, (1,) * len(cues), effects.ALIGNED, 3)
+        Pairs(*[tuple(range(len(cues)))] * 4, ("f",) * len(cues), cues, (1,) * len(cues), ALIGNED, 3)
         for cues in (("x", "y", "z"), ("y", "x"))
     ]
     weights = effects.bootstrap(groups)

@@ -1,5 +1,6 @@
 """The fused forward of the engine against the from-scratch one, step by step, for every family with one stack."""
 
+import numpy as np
 import pytest
 import torch
 from families import SINGLE, family_model
@@ -7,8 +8,9 @@ from families import SINGLE, family_model
 from probe.model import forward
 from probe.model.architectures import FAMILIES
 from probe.model.attention import share_heads
-from probe.model.weights import read_weights
-from probe.patching import engine, routes, swaps
+from probe.model.tokens import Placed
+from probe.model.weights import read_stacks, read_weights
+from probe.patching import engine, paths, patterns, positions, routes, swaps, ways
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 ROUNDED = 1e-6  # where a family's own softmax is in float32 whatever its type
@@ -37,23 +39,28 @@ def assert_near(found, exact, family=None):
     assert error <= max(BOUND[found.dtype], ROUNDED if family and family.single else 0)
 
 
-def rotated(weights, tensor):
-    """Queries or keys of whole texts as scores see them: turned by the positions where these are rotary."""
-    places = engine.places_of(weights, tensor.shape[-2])
-    return tensor if places.cos is None else engine._rotate(tensor, places, torch.arange(tensor.shape[-2])[None])
+def met(weights, block, name, tensor):
+    """Queries or keys of whole texts as scores see them: normed, and turned by the positions where these are rotary."""
+    places = patterns.places_of(weights, tensor.shape[-2])
+    own = weights.config.n_heads // weights.config.n_kv_heads if name == "k" else 1  # keys stand repeated
+    tensor, heads = tensor[..., ::own, :, :], tensor.shape[-3]
+    places, pos = places.of(block), torch.arange(tensor.shape[-2])[None]
+    tensor = forward.norm_heads(tensor, getattr(block, f"norm_{name}"), weights.config)
+    tensor = tensor if places.cos is None else engine._rotate(weights.config, tensor, places, pos)
+    return share_heads(tensor, heads)
 
 
 def test_every_step_is_that_of_the_plain_forward(weights):
     ids, family = drawn_ids(weights, 3, 7), weights.config.family
-    places, pos = engine.places_of(weights, 7), torch.arange(7)[None]
+    places, pos = patterns.places_of(weights, 7), torch.arange(7)[None]
     for block, step in zip(weights.blocks, forward.run(weights, ids, torch.float64), strict=True):
         given = {name: value.to(weights.dtype) for name, value in step.items()}
         q, k, v = engine.project(weights, block, given["resid_pre"], places, pos)
         heads = weights.config.n_heads
-        assert_near(q, rotated(weights, step["q"]), family)
-        assert_near(share_heads(k, heads), rotated(weights, step["k"]), family)
+        assert_near(q, met(weights, block, "q", step["q"]), family)
+        assert_near(share_heads(k, heads), met(weights, block, "k", step["k"]), family)
         assert_near(share_heads(v, heads), step["v"], family)
-        assert_near(engine.attend(weights, q, k, v, places), step["z"], family)
+        assert_near(patterns.attend(weights, block, q, k, v, places), step["z"], family)
         z = given["z"].transpose(1, 2)
         assert_near(engine.write(weights, block, given["resid_pre"], z), step["resid_mid"], family)
         after = engine.finish(weights, block, given["resid_pre"], given["resid_mid"].clone())
@@ -68,7 +75,7 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
     ids[1, : length // 2] = ids[0, : length // 2]  # rows that begin alike, and two that are the same
     ids[3] = ids[2]
     depth, heads, _, d_head = weights.shape
-    found = list(engine.run(weights, ids.tolist(), depth, engine.places_of(weights, length)))
+    found = list(engine.run(weights, ids.tolist(), depth, patterns.places_of(weights, length)))
     assert len(found) == depth
     if not length:
         groups = weights.config.n_kv_heads
@@ -76,9 +83,10 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
             [part.shape[1:] for part in step] == [(n, 0, d_head) for n in (heads, groups, groups)] for step in found
         )
         return
-    for parts, step in zip(found, forward.run(weights, ids, torch.float64), strict=True):
+    steps = forward.run(weights, ids, torch.float64)
+    for block, parts, step in zip(weights.blocks, found, steps, strict=True):
         for name, part in zip("qkv", parts, strict=True):
-            exact = step[name] if name == "v" else rotated(weights, step[name])
+            exact = step[name] if name == "v" else met(weights, block, name, step[name])
             assert_near(share_heads(part, heads), exact, weights.config.family)
 
 
@@ -90,7 +98,7 @@ def test_a_beginning_that_rows_share_is_computed_once(causal, monkeypatch):
         "project",
         lambda weights, block, resid, *rest: counted.append(len(resid)) or project(weights, block, resid, *rest),
     )
-    list(engine.run(causal, rows, 2, engine.places_of(causal, 4)))
+    list(engine.run(causal, rows, 2, patterns.places_of(causal, 4)))
     assert counted == [4 + 2 + 0 + 4] * 2
 
 
@@ -98,7 +106,7 @@ def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causa
     ids = drawn_ids(causal, 3, 6)
     variants = drawn_ids(causal, 3, 4, seed=1)  # other last tokens, and the true one
     variants[:, 0] = ids[:, -1]
-    places = engine.places_of(causal, 6)
+    places = patterns.places_of(causal, 6)
     before = engine.run(causal, ids[:, :-1].tolist(), len(causal.blocks), places)
     whole = [torch.cat([ids[:, :-1], variants[:, [number]]], dim=1) for number in range(4)]
     plain = [list(forward.run(causal, rows, torch.float64)) for rows in whole]
@@ -110,12 +118,34 @@ def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causa
         )
 
 
+def test_several_last_positions_against_the_unchanged_ones_are_the_whole_text(causal):
+    _assert_several_are_the_whole(causal)
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+def test_several_last_positions_are_the_whole_text_where_scores_are_biased_by_distance(dtype):
+    model = family_model("t5", dtype)
+    _assert_several_are_the_whole(read_stacks(model.weights, model.config)["decoder"])
+
+
+def _assert_several_are_the_whole(weights):
+    generator = torch.Generator().manual_seed(0)
+    resid = torch.randn(2, 5, 6, weights.shape[2], generator=generator, dtype=weights.dtype)
+    resid[:, :, :3] = resid[:, :1, :3]  # variants differ behind position 2 only
+    block, places = weights.blocks[1], patterns.places_of(weights, 6)
+    _, k, v = engine.project(weights, block, resid[:, 0, :3], places, torch.arange(3)[None])
+    found = engine.attend_live(weights, block, resid[:, :, 3:], (k, v), places)
+    exact, bias = block.to(torch.float64, "cpu"), forward.position_bias(weights, 6)
+    whole = forward.attend(weights, exact, resid.double(), bias=bias)["z"].transpose(2, 3)
+    assert_near(found, whole[:, :, 3:], weights.config.family)
+
+
 def test_the_pattern_at_a_position_is_that_of_the_plain_forward(weights):
     ids, at = drawn_ids(weights, 3, 6), torch.tensor([2, 5, 0])
-    places, row = engine.places_of(weights, 6), torch.arange(3)
+    places, row = patterns.places_of(weights, 6), torch.arange(3)
     plain = forward.run(weights, ids, torch.float64)
-    for (q, k, _), step in zip(engine.run(weights, ids.tolist(), 2, places), plain, strict=True):
-        found = engine.pattern_at(weights, q[row, :, at], k, at, places)
+    for block, (q, k, _), step in zip(weights.blocks, engine.run(weights, ids.tolist(), 2, places), plain, strict=True):
+        found = patterns.pattern_at(weights, block, q[row, :, at], k, at, places)
         assert_near(found, step["pattern"][row, :, at], weights.config.family)
 
 
@@ -124,17 +154,37 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
     depth, heads, _, d_head = weights.shape
     a, b = (drawn_ids(weights, 3, 5, seed=seed).tolist() for seed in (0, 1))
     donor_z, directions = torch.zeros(3, depth, heads, d_head), torch.ones(2, weights.shape[2])
-    kept = torch.zeros(4, depth, heads, dtype=torch.bool)
+    kept, cues = torch.zeros(4, depth, heads, dtype=torch.bool), ([[1]] * 3, [[2]] * 3)
+    texts = [[Placed(tuple(ids), 4) for ids in rows] for rows in (a, b)]
+    own = torch.ones(3, depth, weights.shape[2])
     for run in (
         lambda: swaps.swap_heads(weights, a, donor_z, directions),
         lambda: swaps.swap_pairs(weights, a, b, directions, depth=depth),
         lambda: swaps.swap_sets(weights, a, donor_z, kept, directions),
         lambda: swaps.target_z(weights, a, depth),
-        lambda: routes.mixed_z(weights, a, b, depth),
+        lambda: swaps.swap_sets(weights, a, donor_z, kept, own),
+        lambda: torch.stack([*routes.route_z(weights, *texts, {"cue_only": cues}, mixed=True).values()]),
     ):
         with torch.device("meta"):
             found = run()
         assert torch.equal(found, run()) and found.device.type == "cpu"
+
+
+def test_tensors_of_traces_and_paths_are_made_where_the_weights_are(causal):
+    a, b = ([[5, 9, cue, 7, 8]] for cue in (30, 31))
+    directions, depth = torch.ones(1, causal.shape[2]), len(causal.blocks)
+
+    def run():
+        traced = positions.trace_positions(causal, a, b, directions, depth=depth)
+        if not causal.config.family.adds_plainly:
+            return [traced.heads]
+        found = paths.paths(causal, a, b, directions, depth=depth)
+        return [traced.heads, found.total, ways.ways(causal, a, b, directions, found, depth=depth).shares]
+
+    with torch.device("meta"):
+        made = run()
+    for part, expected in zip(made, run(), strict=True):
+        np.testing.assert_array_equal(part, expected)
 
 
 def test_products_are_not_rounded_to_fewer_bits():

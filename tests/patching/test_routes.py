@@ -5,9 +5,11 @@ distance.
 import numpy as np
 import pytest
 import torch
-from handmade import HEADS, LAYERS, WORD, corpus_of, make_sentences, random_model, resolver_model
+from families import family_model
+from handmade import HEADS, LAYERS, WORD, corpus_of, make_sentences, random_model, resolver_model, without
 
 from probe.model import forward
+from probe.model.tokens import Placed
 from probe.model.weights import read_weights
 from probe.patching import routes, swaps
 from probe.patching.effects import Effects
@@ -25,10 +27,11 @@ def planted(request):
     return result.pairs[0].routes, place
 
 
-def test_a_resolver_carries_the_sense_and_looks_where_it_always_looks(planted):
+def test_a_resolver_carries_the_sense_from_the_cue_and_looks_where_it_always_looks(planted):
     found, place = planted
-    assert found.values_only[place] == pytest.approx(1, abs=0.02)
-    assert found.pattern_only[place] == pytest.approx(0, abs=0.02)
+    for name, expected in {"values_only": 1, "cue_only": 1, "pattern_only": 0}.items():
+        assert getattr(found, name)[place] == pytest.approx(expected, abs=0.02), name
+    assert found.other_only is None  # the pairs differ in nothing but the cue
 
 
 def test_without_it_the_whole_gap_is_lost(planted):
@@ -38,38 +41,108 @@ def test_without_it_the_whole_gap_is_lost(planted):
 
 def test_no_other_head_has_a_route(planted):
     found, place = planted
-    for values in (found.pattern_only, found.values_only, found.ablation):
+    for values in (found.pattern_only, found.values_only, found.cue_only, found.ablation):
         others = values.copy()
         others[place] = 0
         assert values.shape == (LAYERS, HEADS)
         assert np.abs(others).max() < 0.02
 
 
-def test_without_aligned_pairs_only_ablation_is_measured():
+def measured(result, model, *, texts=None, cues=None, most=None):
+    [pair] = result.pairs
+    study = pair.axes, pair.pairs if most is None else pair.pairs.take(range(most)), pair.reading
+    return routes.measure_routes(
+        read_weights(model),
+        texts or result.placed,
+        result.states.z,
+        cues or result.material.cues,
+        pair.measured.word,
+        study,
+    )
+
+
+@pytest.fixture(scope="module")
+def studied():
     model, place = resolver_model(0)
-    rows = [sentence for sentence in SENTENCES if sentence.pair is not None]
-    alone = [type(row)(**{**vars(row), "pair": None}) for row in rows]
+    return study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(0, 64, 99)), model, place
+
+
+def test_without_aligned_pairs_the_cue_and_the_ablation_are_measured():
+    model, place = resolver_model(0)
+    alone = without(SENTENCES, "pair")
     result = study_word(model, prepare(model, corpus_of(alone), WORD), StudyOptions(0, 64, 99))
     found = result.pairs[0].routes
-    assert found.pattern_only is None and found.values_only is None
-    assert found.ablation[place] == pytest.approx(1, abs=0.1)
+    assert found.pattern_only is None and found.values_only is None and found.other_only is None
+    for values in (found.ablation, found.cue_only):
+        assert values[place] == pytest.approx(1, abs=0.1)
 
 
-def test_pairs_of_unequal_length_have_no_routes_and_no_crash():
-    model, place = resolver_model(0)
-    material = prepare(model, corpus_of(SENTENCES), WORD)
-    result = study_word(model, material, StudyOptions(0, 64, 99))
-    pair = result.pairs[0]
-    ids = [tokens.ids[: at + 1] for tokens, at in zip(material.tokens, material.targets, strict=True)]
-    longer = [(row[0], *row) if index == pair.pairs.a[0] else row for index, row in enumerate(ids)]
-    mean_z = result.states.z.mean(0)
-    even, uneven = (
-        routes.measure_routes(read_weights(model), rows, mean_z, pair.gap, (pair.axis, pair.pairs))
-        for rows in (ids, longer)
-    )
+def test_pairs_of_unequal_length_have_no_routes_and_no_crash(studied):
+    result, model, place = studied
+    longer = list(result.placed)
+    row = result.pairs[0].pairs.a[0]
+    longer[row] = Placed((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
+    even, uneven = measured(result, model), measured(result, model, texts=longer)
     assert even.values_only is not None
     assert uneven.pattern_only is None and uneven.values_only is None
     assert uneven.ablation[place] == pytest.approx(1, abs=0.1)
+
+
+def test_what_the_marked_cue_does_not_give_the_tokens_that_differ_do(studied):
+    """A cue marked on the first token of the text: the head reads the other token in which the pair differs."""
+    result, model, place = studied
+    first = [range(1) for _ in result.placed]
+    wrong, unknown = (measured(result, model, cues=cues) for cues in (first, [None] * len(first)))
+    assert wrong.cue_only[place] == pytest.approx(0, abs=1e-6)
+    assert wrong.other_only[place] == unknown.other_only[place] == pytest.approx(1, abs=0.02)
+    assert unknown.cue_only is None
+
+
+def test_only_the_leading_heads_have_routes(studied, monkeypatch):
+    result, model, _ = studied
+    every = measured(result, model)
+    monkeypatch.setattr(routes, "MOST_HEADS", 3)
+    few = measured(result, model)
+    leading = np.argsort(-np.abs(result.pairs[0].measured.word.swap).ravel())[:3]
+    for name in ("pattern_only", "values_only", "cue_only", "ablation"):
+        one, all_heads = getattr(few, name).ravel(), getattr(every, name).ravel()
+        assert np.flatnonzero(~np.isnan(one)).tolist() == sorted(leading.tolist())
+        np.testing.assert_allclose(one[leading], all_heads[leading], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_the_parts_of_z_are_the_pattern_over_values_and_add_up(kind):
+    model = family_model(kind, torch.float64)
+    weights, generator = read_weights(model), torch.Generator().manual_seed(2)
+    ids = [torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist() for size in (7, 5, 7)]
+    texts = swaps.placed(weights, [Placed(tuple(row), at) for row, at in zip(ids, (6, 2, 4), strict=True)])
+    chosen = [[0, 3], [1], []]
+    rest = [[pos for pos in range(len(text.ids)) if pos not in some] for text, some in zip(texts, chosen, strict=True)]
+    nothing = [[] for _ in texts]
+    taken = {"chosen": (chosen, nothing), "rest": (rest, nothing)}
+    whole = swaps.target_z(weights, texts, len(weights.blocks))
+    left = routes.route_z(weights, texts, texts, taken, mixed=False)
+    found = whole - left["chosen"]
+    torch.testing.assert_close(left["chosen"] + left["rest"], whole, rtol=0, atol=1e-12)
+    for row, text in enumerate(texts):
+        for layer, step in enumerate(forward.run(weights, torch.tensor(text.ids), torch.float64)):
+            expected = torch.einsum("hk,hkd->hd", step["pattern"][:, text.at, chosen[row]], step["v"][:, chosen[row]])
+            torch.testing.assert_close(found[row, layer], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        ([1, 2, 3, 4], [1, 5, 3, 6], [1, 3]),
+        ([1, 2, 2, 3, 4], [1, 7, 3, 4], [1, 2]),
+        ([1, 7, 3, 4], [1, 2, 2, 3, 4], [1]),
+        ([1, 2, 2, 3], [1, 2, 3], [2]),
+        ([1, 2, 3], [1, 2, 2, 3], []),
+        ([1, 2], [1, 2], []),
+    ],
+)
+def test_where_texts_differ(one, other, differ):
+    assert routes._differing(one, other) == differ
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -82,7 +155,8 @@ def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
     carrying.append([8, 9, 10])
     carrying = looking if same else carrying
     depth = len(weights.blocks)
-    found = routes.mixed_z(weights, looking, carrying, depth)
+    one, other = (swaps.placed(weights, rows) for rows in (carrying, looking))
+    found = routes.route_z(weights, one, other, {}, mixed=True)["pattern_only"]
     if same:
         torch.testing.assert_close(found, swaps.target_z(weights, looking, depth), rtol=0, atol=1e-12)
     for row, (one, other) in enumerate(zip(looking, carrying, strict=True)):
@@ -97,7 +171,7 @@ def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
 
 def effects_of(gap, denoise):
     column = np.array(denoise)[:, None, None]
-    return Effects(np.array(gap), column, column, 0 * column, column)
+    return Effects(np.array(gap)[:, None], column, column, 0 * column)
 
 
 def test_by_distance_is_the_ratio_of_sums_of_the_pairs_kept():

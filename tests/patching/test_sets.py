@@ -14,9 +14,10 @@ from probe.model import forward
 from probe.model.weights import read_weights
 from probe.patching import sets
 from probe.patching import swaps as patching
-from probe.patching.effects import ALIGNED, Pairs
-from probe.patching.sets import Curves
-from probe.stats.axes import fit_axis
+from probe.patching.effects import Pairs
+from probe.patching.sets import Curves, Ranked
+from probe.stats.axes import HeldOutAxes, fit_axis
+from probe.text.splits import ALIGNED
 
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 ALL = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
@@ -71,8 +72,8 @@ def test_many_sets_are_run_in_parts(monkeypatch):
 
 @pytest.fixture(scope="module")
 def setting():
-    """A random model, ten sentences of equal length and last token, of which five donors are paired with five
-    others.
+    """A random model, ten sentences of equal length and last token, of which five donors are paired with five others;
+    two holdouts with axes of their own.
     """
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
@@ -81,69 +82,111 @@ def setting():
     weights, rows = read_weights(model), ids.tolist()
     z, [*_, last] = patching.target_z(weights, rows, LAYERS), forward.run(weights, ids, torch.float64)
     resid = last["resid_post"][:, -1]
-    axis = fit_axis(resid[:5], resid[5:], ("a", "b"), LAYERS)
+    fitted = [fit_axis(resid[:5] + shift, resid[5:], ("a", "b"), LAYERS) for shift in (0, 0.3)]
+    u, midpoint = (torch.stack([getattr(axis, name) for axis in fitted])[:, None] for name in ("u", "midpoint"))
+    gap = torch.tensor([[axis.gap] for axis in fitted], dtype=torch.float64)
+    stages = (part.expand(2, LAYERS + 1, *part.shape[2:]) for part in (u, midpoint, gap))
+    axes = HeldOutAxes(("a", "b"), *stages, np.array([0, 1, 0, 1, 1] * 2))
     a, b = (0, 1, 2, 3, 4), (5, 6, 7, 8, 9)
-    pairs = Pairs(a, b, a, b, tuple("fghij"), tuple("uvwxy"), (1,) * 5, ALIGNED, 0)
-    return weights, rows, z, (axis, pairs)
+    pairs = Pairs(a, b, a, b, tuple("fghij"), (0, 1, 2, 3, 4), (1,) * 5, ALIGNED, 0)
+    return weights, rows, z, (axes, pairs)
+
+
+def restored(setting, masks):
+    """F of every set, over all pairs."""
+    weights, rows, z, study = setting
+    return sets._restored(sets._along(weights, rows, z, Ranked(*study, tuple(ALL)), masks).sum(0))
 
 
 def test_all_heads_are_one_and_none_is_nothing(setting):
-    weights, rows, z, study = setting
     masks = np.array([np.ones((LAYERS, HEADS), bool), np.zeros((LAYERS, HEADS), bool)])
-    found = sets.faithfulness(weights, rows, z, [study], masks)
-    assert found.tolist() == pytest.approx([1, 0], abs=1e-12)
+    assert restored(setting, masks).tolist() == pytest.approx([1, 0], abs=1e-12)
 
 
-def by_hand(setting, mask):
-    """(M(S) - M(none)) / (M(all) - M(none)), summed over both directions of every pair."""
-    weights, rows, z, (axis, pairs) = setting
-    top, bottom = 0.0, 0.0
+def toward_donor(setting, pairs, mask):
+    """How far the heads outside a set move M towards their donor, in both directions of every pair, by hand."""
+    weights, rows, z, (axes, _) = setting
     for one, other in zip(pairs.a, pairs.b, strict=True):
-        for recipient, donor, sign in ((one, other, 1), (other, one, -1)):
-            kept = torch.from_numpy(np.array([mask, np.zeros_like(mask)]))
+        for recipient, donor, sign in ((other, one, 1), (one, other, -1)):
+            axis, kept = axes.at(recipient, LAYERS), torch.from_numpy(np.array([mask]))
             given = weights, [rows[recipient]], z[[donor]], kept
-            [some, none] = patching.swap_sets(*given, (axis.u / axis.gap)[None])[0, :, 0].tolist()
-            top, bottom = top + sign * (some - none), bottom - sign * none
-    return top / bottom
+            yield sign * patching.swap_sets(*given, (axis.u / axis.gap)[None]).item()
+
+
+def by_hand(setting, *parts):
+    """(M(S) - M(none)) / (M(all) - M(none)), summed over both directions of the pairs of every (pairs, set)."""
+    none = np.zeros((LAYERS, HEADS), dtype=bool)
+    moved = [
+        [sum(toward_donor(setting, pairs, mask)), sum(toward_donor(setting, pairs, none))] for pairs, mask in parts
+    ]
+    some, whole = np.sum(moved, axis=0)
+    return (whole - some) / whole
 
 
 def test_faithfulness_is_the_ratio_of_sums_by_hand(setting):
-    weights, rows, z, study = setting
-    masks = drawn_masks(4, seed=1)
-    found = sets.faithfulness(weights, rows, z, [study], masks)
-    assert found.tolist() == pytest.approx([by_hand(setting, mask) for mask in masks], abs=1e-10)
+    masks, pairs = drawn_masks(4, seed=1), setting[-1][1]
+    found = restored(setting, masks)
+    assert found.tolist() == pytest.approx([by_hand(setting, (pairs, mask)) for mask in masks], abs=1e-10)
     assert np.ptp(found) > 0.05
 
 
-def test_alone_is_the_faithfulness_of_a_single_head(setting):
-    weights, rows, z, (axis, pairs) = setting
-    singles = np.eye(len(ALL), dtype=bool).reshape(-1, LAYERS, HEADS)
-    found = sets.measure_alone(weights, rows, z, (axis, pairs))
-    assert found.shape == (len(pairs), LAYERS, HEADS)
-    expected = sets.faithfulness(weights, rows, z, [(axis, pairs)], singles)
-    np.testing.assert_allclose(found.mean(0).ravel(), expected, atol=1e-12)
+def test_joint_swaps_are_those_of_one_head_and_of_two(setting):
+    weights, rows, z, (axes, pairs) = setting
+    others = [(1, 0), (2, 3), (1, 2)]
+    found = sets.joint_swaps(weights, rows, z, (axes, pairs), (0, 1), others)
+    assert found.shape == (len(pairs), 1 + len(others))
+    for column, heads in enumerate([[(0, 1)], *([(0, 1), other] for other in others)]):
+        both = list(toward_donor(setting, pairs, ~sets.mask_of(heads, (LAYERS, HEADS))))
+        np.testing.assert_allclose(found[:, column], np.reshape(both, (-1, 2)).mean(1), atol=1e-12)
 
 
-def test_curves_are_those_of_the_leading_sets(setting):
-    weights, rows, z, study = setting
-    order = [ALL[index] for index in np.random.default_rng(5).permutation(len(ALL))]
-    found = sets.measure_curves(weights, rows, z, [study], order, seed=0)
-    assert found.order == tuple(order)
+def curves(setting, groups, *, depth=LAYERS):
+    weights, rows, z, _ = setting
+    shown = tuple(head for head in ALL if head[0] < depth)
+    return sets.measure_curves(weights, rows, z, groups, shown, depth, seed=0)
+
+
+def test_curves_are_those_of_the_leading_sets_of_every_groups_own_order(setting):
+    axes, pairs = setting[-1]
+    orders = [tuple(ALL[index] for index in np.random.default_rng(seed).permutation(len(ALL))) for seed in (5, 6)]
+    parts = [pairs.take([0, 2]), pairs.take([1, 3, 4])]
+    found = curves(setting, [Ranked(axes, part, order) for part, order in zip(parts, orders, strict=True)])
+    assert found.order == tuple(ALL) and found.pairs == 5
     assert found.sizes == tuple(range(13))
-    for place in (0, 1, 5, 12):
-        mask = sets.mask_of(order[:place], (LAYERS, HEADS))
-        assert found.faithfulness[place] == pytest.approx(by_hand(setting, mask), abs=1e-10)
-        assert found.necessity[place] == pytest.approx(1 - by_hand(setting, ~mask), abs=1e-10)
+    for size in (0, 1, 5, 12):
+        masks = [sets.mask_of(order[:size], (LAYERS, HEADS)) for order in orders]
+        kept, left = (zip(parts, some, strict=True) for some in (masks, [~mask for mask in masks]))
+        assert found.faithfulness[size] == pytest.approx(by_hand(setting, *kept), abs=1e-10)
+        assert found.necessity[size] == pytest.approx(1 - by_hand(setting, *left), abs=1e-10)
     assert found.faithfulness[[0, -1]].tolist() == pytest.approx([0, 1], abs=1e-12)
     assert found.random.shape == (len(found.random_sizes), sets.RANDOM_SETS)
     assert found.random_sizes[0] == 1 and found.random_sizes[-1] == 11
-    # one head of four per layer: 3 other heads of the same layer, and 3 other layers' worth of nothing
-    assert np.isfinite(found.random[0]).sum() == HEADS - 1
+
+
+def test_random_sets_are_measured_as_sets_of_the_same_layers(setting):
+    axes, pairs = setting[-1]
+    found = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
+    others = [by_hand(setting, (pairs, sets.mask_of([(0, head)], (LAYERS, HEADS)))) for head in range(1, HEADS)]
+    drawn = np.abs(found.random[0][:, None] - np.array(others)).argmin(1)
+    np.testing.assert_allclose(found.random[0], np.array(others)[drawn], atol=1e-10)
+    assert set(drawn) == {0, 1, 2}
+
+
+def test_heads_behind_the_read_out_play_no_part(setting):
+    weights, rows, z, (axes, pairs) = setting
+    below = tuple(head for head in ALL if head[0] < 2)
+    changed = z.clone()
+    changed[:, 2:] = 9.0
+    one, other = (
+        curves((weights, rows, given, (axes, pairs)), [Ranked(axes, pairs, below)], depth=2) for given in (z, changed)
+    )
+    np.testing.assert_array_equal(one.faithfulness, other.faithfulness)
+    assert one.sizes[-1] == len(below) and one.faithfulness[-1] == pytest.approx(1, abs=1e-12)
 
 
 def test_intervals_are_those_of_pairs_drawn_again(setting):
-    weights, rows, z, (axis, pairs) = setting
-    found = sets.measure_curves(weights, rows, z, [(axis, pairs)], ALL, seed=0)
+    axes, pairs = setting[-1]
+    found = curves(setting, [Ranked(axes, pairs, tuple(ALL))])
     for name in ("faithfulness", "necessity"):
         (low, high), value = getattr(found, f"{name}_interval"), getattr(found, name)
         assert (low <= high).all()
@@ -151,7 +194,7 @@ def test_intervals_are_those_of_pairs_drawn_again(setting):
         assert high[[0, -1]].tolist() == pytest.approx(value[[0, -1]].tolist(), abs=1e-9)
         assert (high - low)[1:-1].min() > 0.01
     alike = replace(pairs, a=(0,) * 5, b=(5,) * 5)  # five times the same pair: nothing to be unsure of
-    sure = sets.measure_curves(weights, rows, z, [(axis, alike)], ALL, seed=0)
+    sure = curves(setting, [Ranked(axes, alike, tuple(ALL))])
     np.testing.assert_allclose(*sure.faithfulness_interval, atol=1e-9)
     np.testing.assert_allclose(sure.faithfulness_interval[0], sure.faithfulness, atol=1e-9)
 
@@ -171,18 +214,17 @@ def test_sizes_begin_with_none_and_one_by_one_and_end_with_all(heads):
     assert (np.diff(steps[:-1]) >= -1).all()  # growing, up to rounding
 
 
-def test_random_sets_have_as_many_heads_in_every_layer_and_are_all_others():
+def test_random_sets_have_as_many_heads_in_every_layer_and_are_others():
     mask = sets.mask_of([(0, 1), (0, 2), (2, 3)], (LAYERS, HEADS))
-    found = sets.matched_sets(mask, 200, np.random.default_rng(0))
-    assert all(drawn.sum(1).tolist() == [2, 0, 1] for drawn in found)
+    found = sets.drawn_sets(mask, 200, np.random.default_rng(0))
+    assert len(found) == 200 and all(drawn.sum(1).tolist() == [2, 0, 1] for drawn in found)
     assert not any(np.array_equal(drawn, mask) for drawn in found)
-    assert len({drawn.tobytes() for drawn in found}) == len(found) == 6 * 4 - 1  # all there are, but the set itself
+    assert len({drawn.tobytes() for drawn in found}) == 6 * 4 - 1  # all there are, but the set itself
 
 
-def test_no_more_random_sets_than_asked_for():
-    mask = sets.mask_of([(layer, head) for layer in range(12) for head in range(3)], (12, 12))
-    found = sets.matched_sets(mask, 50, np.random.default_rng(0))
-    assert len(found) == len({drawn.tobytes() for drawn in found}) == 50
+def test_where_there_is_no_other_set_it_is_the_set_itself():
+    mask = sets.mask_of([(1, head) for head in range(HEADS)], (LAYERS, HEADS))
+    assert (sets.drawn_sets(mask, 5, np.random.default_rng(0)) == mask).all()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +233,7 @@ def test_no_more_random_sets_than_asked_for():
 def test_area_and_smallest_set_by_hand(faithfulness, smallest, area):
     none = np.zeros(3)
     curves = Curves(
-        ((0, 0), (0, 1)), (0, 1, 2), np.array(faithfulness), (none, none), none, (none, none), (), np.zeros((0, 0))
+        ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness), (none, none), none, (none, none), (), np.zeros((0, 0))
     )
     assert curves.smallest == smallest
     assert curves.area == pytest.approx(area)

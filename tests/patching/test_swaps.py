@@ -12,7 +12,7 @@ from probe.model.load import load
 from probe.model.tokens import Placed
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.patching import engine
+from probe.patching import effects, engine
 from probe.patching import swaps as patching
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -49,7 +49,10 @@ def every_direction(model):
 
 
 def run_plainly(model, text, depth, swaps):
-    """The read-out of a whole hooked forward in which z of the given heads at the word is replaced. `-> d_model`"""
+    """The read-out of a whole hooked forward in which z of the given heads at the word is replaced. `-> d_model`
+
+    Behind the last block (depth None) that is the logits before a family's soft cap of them, `d_vocab`.
+    """
     (attention,), seen = model.config.family.attentions, {}
 
     def edit(layer):
@@ -69,9 +72,21 @@ def run_plainly(model, text, depth, swaps):
         return f"{attention.blocks}.{layer}.{attention.hooks[quantity]}"
 
     edits = [(where(layer, "z"), edit(layer)) for layer in {layer for layer, _ in swaps}]
-    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=[*edits, (where(depth - 1, "resid_post"), read)]):
-        hooked.run(model, [text.ids])
-    return seen["resid"]
+    reading = [] if depth is None else [(where(depth - 1, "resid_post"), read)]
+    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=[*edits, *reading]):
+        logits = hooked.run(model, [text.ids])
+    return uncapped(logits[0, text.at], model.config.logit_cap) if depth is None else seen["resid"]
+
+
+def uncapped(logits, cap):
+    """The logits x of which a family gives cap * tanh(x / cap); the logits themselves where it has no cap (0)."""
+    return cap * torch.atanh(logits / cap) if cap else logits
+
+
+def own_directions(model, stages, seed=3):
+    """A direction for every text and stage."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(len(TARGETS), stages, model.config.d_model, generator=generator, dtype=model.dtype)
 
 
 @pytest.mark.parametrize("dtype", BOUND)
@@ -91,6 +106,53 @@ def test_every_swap_equals_a_whole_forward(kind, depth, dtype):
                 error = (moved[number, layer, head] - plain).abs().max() / base.abs().max()
                 assert error <= bound(model), (number, layer, head)
                 assert plain.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_stage_is_what_a_run_up_to_it_reads(kind, dtype):
+    """Along directions of each text's own; nothing is moved before the swapped head's own layer."""
+    model = made(kind, dtype)
+    weights, texts, depth = read_weights(model), random_rows(model), model.config.n_layers
+    donors, directions = random_z(model, depth), own_directions(model, depth)
+    by_stage = patching.swap_heads(weights, texts, donors, directions)
+    assert by_stage.shape == (len(texts), depth, model.config.n_heads, depth)
+    for stage in range(depth):
+        alone = patching.swap_heads(weights, texts, donors[:, : stage + 1], every_direction(model))
+        expected = torch.einsum("rlhd,rd->rlh", alone, directions[:, stage])
+        error = (by_stage[:, : stage + 1, :, stage] - expected).abs().max() / expected.abs().max()
+        assert error <= 10 * bound(model), stage
+        assert (by_stage[:, stage + 1 :, :, stage] == 0).all() and expected.abs().min() > 0
+    kept = torch.rand(6, *donors.shape[1:3], generator=torch.Generator().manual_seed(0)) < 0.5
+    sets = patching.swap_sets(weights, texts, donors, kept, directions)
+    for stage in range(depth):
+        alone = patching.swap_sets(weights, texts, donors[:, : stage + 1], kept[:, : stage + 1], every_direction(model))
+        expected = torch.einsum("rsd,rd->rs", alone, directions[:, stage])
+        assert (sets[..., stage] - expected).abs().max() <= 10 * bound(model) * expected.abs().max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_stage_behind_the_final_norm_is_the_change_of_the_hooked_logits(kind):
+    model = made(kind)
+    weights, texts, depth = read_weights(model), random_rows(model), model.config.n_layers
+    if not effects.predicts(weights):
+        pytest.skip("it does not say what comes next")
+    donors, directions = random_z(model, depth), own_directions(model, depth + 1)
+    asked = torch.randn(len(texts), model.config.d_vocab, generator=torch.Generator().manual_seed(4), dtype=model.dtype)
+    directions[:, -1] = asked @ forward.unembedding(weights, model.dtype)
+    found = patching.swap_heads(weights, texts, donors, directions)
+    assert found.shape[-1] == depth + 1
+    torch.testing.assert_close(
+        found[..., :-1], patching.swap_heads(weights, texts, donors, directions[:, :-1]), rtol=0, atol=1e-12
+    )
+    for number, text in enumerate(texts):
+        base = run_plainly(model, text, None, {})
+        for layer, head in [(layer, head) for layer in range(depth) for head in range(model.config.n_heads)]:
+            moved = run_plainly(model, text, None, {(layer, head): donors[number, layer, head]}) - base
+            scale = float(base.abs().max() * asked[number].abs().sum())
+            assert found[number, layer, head, -1].item() == pytest.approx(
+                (moved @ asked[number]).item(), abs=bound(model) * scale
+            )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,7 +182,8 @@ def test_the_engines_z_is_the_hooked_z(kind):
     texts = random_rows(model)
     hooked_z = target_states(model, [tokens_of(text.ids) for text in texts], TARGETS).z
     own = patching.target_z(read_weights(model), texts, model.config.n_layers)
-    torch.testing.assert_close(own, hooked_z, rtol=0, atol=ROUNDED if model.config.family.single else 1e-12)
+    atol = ROUNDED * float(hooked_z.abs().max()) if model.config.family.single else 1e-12
+    torch.testing.assert_close(own, hooked_z, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("kind", KINDS)

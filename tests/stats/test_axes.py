@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from handmade import random_model, tokens_of
+from handmade import SENSES, make_sentences, random_model, tokens_of
 from scipy.stats import norm
 
 from probe.model import ledger
 from probe.model.trace import target_states, trace
 from probe.model.weights import read_weights
 from probe.stats import axes, resampling
+from probe.text.splits import Holdout, cross_fit
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 
@@ -85,21 +86,46 @@ def separated(depths, *, n=24, noise=1.0, seed=0):
     return resid, labels
 
 
+def by_depth(resid, labels, groups, seed=0):
+    """The separation of the only pair of senses."""
+    [found] = axes.separation_by_depth(resid, labels, groups, seed=seed)
+    return found
+
+
+def by_hand(g):
+    """One pair of senses whose g of every depth is given, from 32 cue words. AUROC plays no part."""
+    g = np.array(g)
+    return axes.DepthSeparation(np.linspace(1, 0.5, len(g)), g, np.sqrt(2 / 32 + g**2 / (4 * 32)))
+
+
 def test_separation_follows_the_gap():
-    resid, labels = separated([0.0, 1.0, 3.0, 1.5], n=600)
-    found = axes.separation_by_depth(resid, labels, range(600), seed=0)
-    expected = norm.cdf(np.array([0.0, 1.0, 3.0, 1.5]) / np.sqrt(2))  # of two normals that stand d apart
-    np.testing.assert_allclose(found, expected, atol=0.05)
+    apart = np.array([0.0, 1.0, 3.0, 1.5])
+    resid, labels = separated(apart.tolist(), n=600)
+    found = by_depth(resid, labels, range(600))
+    np.testing.assert_allclose(found.auroc, norm.cdf(apart / np.sqrt(2)), atol=0.05)  # of two normals that far apart
+    assert (np.abs(found.g - apart) < 3 * np.sqrt(4 / 600 + apart**2 / 1200)).all()
 
 
-def test_separation_is_held_out():
-    """In sample, noise in more dimensions than sentences would look perfectly separated at every depth."""
-    found = [
-        axes.separation_by_depth(normal(24, 3, 200, seed=seed), ["a", "b"] * 12, range(24), seed=seed)
-        for seed in range(40)
-    ]
+def test_every_pair_of_senses_is_held_out_by_itself():
+    resid, labels = normal(36, 2, 6), ["a", "b", "c"] * 12
+    found = axes.separation_by_depth(resid, labels, range(36), seed=0)
+    for one, pair in zip(found, axes.sense_pairs(labels), strict=True):
+        rows = [row for row, label in enumerate(labels) if label in pair]
+        alone = by_depth(resid[rows], [labels[row] for row in rows], rows)
+        np.testing.assert_array_equal([one.auroc, one.g, one.error], [alone.auroc, alone.g, alone.error])
+
+
+@pytest.mark.parametrize(("name", "nothing", "group"), [("auroc", 0.5, 1), ("auroc", 0.5, 2), ("g", 0, 2)])
+def test_separation_is_held_out(name, nothing, group):
+    """In sample, noise in more dimensions than sentences would look perfectly separated at every depth.
+
+    g is that of groups which hold both senses, so that every fold learns from as many of each: else the midpoint lies
+    nearer to the sense with more of them, which puts noise below 0.
+    """
+    groups, labels = [row // group for row in range(24)], ["a", "b"] * 12
+    found = [getattr(by_depth(normal(24, 3, 200, seed=seed), labels, groups, seed), name) for seed in range(40)]
     mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(40)
-    assert (np.abs(mean - 0.5) < 3 * error).all()
+    assert (np.abs(mean - nothing) < 3 * error).all()
 
 
 def test_groups_are_not_trained_and_tested_on_at_once():
@@ -107,35 +133,57 @@ def test_groups_are_not_trained_and_tested_on_at_once():
     cue = np.arange(96) % 12
     rows = normal(12, 1, 100)[cue] + 0.01 * normal(96, 1, 100, seed=1)
     labels = ["a" if number % 2 else "b" for number in cue]
-    assert axes.separation_by_depth(rows, labels, range(96), seed=0)[0] == 1
-    assert axes.separation_by_depth(rows, labels, cue.tolist(), seed=0)[0] < 0.9
+    leaks, kept = by_depth(rows, labels, range(96)), by_depth(rows, labels, cue.tolist())
+    assert leaks.auroc == 1 and kept.auroc < 0.9 and leaks.g > 4 and kept.g < 1
+    for found, units in ((leaks, 48), (kept, 6)):  # per sense; sentences of one cue word are one unit
+        np.testing.assert_allclose(found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("counts", [(17, 19), (12, 12), (30, 7)])
 def test_identical_vectors_are_not_separated_at_all(counts):
     labels = ["a"] * counts[0] + ["b"] * counts[1]
-    resid = normal(1, 2, 64).expand(sum(counts), 2, 64).float()
-    assert axes.separation_by_depth(resid, labels, range(sum(counts)), seed=0).tolist() == [0.5, 0.5]
+    found = by_depth(normal(1, 2, 64).expand(sum(counts), 2, 64).float(), labels, range(sum(counts)))
+    assert (found.auroc == 0.5).all() and (found.g == 0).all()
 
 
 def test_a_gap_without_spread_is_perfect():
     resid, labels = separated([0.0, 0.0, 2.0, 3.0, 3.0], noise=0.0)
-    assert axes.separation_by_depth(resid, labels, range(24), seed=0).tolist() == [0.5, 0.5, 1, 1, 1]
+    found = by_depth(resid, labels, range(24))
+    assert found.auroc.tolist() == [0.5, 0.5, 1, 1, 1] and found.g.tolist() == [0, 0, *[np.inf] * 3]
+    assert axes.choose_depth([found]) == 2
 
 
-def test_the_read_out_is_the_last_of_the_depths_that_separate_as_well_as_the_best():
+def test_the_read_out_is_the_first_of_the_depths_that_separate_as_well_as_the_best():
     labels = ["a", "b"] * 12
     sign = torch.tensor([1.0, -1.0] * 12)[:, None]
-    noise, apart = normal(24, 6, seed=3), torch.zeros(24, 6)
-    apart[:, :1] = 5 * sign
-    same = torch.zeros(24, 6)
+    noise, same = normal(24, 6, seed=3), torch.zeros(24, 6)
+    begun, apart = (noise + far * sign for far in (2, 8))
     for depths, expected in (
-        ([same, apart, apart, noise], 2),
-        ([apart, same, apart, same], 2),  # depth 0 is before any block
-        ([same, apart, apart, apart], 3),
+        ([same, noise, apart, apart], 2),
+        ([apart, same, same, apart], 3),  # depth 0 is before any block
+        ([same, apart, apart, noise], 1),
+        ([same, begun, apart, apart], 2),  # where the first of several heads has written, AUROC is 1 already
     ):
-        depth, separation = axes.choose_depth(torch.stack(depths, dim=1), labels, range(24), seed=0)
-        assert depth == expected and separation[depth] == 1
+        found = by_depth(torch.stack(depths, dim=1), labels, range(24))
+        assert axes.choose_depth([found]) == expected and found.auroc[expected] == 1
+    assert found.auroc[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("g", "expected"),
+    [
+        ([[9.0, 1.0, 3.0, 4.0, 3.9]], 3),  # the error of 4 from 32 cue words is sqrt(.0625 + .125) = .433
+        ([[9.0, 1.0, 3.566, 4.0, 3.9]], 3),
+        ([[9.0, 1.0, 3.568, 4.0, 3.9]], 2),
+        ([[0.0, 1.0, 4.0], [0.0, 5.5, 4.0]], 2),  # means 3.25 and 4, mean error .433
+        ([[0.0, 1.0, 4.0], [0.0, 6.2, 4.0]], 1),  # means 3.6 and 4
+        ([[0.0, 4.0 - 1e-12, 4.0]], 1),
+        ([[0.0, 0.0, 0.0]], 1),
+        ([[0.0, 4.0, np.inf, np.inf]], 2),  # nothing varies within the senses
+    ],
+)
+def test_the_read_out_is_within_one_standard_error_by_hand(g, expected):
+    assert axes.choose_depth([by_hand(one) for one in g]) == expected
 
 
 @pytest.mark.parametrize(("gaps", "expected"), [((1.0, 1, -5), 0.0), ((3.0, 1, -0.5), 2 / 3), ((1.0, 2, 3), 1.0)])
@@ -143,38 +191,112 @@ def test_folds_that_contradict_each_other_are_averaged(gaps, expected):
     """Three groups are the three folds; each is scored with the sign of the sum of the other two."""
     labels, groups = ["a", "b"] * 9, [row // 6 for row in range(18)]
     resid = torch.tensor([0.5, -0.5]).repeat(9) * torch.tensor(gaps).repeat_interleave(6)
-    found = axes.separation_by_depth(resid[:, None, None].double(), labels, groups, seed=0)
-    assert found.tolist() == pytest.approx([expected])
+    found = by_depth(resid[:, None, None].double(), labels, groups)
+    assert found.auroc.tolist() == pytest.approx([expected])
+    others = [(sum(gaps) - gap) / 2 for gap in gaps]  # the gap that a fold is measured in is that of the others
+    along = np.repeat([gap / other for gap, other in zip(gaps, others, strict=True)], 3) / 2
+    assert found.g.tolist() == pytest.approx([resampling.hedges_g(along, -along).item()])
+    assert found.error.tolist() == pytest.approx([np.sqrt(2 / 3 + found.g[0] ** 2 / 12)])
 
 
 def test_nothing_to_score_is_chance():
-    assert axes.separation_by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0], seed=0).tolist() == [0.5] * 3
+    found = by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0])
+    assert found.auroc.tolist() == [0.5] * 3 and found.g.tolist() == [0] * 3
+
+
+# --- axes of every holdout -------------------------------------------------------------------------------------------
+
+SENTENCES = make_sentences(frames=5, distances=(1,), cues=8)
+SPLIT = cross_fit(SENTENCES, SENSES, seed=1)
+OF_A = np.array(SPLIT.is_a)
+
+
+def test_held_out_axes_are_fitted_on_what_their_holdout_learns_from():
+    resid = normal(len(SENTENCES), 3, 6)
+    held_out = axes.hold_out(resid, SPLIT, SENSES)
+    for holdout in SPLIT.holdouts:
+        train = np.array(holdout.train)
+        a, b = (resid[np.array(SPLIT.rows)[train[side]]] for side in (OF_A[train], ~OF_A[train]))
+        for row, stage in [(SPLIT.rows[place], stage) for place in holdout.test for stage in range(3)]:
+            expected, found = axes.fit_axis(a[:, stage], b[:, stage], SENSES, stage), held_out.at(row, stage)
+            torch.testing.assert_close(found.u, expected.u, **EXACT)
+            torch.testing.assert_close(found.midpoint, expected.midpoint, **EXACT)
+            assert found.gap == pytest.approx(expected.gap, abs=1e-12)
+            m = expected.coordinate(resid[row, stage]).item()
+            assert held_out.coordinates(resid[[row]], [row])[0, stage] == pytest.approx(m, abs=1e-12)
+            change = normal(6, seed=row)
+            along = held_out.directions([row])[0, stage] @ change
+            assert along.item() == pytest.approx(expected.effect(change).item(), abs=1e-12)
+    rows = [SPLIT.rows[place] for place in SPLIT.holdouts[0].test]
+    changed = resid.clone()
+    changed[rows] = 100  # what is tested plays no part in its own axis
+    assert torch.equal(axes.hold_out(changed, SPLIT, SENSES).u[0], held_out.u[0])
+
+
+def test_what_is_said_next_is_read_in_centred_logits():
+    """M of the last stage: the share of the difference of the senses' mean logits, over the whole vocabulary."""
+    resid, unembedding = normal(len(SENTENCES), 3, 6), normal(40, 6, seed=2)
+    held_out = axes.hold_out(resid, SPLIT, SENSES, axes.next_token_root(unembedding))
+    plain, logits = axes.hold_out(resid, SPLIT, SENSES), resid[:, -1] @ unembedding.T
+    logits = logits - logits.mean(-1, keepdim=True)
+    torch.testing.assert_close(held_out.u[:, :-1], plain.u[:, :-1], **EXACT)
+    for holdout in SPLIT.holdouts:
+        train, row = np.array(holdout.train), SPLIT.rows[holdout.test[0]]
+        means = [logits[np.array(SPLIT.rows)[train[side]]].mean(0) for side in (OF_A[train], ~OF_A[train])]
+        difference = means[0] - means[1]
+        expected = (logits[row] - (means[0] + means[1]) / 2) @ difference / (difference @ difference)
+        assert held_out.coordinates(resid[[row]], [row])[0, -1] == pytest.approx(expected.item(), abs=1e-10)
+
+
+def test_separation_by_holdout_is_that_of_held_out_coordinates_by_hand():
+    """AUROC within every holdout, g over all of them."""
+    resid = normal(len(SENTENCES), 2, 6)[list(SPLIT.rows)]
+    found = axes.separation_by_holdout(resid, SPLIT.is_a, SPLIT.units, SPLIT.holdouts)
+    for depth in range(2):
+        aurocs, sides = [], ([], [])
+        for train, test in ((np.array(one.train), np.array(one.test)) for one in SPLIT.holdouts):
+            fit = (resid[train[side], depth] for side in (OF_A[train], ~OF_A[train]))
+            along = axes.fit_axis(*fit, SENSES, depth).coordinate(resid[test, depth]).numpy()
+            aurocs.append(float(resampling.auroc(along[OF_A[test]], along[~OF_A[test]])))
+            for side, of in zip(sides, (OF_A[test], ~OF_A[test]), strict=True):
+                side.extend(along[of])
+        assert found.auroc[depth] == pytest.approx(np.mean(aurocs)) and len(set(aurocs)) > 1
+        assert found.g[depth] == pytest.approx(resampling.hedges_g(*map(np.array, sides)).item())
+    units = len({SPLIT.units[place] for one in SPLIT.holdouts for place in one.test})
+    np.testing.assert_allclose(found.error, np.sqrt(2 / units + found.g**2 / (4 * units)), rtol=1e-12)
+
+
+def test_separation_by_holdout_scores_only_what_tests_both_senses():
+    resid, first = normal(len(SENTENCES), 2, 6)[list(SPLIT.rows)], SPLIT.holdouts[0]
+    only_a = Holdout(first.train, tuple(place for place in first.test if OF_A[place]))
+    found, more, nothing = (
+        axes.separation_by_holdout(resid, SPLIT.is_a, SPLIT.units, holdouts)
+        for holdouts in (SPLIT.holdouts, [only_a, *SPLIT.holdouts], [only_a])
+    )
+    np.testing.assert_array_equal(more.auroc, found.auroc)
+    assert nothing.auroc.tolist() == [0.5, 0.5] and nothing.g.tolist() == [0, 0]
 
 
 def test_the_profile_begins_at_exactly_nothing():
-    resid, labels = separated([0.0, 4.0], n=40)
-    labels[3] = labels[5] = labels[7] = "a"  # the mean of n equal vectors need not be that of m equal vectors
-    resid[[3, 5, 7], 1, 0] += 4
-    rows = [[row for row, label in enumerate(labels) if label == sense] for sense in "ab"]
-    fit, report = [part[:7] for part in rows], [part[7:] for part in rows]
-    token = normal(1, 6, seed=8).expand(40, 6)
-    axis = axes.fit_axis(resid[fit[0], 1], resid[fit[1], 1], ("a", "b"), 1)
-    places = axes.profile([token, *resid.unbind(1)], axis, fit, report)
-    assert [(place.depth, place.sense) for place in places] == [
-        (-1, "a"),
-        (-1, "b"),
-        (0, "a"),
-        (0, "b"),
-        (1, "a"),
-        (1, "b"),
-    ]
-    for place in places[:2]:
+    rows = len(SENTENCES)
+    side = torch.tensor([0.5 if row.sense == SENSES[0] else -0.5 for row in SENTENCES], dtype=torch.float64)
+    resid = normal(rows, 2, 6)
+    resid[:, 0] = 0
+    resid[:, 1, 0] += 4 * side
+    token = normal(1, 1, 6, seed=8).expand(rows, 1, 6)
+    stages = torch.cat([token, resid + token], dim=1)
+    held_out = axes.hold_out(stages[:, 1:], SPLIT, SENSES)
+    places = axes.profile(held_out, stages, SPLIT, 1, np.array([0.5, 0.97]))
+    assert [(place.depth, place.sense) for place in places] == [(d, sense) for d in (-1, 0, 1) for sense in SENSES]
+    for place in places[:4]:
         assert (place.coordinate, place.low, place.high, place.auroc) == (0, 0, 0, 0.5)
-    at_one = axis.coordinate(resid[report[0], 1])
-    assert places[4].coordinate == pytest.approx(at_one.mean().item())
-    assert places[4].low == pytest.approx(np.quantile(at_one.numpy(), 0.1))
-    assert places[4].high == pytest.approx(np.quantile(at_one.numpy(), 0.9))
-    assert places[4].auroc > 0.95
+    assert held_out.coordinates(stages[:, 1:], range(rows))[:, 0].tolist() == [0] * rows
+    of_a = [row for row in SPLIT.rows if SENTENCES[row].sense == SENSES[0]]
+    at_one = held_out.coordinates(stages[of_a, 1:], of_a)[:, 1]
+    assert places[4].coordinate == pytest.approx(at_one.mean(), abs=1e-9)
+    assert places[4].low == pytest.approx(np.quantile(at_one, 0.1), abs=1e-9)
+    assert places[4].high == pytest.approx(np.quantile(at_one, 0.9), abs=1e-9)
+    assert places[4].auroc == places[5].auroc == 0.97
     assert places[5].coordinate == pytest.approx(-0.5, abs=0.15)
 
 

@@ -1,104 +1,164 @@
 """The gate and the corrected tests: exact on small cases, uniform where nothing is there, strong where something is."""
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
+from handmade import SENSES, make_sentences, without
+from scipy.stats import binom
 
-from probe.stats import permutation
-from probe.stats.permutation import Sample
-
-
-def differences(sample, rng):
-    return sample.differences(draws=permutation.GATE_DRAWS, rng=rng)
+from probe.stats import permutation, resampling
+from probe.text.splits import Holdout, cross_fit, cue_words
 
 
-def sample(rows, is_a, units):
-    return Sample(np.asarray(rows, dtype=float), list(is_a), list(units))
+def holdouts_of(units, *, count=5):
+    """Folds of whole units."""
+    return [Holdout(tuple(train), tuple(test)) for train, test in resampling.folds(units, count, seed=0)]
 
 
-def paired(differences, rng=None, d=1):
-    """One sentence of each sense per unit, `differences` apart along the first coordinate."""
-    rows, is_a, units = [], [], []
-    for unit, difference in enumerate(differences):
-        noise = rng.normal(size=(2, d)) if rng else np.zeros((2, d))
-        noise[:, 0] += (difference / 2, -difference / 2)
-        rows += list(noise)
-        is_a += [True, False]
-        units += [unit, unit]
-    return sample(rows, is_a, units)
+def gate(resid, is_a, units, holdouts=None, *, seed=0):
+    """The gap test of `row d`, or of `row stage d`."""
+    resid, units = np.asarray(resid, dtype=float), list(units)
+    resid = resid[:, None] if resid.ndim == 2 else resid
+    return permutation.gap_test(resid, list(is_a), units, holdouts or holdouts_of(units), seed=seed)
+
+
+def paired(differences):
+    """One sentence of each sense per unit, so far apart: rows, senses, units."""
+    rows = [[sign * difference / 2] for difference in differences for sign in (1, -1)]
+    return rows, [True, False] * len(differences), np.arange(len(rows)) // 2
+
+
+def agreement(rows, of_a, holdouts):
+    """The sum over holdouts of <D_test, D_train>, D_test with the divisors of all rows."""
+    rows = rows - rows.mean(0)
+    signed = np.where(of_a, 1 / of_a.sum(), -1 / (~of_a).sum())
+    total = 0.0
+    for holdout in holdouts:
+        train, test = np.array(holdout.train), list(holdout.test)
+        fit_a, fit_b = rows[train[of_a[train]]], rows[train[~of_a[train]]]
+        learned = [side.sum(0) / max(len(side), 1) for side in (fit_a, fit_b)]
+        total += signed[test] @ rows[test] @ (learned[0] - learned[1])
+    return total
 
 
 @pytest.mark.parametrize("kind", ["both", "single", "mixed"])
-def test_the_observed_difference_is_the_difference_of_means(kind):
+def test_p_of_a_small_case_is_the_exact_one(kind):
+    """Every relabelling can be counted: units of both senses turned round, senses dealt out among units of one."""
     rng = np.random.default_rng(2)
-    rows, units = rng.normal(size=(24, 5)), np.arange(24) // 3
-    is_a = {"both": np.arange(24) % 3 > 0, "single": units % 2 == 0, "mixed": rng.random(24) < 0.4}[kind]
-    found = differences(sample(rows, is_a, units), rng)
-    assert found.shape == (1 + permutation.GATE_DRAWS, 5)
-    np.testing.assert_allclose(found[0], rows[is_a].mean(0) - rows[~is_a].mean(0), atol=1e-12)
-    spread = np.abs(found[1:] - found[0]).max(1)
-    assert (spread > 1e-6).mean() > 0.9
+    units = np.repeat(np.arange(8), [2, 3, 2, 2, 4, 2, 2, 3])
+    turn = {"both": [], "single": range(8), "mixed": range(4, 8)}[kind]
+    of_a = np.array([unit % 2 == 0 if unit in turn else row % 2 == 0 for row, unit in enumerate(units)])
+    resid, holdouts = rng.normal(size=(len(units), 2, 3)), holdouts_of(units, count=4)
+    resid[of_a, 1, 0] += 0.7
+    flips = product([False, True], repeat=8 - len(turn))
+    deals = [set(chosen) for chosen in combinations(turn, len(turn) // 2)]
+    every = []
+    for flip, deal in product(flips, deals):
+        turned = {unit: flip[place] for place, unit in enumerate(unit for unit in range(8) if unit not in turn)}
+        labels = [unit in deal if unit in turn else was != turned[unit] for unit, was in zip(units, of_a, strict=True)]
+        every.append([agreement(resid[:, stage], np.array(labels), holdouts) for stage in range(2)])
+    every, observed = np.array(every), np.array([agreement(resid[:, stage], of_a, holdouts) for stage in range(2)])
+    spread = every.std(0)
+    found = gate(resid, of_a, units, holdouts)
+    np.testing.assert_allclose(found.t, observed / spread, rtol=0.05)
+    exact = [np.mean(every[:, stage] >= observed[stage] - 1e-9) for stage in range(2)]
+    exact.append(np.mean((every / spread).max(1) >= (observed / spread).max() - 1e-9))
+    for p, share in zip([*found.p_by_stage, found.p], exact, strict=True):
+        assert p == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / permutation.GATE_DRAWS) + 5e-3)
 
 
-def test_units_of_one_sense_keep_their_number():
-    rows = np.eye(6)
-    found = differences(sample(rows, [1, 1, 0, 0, 0, 0], range(6)), np.random.default_rng(0))
-    assert {tuple(sorted(np.round(row, 12))) for row in found} == {(-0.25, -0.25, -0.25, -0.25, 0.5, 0.5)}
-
-
-def test_p_of_a_small_case_is_the_exact_one():
-    """Three pairs in each part, one number each: all 64 reassignments can be counted."""
-    fit, report = np.array([3.0, 1, 0.5]), np.array([2.0, 1.5, 0.3])
-    signs = np.array(list(product([1, -1], repeat=3)))
-    products = np.outer(signs @ fit, signs @ report).ravel()
-    found = []
-    for fit_signs, report_signs in product(signs, signs):
-        observed = (fit_signs @ fit) * (report_signs @ report)
-        exact = np.mean(products >= observed - 1e-9)
-        p = permutation.gap_p(paired(fit_signs * fit), paired(report_signs * report), seed=1)
-        assert p == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / permutation.GATE_DRAWS) + 1e-3)
-        found.append(p)
-    for level in (0.05, 0.1, 0.25, 0.5, 0.75):  # never more often small than it should be
-        assert np.mean(np.array(found) <= level) <= level + 0.02
+def test_p_is_never_more_often_small_than_it_should_be():
+    """Six pairs, one number each: over all 64 ways to call them."""
+    apart = np.array([3.0, 1, 0.5, 2.0, 1.5, 0.3])
+    found = np.array([gate(*paired(signs * apart)).p for signs in product([1, -1], repeat=6)])
+    for level in (0.05, 0.1, 0.25, 0.5, 0.75):
+        assert np.mean(found <= level) <= level + 0.02
 
 
 def test_a_gap_without_doubt_passes_with_few_cues():
-    perfect = paired([2.0] * 5), paired([2.0] * 5)
-    assert permutation.gap_p(*perfect, seed=0) < 0.005  # 2 of 1,024 reassignments
+    assert gate(*paired([2.0] * 10)).p < 0.005  # 2 of 1,024 reassignments
 
 
 def test_a_gap_that_points_the_other_way_does_not_pass():
-    assert permutation.gap_p(paired([2.0] * 5), paired([-2.0] * 5), seed=0) > 0.99
+    rows, is_a, units = paired([2.0] * 5 + [-2.0] * 5)
+    halves = tuple(range(10)), tuple(range(10, 20))
+    assert gate(rows, is_a, units, [Holdout(*halves), Holdout(*halves[::-1])]).p > 0.99
 
 
-def test_no_gap_at_all_is_p_one():
-    assert permutation.gap_p(paired([0.0] * 5), paired([0.0] * 5), seed=0) == 1
+def test_no_gap_at_all_is_p_one_and_a_stage_without_any_costs_nothing():
+    rows, is_a, units = paired([0.0] * 10)
+    assert gate(rows, is_a, units).p == 1
+    apart = np.array(paired(np.random.default_rng(0).normal(0.7, 1, 10))[0])
+    both = np.stack([np.full_like(apart, 0.1), apart], axis=1)
+    alone, together = gate(apart, is_a, units), gate(both, is_a, units)
+    assert together.p == alone.p and together.p_by_stage.tolist() == [1, alone.p] and together.t[0] == 0
 
 
-@pytest.mark.parametrize("single", [True, False])
-def test_under_the_null_p_is_uniform(single):
-    """Cue words that differ from each other, senses that do not: each unit a vector of its own, many dimensions."""
+def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
+    """Sentences held out as in a study, and vectors of three stages in 16 numbers.
+
+    Every pair of cue words has a vector of its own, every cue word, and every sentence; in the last stage the senses
+    stand d apart along one direction.
+    """
+    rng = np.random.default_rng(run)
+    sentences = make_sentences(frames=5, distances=(1,), cues=cues)
+    sentences = sentences if pairs else without(sentences, "pair")
+    split = cross_fit(sentences, SENSES, seed=run)
+    of_a = np.array(split.is_a)
+    words, number = resampling.as_numbers(cue_words([sentences[row] for row in split.rows]))
+    of_unit, of_cue = rng.normal(size=(number, 3, 16)), rng.normal(size=(number, 3, 16))
+    resid = shared * of_unit[list(split.units)] + cue * of_cue[words] + 0.3 * rng.normal(size=(len(words), 3, 16))
+    direction = rng.normal(size=16)
+    resid[:, 2] += np.where(of_a, d / 2, -d / 2)[:, None] * direction / np.linalg.norm(direction)
+    return resid, split, words
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_under_the_null_p_is_uniform(pairs, monkeypatch):
+    """Cue words that differ from each other, senses that do not."""
+    monkeypatch.setattr(permutation, "GATE_DRAWS", 199)
     found = []
     for run in range(200):
-        rng = np.random.default_rng(run)
-        parts = []
-        for _ in range(2):
-            centres = rng.normal(size=(12, 8)) if single else rng.normal(size=(6, 2, 8)).reshape(12, 8)
-            rows = np.repeat(centres, 3, axis=0) + 0.1 * rng.normal(size=(36, 8))
-            cue = np.repeat(np.arange(12), 3)
-            parts.append(sample(rows, cue % 2 == 0, cue if single else cue // 2))
-        found.append(permutation.gap_p(*parts, seed=run))
+        resid, split, _ = drawn(run, pairs=pairs, shared=float(pairs), cues=8)
+        found.append(gate(resid, split.is_a, split.exchanged, split.holdouts, seed=run).p)
     for level in (0.05, 0.25, 0.5, 0.75):
-        assert abs(np.mean(np.array(found) <= level) - level) < 3 * np.sqrt(level * (1 - level) / 200)
+        fewest, most = binom.ppf([0.001, 0.999], 200, level)
+        assert fewest <= np.sum(np.array(found) <= level) <= most
+
+
+def test_ten_pairs_of_cue_words_are_enough_where_the_pairing_takes_out_what_they_share(monkeypatch):
+    """d = 1.2 in 16 numbers, p < .01: nine of ten runs; dealing cue words out one by one throws the pairing away."""
+    monkeypatch.setattr(permutation, "GATE_DRAWS", 999)
+    found = []
+    for run in range(60):
+        resid, split, words = drawn(run, d=1.2, cue=0.3, shared=0.95)
+        found.append([gate(resid, split.is_a, units, split.holdouts).p for units in (split.exchanged, words)])
+    whole, singly = (np.array(found) < 0.01).mean(0)
+    assert whole >= 0.9 and singly < whole / 2
 
 
 def test_paired_and_unpaired_cues_may_stand_side_by_side():
-    def mixed():
-        both, alone = paired([2.0] * 4), sample([[1.0]] * 4 + [[-1.0]] * 4, [True] * 4 + [False] * 4, range(10, 18))
-        return sample(np.vstack([both.rows, alone.rows]), [*both.is_a, *alone.is_a], [*both.units, *alone.units])
+    rows, is_a, units = paired([2.0] * 6)
+    alone = [[1.0]] * 6 + [[-1.0]] * 6, [True] * 6 + [False] * 6, range(6, 18)
+    assert gate([*rows, *alone[0]], [*is_a, *alone[1]], [*units, *alone[2]]).p < 0.005
 
-    assert permutation.gap_p(mixed(), mixed(), seed=0) < 0.005
+
+def test_a_difference_of_places_is_seen_and_none_is_p_one():
+    rng, is_a, units = np.random.default_rng(0), np.arange(40) % 2 == 0, np.arange(40) // 2
+    place = rng.integers(3, 9, 40).astype(float)
+    known = np.stack([place, np.full(40, 7.0)], axis=1)
+    assert permutation.difference_p(known[:, 1:], is_a, units, seed=0) == 1
+    assert permutation.difference_p(np.repeat(place[::2], 2)[:, None], is_a, units, seed=0) == 1  # pairs are aligned
+    assert permutation.difference_p(known, is_a, units, seed=0) > 0.05
+    for shift in (4, -4):  # two-sided
+        known[:, 0] = place + shift * is_a
+        assert permutation.difference_p(known, is_a, units, seed=0) < 0.01
+
+
+@pytest.mark.parametrize(("units", "p"), [(4, 1 / 16), (9, 1 / 512), (12, 1 / 1001)])
+def test_the_smallest_p_of_few_units(units, p):
+    assert permutation.smallest_p(units) == pytest.approx(p)
 
 
 # --- corrected for all heads -----------------------------------------------------------------------------------------
@@ -202,9 +262,9 @@ def test_no_p_hangs_on_the_last_digit():
     effects = np.random.default_rng(4).integers(-2, 4, size=(6, 12)).astype(float)
     flips = [permutation.sign_flip_test(noisy(effects, run), range(6), seed=0) for run in range(20)]
     assert len({flip.p.tobytes() for flip in flips}) == len({flip.q.tobytes() for flip in flips}) == 1
-    apart = np.array([2.0, 1.0, 1.0, 2.0, -1.0])
-    gates = {permutation.gap_p(paired(noisy(apart, run)), paired(noisy(apart, run + 20)), seed=0) for run in range(20)}
-    assert len(gates) == 1
+    apart, is_a, units = (np.array(part) for part in paired([2.0, 1.0, 1.0, 2.0, -1.0, 1.0]))
+    gates = [gate(noisy(apart, run), is_a, units) for run in range(20)]
+    assert len({found.p for found in gates}) == len({found.p_by_stage.tobytes() for found in gates}) == 1
 
 
 def test_compared_without_a_margin_p_does_hang_on_the_last_digit(monkeypatch):

@@ -138,8 +138,21 @@ def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios():
 def test_an_interval_is_central():
     low, high = resampling.interval(np.arange(1001.0))
     assert (low, high) == pytest.approx((25, 975))
-    low, high = resampling.interval(np.arange(1001.0), level=0.5)
-    assert (low, high) == pytest.approx((250, 750))
+    low, high = resampling.interval(np.arange(1001.0), 400.0, units=4)  # t(3) is 3.182 where the normal is 1.960
+    wider = np.sqrt(4 / 3) * 3.182446 / 1.959964
+    assert (low, high) == pytest.approx((400 - wider * 375, 400 + wider * 575))
+    assert resampling.interval(np.arange(1001.0), 400.0, units=10**6) == pytest.approx((25, 975), rel=1e-4)
+
+
+def test_an_own_denominator_of_every_layer_is_a_ratio_of_its_own():
+    rng = np.random.default_rng(0)
+    top, bottom, weights = rng.normal(size=(5, 3, 2)), rng.random((5, 3)) + 1, rng.integers(0, 3, (7, 5)).astype(float)
+    weights[:, 0] += 1
+    found = resampling.bootstrap_ratio(top, bottom, weights)
+    for layer in range(3):
+        np.testing.assert_allclose(
+            found[:, layer], resampling.bootstrap_ratio(top[:, layer], bottom[:, layer], weights)
+        )
 
 
 # --- order -----------------------------------------------------------------------------------------------------------

@@ -508,7 +508,7 @@ def test_as_json_it_has_the_same_rows_and_no_invalid_number(run):
     found = json.loads(out, parse_constant=pytest.fail)
     assert code == 0 and found["seed"] == 3
     assert [word["word"] for word in found["words"]] == ["bank", "mole"]
-    assert len(found["depths"]) == 6 and len(found["mean"]) == 3 + 4 and found["left_out"] == []
+    assert len(found["depths"]) == 6 and len(found["mean"]) == 3 + 6 and found["left_out"] == []
     assert found["mean"][-1]["angle"] is None
 
 

@@ -27,7 +27,6 @@ from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
 from probe.patching import effects, swaps
-from probe.stats import resampling
 from probe.study.material import prepare
 from probe.study.showcase import later_words_matter
 from probe.study.word import StudyOptions, study_word
@@ -88,7 +87,7 @@ def test_every_other_head_is_alive(planted, measured):
 
 
 def rows_of(measured):
-    return [measured.material.tokens[row].ids[: measured.material.targets[row] + 1] for row in measured.rows]
+    return [text.ids for text in measured.placed]
 
 
 def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
@@ -98,9 +97,11 @@ def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
     moved = swaps.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
     assert moved.abs().max() < 1e-6
     itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    [effect] = effects.measure(weights, rows, measured.states, [(pair.axis, itself)])
-    for name in ("gap", "denoise", "noise", "same_sense", "direct"):
-        assert np.abs(getattr(effect, name)).max() < 1e-6
+    [found] = effects.measure(weights, measured.placed, measured.states, [(pair.axes, itself)], pair.reading)
+    for effect in (found.word, found.said):
+        for name in ("gap", "denoise", "noise", "same_sense"):
+            assert np.abs(getattr(effect, name)).max() < 1e-6
+    assert np.abs(found.direct).max() < 1e-6
 
 
 def coordinate_with_all_heads(model, measured, *, recipient, donor):
@@ -142,10 +143,12 @@ def exchanged(sentence):
 
 
 def by_part(measured):
-    """The sentences with the split that was used written down, those of the fit part first: they name the senses."""
+    """The sentences with a split written down, a part per pair of cue words, those to learn from first."""
+    [pair] = measured.pairs
+    units = dict(zip(pair.split.rows, pair.split.units, strict=True))
     named = [
-        replace(sentence, split=part or "neither")
-        for sentence, part in zip(measured.material.sentences, measured.split.parts, strict=True)
+        replace(sentence, split="fit" if units[row] % 3 == 0 else "report")
+        for row, sentence in enumerate(measured.sentences)
     ]
     return sorted(named, key=lambda sentence: sentence.split)
 
@@ -167,29 +170,28 @@ def test_swapped_labels_flip_every_signed_score(model, named):
     """Labels exchanged in the report part only: what was fitted stays, so every signed number must turn round."""
     sentences, result, true = named
     turned, swapped = study_of(model, [exchanged(row) if row.split == "report" else row for row in sentences])
-    torch.testing.assert_close(true.axis.u, swapped.axis.u)
+    torch.testing.assert_close(true.axes.u, swapped.axes.u)
     np.testing.assert_allclose(swapped.separation.auroc, 1 - true.separation.auroc, atol=1e-9)
     np.testing.assert_allclose(swapped.separation.hedges_g, -true.separation.hedges_g, atol=1e-9)
     gaps, others = (
-        {given.material.sentences[given.rows[a]].pair: gap for a, gap in zip(pair.pairs.a, pair.gap, strict=True)}
+        {given.sentences[a].pair: gap[result.depth] for a, gap in zip(pair.pairs.a, pair.gap, strict=True)}
         for given, pair in ((result, true), (turned, swapped))
     )
     assert gaps.keys() == others.keys()
     assert all(others[name] == pytest.approx(-gap, abs=1e-6) for name, gap in gaps.items())
     assert true.effects is not None and swapped.effects is None
-    assert swapped.gate_p > 0.9
+    assert swapped.gate_p > 0.5  # the largest over the depths: none of them is above what chance gives
 
 
 def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effects(model, named):
     """Labels exchanged everywhere: what was denoising is noising."""
-    sentences, result, before = named
+    sentences, _, before = named
     assert all(one.pair == other.pair for one, other in zip(sentences[::2], sentences[1::2], strict=True))
     turned = [row for one, other in zip(sentences[::2], sentences[1::2], strict=True) for row in (other, one)]
     _, after = study_of(model, [exchanged(row) for row in turned])
-    assert before.axis.sense_a == after.axis.sense_a
-    torch.testing.assert_close(after.axis.u, -before.axis.u, rtol=0, atol=1e-6)
-    coordinates = (pair.axis.coordinate(result.states.resid[:, result.depth]) for pair in (before, after))
-    torch.testing.assert_close(next(coordinates), -next(coordinates), rtol=0, atol=1e-5)
+    assert before.senses == after.senses
+    torch.testing.assert_close(after.axes.u, -before.axes.u, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(after.gap, before.gap, atol=1e-5)
     np.testing.assert_allclose(after.separation.auroc, before.separation.auroc, atol=1e-9)
     np.testing.assert_allclose(after.effects.ratio("denoise"), before.effects.ratio("noise"), atol=1e-5)
     np.testing.assert_allclose(after.effects.swap, before.effects.swap, atol=1e-5)
@@ -212,9 +214,10 @@ def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
 
 
 def test_the_read_out_is_after_the_planted_head(measured, planted):
+    [pair] = measured.pairs
     assert measured.depth > planted[1][0]
-    assert measured.by_depth[measured.depth] == 1
-    assert measured.by_depth[: planted[1][0] + 1].max() < 0.8
+    assert pair.by_depth[measured.depth] == 1
+    assert pair.by_depth[: planted[1][0] + 1].max() < 0.8
 
 
 def test_the_planted_head_is_first_by_separation_by_writing_and_by_swap(studied, planted):
@@ -311,19 +314,18 @@ def test_only_late_cues_are_refused_in_one_sentence(model):
     )
 
 
-def test_sentences_that_the_file_gives_no_part_are_left_out_with_that_reason():
+def test_sentences_that_the_file_gives_no_part_are_only_left_out():
     model, _ = resolver_model(0)
     parts = ("train", "test", "dev")
     given = [replace(row, split=parts[number // 2 % 3]) for number, row in enumerate(SENTENCES)]
     studied = probe.study(model, corpus=corpus_of(given), permutations=PERMUTATIONS)
     assert set(studied.left_out["reason"]) == {"its split is 'dev', expected one of fit, train, select, report, test"}
     assert len(studied.left_out) == sum(row.split == "dev" for row in given)
-    crossing = probe.study(model, corpus=corpus_of(SENTENCES), permutations=PERMUTATIONS).left_out
-    assert set(crossing["reason"]) == {"its frame is on one side of the split and its cue on the other"}
+    assert probe.study(model, corpus=corpus_of(SENTENCES), permutations=PERMUTATIONS).left_out.empty
 
 
 def test_the_gate_is_what_the_study_reports(studied, measured):
     [pair] = measured.pairs
     assert studied.words["gap_p"].item() == pytest.approx(pair.gate_p, rel=1e-4)
     assert pair.gate_p < 0.01
-    assert resampling.auroc(pair.gap[:, None], -pair.gap[:, None]).item() == 1  # every gap is positive
+    assert pair.gap[:, measured.depth].min() > 0

@@ -6,11 +6,14 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
+from example_study import make_study
 
 import probe
 from probe.model import load
 from probe.study.columns import COLUMNS
+from probe.study.material import prepare
 from probe.study.study import _choose_words, _spelled
+from probe.study.word import StudyOptions, observe_word
 from probe.text.sentences import Corpus
 
 pytestmark = pytest.mark.real_model
@@ -20,7 +23,7 @@ CONTRACT = (
     *("word", "sense_a", "sense_b", "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
     *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),
     *("p_auroc", "q_auroc", "p_swap", "q_swap", "attention_cue", "attention_previous", "verdict"),
-    *("rank", "rank_low", "rank_high"),
+    *("rank", "rank_low", "rank_high", "net", "net_low", "net_high", "said", "p_said", "read_depth"),
 )
 
 
@@ -57,6 +60,13 @@ def test_the_heads_table_keeps_the_contracts_names_and_order(study):
     assert len(study.heads) == (1 + 6) * 16
 
 
+def test_the_made_up_study_of_other_tests_has_the_columns_of_a_real_one(model):
+    real = probe.study(model, "apple", permutations=99, max_pairs=8, beside=probe.load("tiny-senses-bidirectional"))
+    made = make_study().frames
+    assert {name: list(frame) for name, frame in made.items()} == {name: list(real.frames[name]) for name in made}
+    assert set(made) == set(real.frames)
+
+
 def test_every_pair_of_senses_is_there_and_has_a_gap(study):
     assert len(study.words) == 1 + 6
     assert study.words["ranked"].all()
@@ -91,16 +101,20 @@ def test_effects_add_up(study):
     assert heads["attention_cue"].between(0, 1).all() and heads["attention_previous"].between(0, 1).all()
 
 
-def test_ranks_are_a_permutation_of_the_heads_below_the_read_out(study):
-    for row in study.words.itertuples():
-        of_pair = study.heads[
-            (study.heads[["word", "sense_a", "sense_b"]] == [row.word, row.sense_a, row.sense_b]).all(axis=1)
-        ]
-        assert sorted(of_pair["rank"].dropna()) == list(range(1, 4 * row.depth + 1))
-        assert of_pair.loc[of_pair["layer"] >= row.depth, "rank"].isna().all()
-        assert (of_pair.loc[of_pair["layer"] >= row.depth, "swap"] == 0).all()
+def test_every_head_has_a_rank_and_is_read_behind_itself(study):
+    for (word, *_), of_pair in study.heads.groupby(["word", "sense_a", "sense_b"]):
+        depth = study.words.query("word == @word")["depth"].iloc[0]
+        assert sorted(of_pair["rank"]) == list(range(1, 17))
+        assert (of_pair["read_depth"] == np.where(of_pair["layer"] < depth, depth, 4)).all()
     leaders = study.word_heads.query("rank == 1")
     assert (leaders["rank_low"] == 1).all() and (leaders["net_low"] > 0).all()
+
+
+def test_the_effect_of_a_head_is_the_one_at_the_depth_where_it_is_read(study):
+    keys = ["word", "sense_a", "sense_b", "layer", "head"]
+    assert (study.by_depth["layer"] < study.by_depth["depth"]).all()
+    read = study.heads.merge(study.by_depth, on=keys, suffixes=("", "_there")).query("depth == read_depth")
+    assert len(read) == len(study.heads) and np.allclose(read["net"], read["net_there"], atol=1e-5)
 
 
 def test_the_leading_heads_restore_the_sense_and_beat_every_random_set(study):
@@ -138,11 +152,16 @@ def test_used_and_left_out_add_up_to_what_was_given(study):
         assert used + (study.left_out["word"] == word).sum() == given
 
 
-def test_no_frame_and_no_cue_is_in_both_parts(study):
-    for _, rows in study.sentences.query("part != 'neither'").groupby("word"):
-        cues = rows.apply(lambda row: row["text"][row["cue_start"] : row["cue_end"]], axis=1)
-        for key in (rows["frame"], cues):
-            assert key.groupby(rows["part"]).agg(set).agg(lambda sets: set.intersection(*sets)) == set()
+def test_every_sentence_is_held_out_once_from_its_own_cue_word_and_frame(model):
+    material = prepare(model, probe.expand("bank"), "bank")
+    split = observe_word(model, material, StudyOptions(0)).pairs[0].split
+    assert sorted(place for fold in split.holdouts for place in fold.test) == list(range(len(split.rows)))
+
+    def keys(places):
+        used = [material.sentences[split.rows[place]] for place in places]
+        return {row.cue_word for row in used} | {row.frame for row in used}
+
+    assert all(not keys(fold.train) & keys(fold.test) for fold in split.holdouts)
 
 
 def test_attention_and_contribution_of_a_reading_are_those_of_the_trace(model, study):
@@ -197,7 +216,7 @@ def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors(mo
     bare = corpus_of("bank", frame=None, pair=None, cue_start=None, cue_end=None, distance=None)
     study = probe.study(model, corpus=bare, permutations=199)
     assert study.words["pair_design"].item() == "donors drawn at random"
-    assert study.words["split_design"].item().startswith("by sentence")
+    assert study.words["split_design"].item() == "5 folds by sentence"
     assert study.heads["attention_cue"].isna().all()
     assert study.words["ranked"].item()
 
@@ -209,10 +228,28 @@ def test_a_split_given_in_the_file_is_kept(model):
     ]
     study = probe.study(model, corpus=Corpus(tuple(rows), (), "own", "0"), permutations=99)
     assert study.words["split_design"].item() == "the split given in the file"
-    assert (study.sentences["part"] == ["fit" if row.split == "train" else "report" for row in rows]).all()
+    parts = ["learned from" if row.split == "train" else "tested" for row in rows]
+    assert (study.sentences["part"] == parts).all()
+
+
+def test_sentences_of_ones_own_may_be_a_path_or_a_table(model, tmp_path):
+    rows = [{"sense": sentence.sense, "text": sentence.text} for sentence in probe.expand("bank").sentences[::5]]
+    pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", sep=";", index=False)
+    quick = {"permutations": 99, "max_pairs": 4}
+    given = [tmp_path / "mine.csv", str(tmp_path / "mine.csv"), rows, pd.DataFrame(rows)]
+    given.append([dataclasses.replace(row, word="bank") for row in probe.read_sentences(rows, word="bank").sentences])
+    first, *others = [probe.study(model, "bank", corpus=corpus, **quick) for corpus in given]
+    assert first.options["sentences"] == "mine.csv" and len(first.sentences) == len(rows)
+    for other in others:
+        for name in ("words", "heads"):
+            pd.testing.assert_frame_equal(first.frames[name], other.frames[name])
+    evaluated = [probe.evaluate(model, corpus).words for corpus in (given[4], probe.read_sentences(rows, word="bank"))]
+    pd.testing.assert_frame_equal(*evaluated)
 
 
 def test_a_study_shows_itself_and_names_its_frames(study):
+    assert repr(study) == f"<Study of bank, mole in tiny-senses: {len(study.frames)} frames>"
+    assert {"words", "heads", "depth", "frames", "options"} <= set(dir(study))
     shown = study._repr_html_()
     assert "bank" in shown and "tiny-senses" in shown
     with pytest.raises(AttributeError, match="a study has no 'nothing'; its frames are words, heads"):

@@ -6,9 +6,10 @@ import io
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from probe.errors import InputError
 from probe.text.lexicon import expand
-from probe.text.sentences import LeftOut, Sentence, read_sentences
+from probe.text.sentences import LeftOut, Sentence, as_corpus, read_sentences
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 BANK = {"word": "bank", "sense": "1", "text": "The river bank.", "start": 10, "end": 14}
@@ -161,6 +162,118 @@ def test_an_inflected_form_in_the_span_is_accepted(tmp_path: Path) -> None:
     assert len(read_sentences(place).sentences) == 1
 
 
+# What a row may leave out.
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "found"),
+    [
+        ("bat", "The bat flew.", "bat"),
+        ("bat", "Bats flew over it.", "Bats"),
+        ("bat", "The BAT's wing", "BAT"),
+        ("bat", "The bats’ wings", "bats"),
+        ("match", "Two matches, no dispatches", "matches"),
+        ("café", "The cafés of Paris", "cafés"),
+        ("c.", "Write c. and not cs", "c."),
+    ],
+)
+def test_a_word_is_found_where_it_stands_once(place: Path, word: str, text: str, found: str) -> None:
+    (sentence,) = read_sentences(write(place, [{"word": word, "sense": "1", "text": text}])).sentences
+    assert text[sentence.start : sentence.end] == found
+
+
+@pytest.mark.parametrize("text", ["A batch", "combat", "bat_man", "A ba\u0301t", "batting", "bats and a bat"])
+def test_no_other_word_is_taken_for_it(place: Path, text: str) -> None:
+    assert f"'bat' stands in the text {2 if ' and ' in text else 0} times {FORMS_FOUND}" in fails(
+        write(place, [{"word": "bat", "sense": "1", "text": text}])
+    )
+
+
+def test_the_caller_names_the_word_of_all_rows(place: Path) -> None:
+    rows = [{"sense": "animal", "text": "A bat flew."}, {"sense": "club", "text": "He swung the bat."}]
+    corpus = read_sentences(write(place, rows), word="bat")
+    assert [(row.word, row.start) for row in corpus.sentences] == [("bat", 2), ("bat", 13)]
+    assert (
+        "word is missing, expected a column that names it, or one word named for all rows (2 of 2 rows are bad)"
+        in fails(place)
+    )
+
+
+def test_rows_that_name_no_word_are_about_the_one_that_is_named(place: Path) -> None:
+    rows = [{"word": None, "sense": "a", "text": "A bat flew."}, {"word": "mole", "sense": "b", "text": "A mole."}]
+    kept = read_sentences(write(place, rows), word="bat")
+    assert [row.word for row in kept.sentences] == ["bat"] and len(kept.left_out) == 1
+    assert [row.word for row in as_corpus(place, ["bat"]).sentences] == ["bat", "mole"]
+    assert "word is missing" in str(pytest.raises(InputError, as_corpus, place, ["bat", "mole"]).value)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_the_separator_is_recognised(tmp_path: Path, suffix: str, separator: str) -> None:
+    place = tmp_path / f"mine{suffix}"
+    rows = [("sense", "text"), ("animal", '"A bat, a moth; a cave\tand more"'), ("club", "The bat broke")]
+    place.write_text("\n" + "\n".join(separator.join(row) for row in rows))
+    first, second = read_sentences(place, word="bat").sentences
+    assert (first.text, second.sense) == ("A bat, a moth; a cave\tand more", "club")
+    assert str(first.where).endswith("line 3")
+
+
+TABLES = {
+    "dicts": lambda rows: rows,
+    "DataFrame": pd.DataFrame,
+    "numbers with gaps": lambda rows: pd.DataFrame(rows).convert_dtypes(),
+    "sentences": lambda rows: [Sentence(**row) for row in rows],
+    "corpus": lambda rows: as_corpus(rows),
+}
+
+
+@pytest.mark.parametrize("made", TABLES.values(), ids=TABLES)
+def test_a_table_made_in_python_is_read_as_a_file_is(made: Callable[[Rows], object]) -> None:
+    rows = [BANK | {"cue_start": 4, "cue_end": 9, "pair": 3}, MOLE | {"pair": None}]
+    rows = [row | {"pair": str(row["pair"])} if made is TABLES["sentences"] and row["pair"] else row for row in rows]
+    corpus = as_corpus(made(rows))
+    assert corpus.sentences == (
+        Sentence("bank", "1", "The river bank.", 10, 14, pair="3", cue_start=4, cue_end=9),
+        Sentence(**MOLE),
+    )
+    assert corpus.source == "a table made in Python" and len(corpus.sha256) == 64
+    assert corpus.sha256 == as_corpus(made(rows)).sha256 != as_corpus(made(rows[:1])).sha256
+
+
+NOT_READ = "Reading sentences from a table made in Python: "
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], f"{NOT_READ}it holds no rows, expected one sentence per row; add some."),
+        (
+            7,
+            f"{NOT_READ}got int (DataFrame constructor not properly called!), expected a path, a DataFrame, a list of ",
+        ),
+        (
+            [{"word": "bat"}],
+            f"{NOT_READ}the columns sense, text are missing, got word, expected at least sense and text",
+        ),
+        (
+            [BANK, BANK | {"end": 99}],
+            "Reading a table made in Python, row 2: the word is at characters 10 to 99, expected",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_one_sentence(given: object, said: str) -> None:
+    told = str(pytest.raises(InputError, as_corpus, given).value)
+    assert told.startswith(said) and told.endswith(".") and "\n" not in told
+
+
+def test_collections_show_themselves_in_one_line() -> None:
+    corpus = as_corpus([BANK, MOLE, BANK])
+    assert repr(corpus) == "<Corpus a table made in Python: 2 sentences of bank, mole, 1 left out>"
+    assert "and 2 more words" in repr(
+        as_corpus([BANK | {"word": word, "text": word, "start": 0, "end": 1} for word in "abcde"])
+    )
+
+
 # Left out by rule, and counted.
 
 
@@ -249,14 +362,14 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path: Path) -> None:
 def test_missing_columns_are_named_with_those_that_are_there(place: Path) -> None:
     write(place, [{"word": "bank", "sense": "1", "sentence": "The river bank.", "end": 14}])
     assert fails(place) == (
-        f"Reading sentences from {place}: the columns text, start are missing, got word, sense, sentence, end, "
-        "expected at least word, sense, text, start, end; add what is missing and read it again."
+        f"Reading sentences from {place}: the column text is missing, got word, sense, sentence, end, "
+        "expected at least sense and text; add what is missing and read it again."
     )
 
 
-def test_one_missing_column(tmp_path: Path) -> None:
-    place = write(tmp_path / "mine.csv", [{"word": "bank", "sense": "1", "text": "The river bank.", "start": 10}])
-    assert ": the column end is missing, got word, sense, text, start, expected" in fails(place)
+def test_two_missing_columns(tmp_path: Path) -> None:
+    place = write(tmp_path / "mine.csv", [{"word": "bank", "start": 10}])
+    assert ": the columns sense, text are missing, got word, start, expected" in fails(place)
 
 
 def test_a_column_that_stands_twice(tmp_path: Path) -> None:
@@ -278,14 +391,20 @@ def test_a_file_that_only_calls_itself_parquet(tmp_path: Path) -> None:
 
 # Rows that cannot be used: the first is named, all are counted, nothing is dropped.
 
+FORMS_FOUND = (
+    "(whole, with capital letters or without, with -s, -es or 's), expected it once, or start and end to say where"
+)
 BAD = [
     ({"text": ""}, "text is empty, expected text"),
     ({"text": " "}, "text is empty, expected text"),
     ({"sense": ""}, "sense is empty, expected text"),
-    ({"word": ""}, "word is empty, expected text"),
+    ({"word": ""}, "word is missing, expected a column that names it, or one word named for all rows"),
+    ({"word": " "}, "word is empty, expected text"),
     ({"start": "ten"}, "start is 'ten', expected a whole number"),
     ({"end": "14.5"}, "end is '14.5', expected a whole number"),
-    ({"start": ""}, "start is missing, expected a whole number"),
+    ({"start": ""}, "end is given without start, expected both or neither"),
+    ({"start": "", "end": "", "text": "The bank by the bank"}, f"'bank' stands in the text 2 times {FORMS_FOUND}"),
+    ({"start": "", "end": "", "text": "An embankment"}, f"'bank' stands in the text 0 times {FORMS_FOUND}"),
     (
         {"start": "10", "end": "15", "text": "A bank"},
         "the word is at characters 10 to 15, expected a span within the 6 characters of the text",
@@ -318,10 +437,10 @@ def test_a_bad_row_stops_the_reading(tmp_path: Path, change: Mapping[str, str], 
 BAD_JSON = [
     ({"sense": 1}, "sense is 1, expected text"),
     ({"text": ["a", "bank"]}, "text is ['a', 'bank'], expected text"),
-    ({"word": None}, "word is missing, expected text"),
+    ({"word": None}, "word is missing, expected a column that names it, or one word named for all rows"),
     ({"start": True}, "start is True, expected a whole number"),
     ({"end": 13.5}, "end is 13.5, expected a whole number"),
-    ({"end": None}, "end is missing, expected a whole number"),
+    ({"end": None}, "start is given without end, expected both or neither"),
     ({"start": [1]}, "start is [1], expected a whole number"),
     ({"pair": 7.5}, "pair is 7.5, expected text or a whole number"),
     ({"frame": True}, "frame is True, expected text or a whole number"),

@@ -1,144 +1,216 @@
-"""Splits that leak nothing: no frame and no cue word in two parts, no pair torn, every reason given."""
+"""Held-out sentences: no frame and no cue word on both sides, each tested once, pairs nested, every reason given."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
-from handmade import make_sentences, without
+from handmade import SENSES, make_crossed, make_sentences, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.errors import InputError
+from probe.sweep import parts
 from probe.text import splits
-from probe.text.splits import MIN_PER_SENSE
+from probe.text.splits import ALIGNED, CROSSED, DRAWN, ELSEWHERE, UNPAIRED, cue_words
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 GRID = make_sentences(frames=6, distances=(1, 2))
+BARE = ("frame", "pair", "cue_start", "cue_end")
 
 
-def cue_of(sentence):
-    return sentence.text[sentence.cue_start : sentence.cue_end]
+def cross_fit(sentences, *, seed=0, **known):
+    return splits.cross_fit(sentences, SENSES, seed=seed, **known)
 
 
-def groups_by_part(sentences, split, name):
-    """The values of something in fit and in report."""
-    return [{name(sentences[row]) for row in split.rows(part)} for part in ("fit", "report")]
+def assert_held_out(sentences, split, *, names):
+    """Every sentence used is tested once, without the named things and the units in what its holdout learns from."""
+    used = [sentences[row] for row in split.rows]
+    assert sorted(place for holdout in split.holdouts for place in holdout.test) == list(range(len(used)))
+    assert split.tested == list(range(len(used)))
+    assert [row.sense == SENSES[0] for row in used] == list(split.is_a)
+    for holdout in split.holdouts:
+        for values in ([getattr(row, name) for row in used] for name in names):
+            assert not {values[place] for place in holdout.train} & {values[place] for place in holdout.test}
+        assert not {split.units[place] for place in holdout.train} & {split.units[place] for place in holdout.test}
+        senses = Counter(used[place].sense for place in holdout.train)
+        assert set(senses) == set(SENSES) and min(senses.values()) >= splits.MIN_PER_SENSE
+    given = {row for row, sentence in enumerate(sentences) if sentence.sense in SENSES}
+    assert given == set(split.rows) | set(split.left_out) and not set(split.rows) & set(split.left_out)
+
+
+def partners(sentences, split):
+    """With which cue words of the other sense each cue word is paired."""
+    found = {}
+    for ends in split.pairs:
+        a, b = (sentences[split.rows[end]].cue_word for end in ends)
+        assert split.units[ends[0]] == split.units[ends[1]]
+        found.setdefault(a, set()).add(b)
+        found.setdefault(b, set()).add(a)
+    return found
 
 
 @quick
 @given(seed=st.integers(0, 10_000), dropped=st.sets(st.integers(0, len(GRID) - 1), max_size=150))
-def test_no_frame_cue_or_pair_is_in_both_parts(seed, dropped):
+def test_no_frame_or_cue_word_is_on_both_sides_and_every_sentence_used_is_tested_once(seed, dropped):
     sentences = [sentence for row, sentence in enumerate(GRID) if row not in dropped]
     try:
-        split = splits.split(sentences, seed=seed)
+        split = cross_fit(sentences, seed=seed)
     except InputError as error:
-        assert "give about a dozen or more of every sense" in str(error)
+        assert str(error).endswith("give about a dozen or more of every sense, with different cue words.")
         return
-    for name in (lambda sentence: sentence.frame, cue_of, lambda sentence: sentence.pair):
-        fit, report = groups_by_part(sentences, split, name)
-        assert fit and report
-        assert not fit & report
-    side_of = {}
-    for sentence, part in zip(sentences, split.parts, strict=True):
-        assert side_of.setdefault(sentence.pair, part) == part  # a pair is not torn, not even out of the study
-    assert split.design == "by frame and cue word"
+    framed = split.design == "5 folds by cue word and frame"
+    assert framed or split.design == "5 folds by cue word"
+    assert_held_out(sentences, split, names=("cue_word", "frame") if framed else ("cue_word",))
+    assert set(split.left_out.values()) <= {UNPAIRED}  # whose partner was dropped
+    assert framed or dropped
 
 
-@quick
-@given(seed=st.integers(0, 10_000), order=st.permutations(range(40)))
-def test_a_split_depends_on_the_seed_and_not_on_the_order_of_rows(seed, order):
-    sentences = GRID[:40] + GRID[120:160]
-    split = splits.split(sentences, seed=seed)
-    assert split == splits.split(sentences, seed=seed)
-    shuffled = splits.split([*(sentences[row] for row in order), *sentences[40:]], seed=seed)
-    assert shuffled.parts[:40] == tuple(split.parts[row] for row in order)
+@pytest.mark.parametrize(("first", "second"), [(6, 6), (12, 6), (24, 4)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_crossed_pairs_are_nested(first, second, seed):
+    sentences = make_crossed(first, second)
+    split = cross_fit(sentences, seed=seed)
+    assert_held_out(sentences, split, names=("cue_word", "frame"))
+    found = partners(sentences, split)
+    assert {len(others) for others in found.values()} == {1} and split.pair_design == ALIGNED
+    assert len(found) == 2 * min(first, second) == 2 * len(set(split.units))  # nothing is lost that need not be
+    assert len(split.pairs) == 6 * min(first, second) and split.exchanged == split.units
+    assert set(split.left_out.values()) == {CROSSED}
+    assert found != partners(sentences, cross_fit(sentences, seed=seed + 3))  # drawn with the seed
+    assert split == cross_fit(sentences, seed=seed)
 
 
-def test_another_seed_is_another_split():
-    assert len({splits.split(GRID, seed=seed).parts for seed in range(10)}) > 5
-
-
-def test_half_of_the_groups_report_a_third_fits_a_sixth_selects():
-    split = splits.split(GRID, seed=1)
-    for name in (cue_of, lambda sentence: sentence.frame):
-        sizes = [len({name(GRID[row]) for row in split.rows(part)}) for part in splits.PARTS]
-        whole = len({name(sentence) for sentence in GRID})
-        for size, share in zip(sizes, (1 / 3, 1 / 6, 1 / 2), strict=True):
-            assert abs(size - whole * share) <= 2  # cues are dealt in linked pairs
+def test_nested_pairs_are_all_kept_and_of_uneven_ones_the_most_frequent():
+    assert len(cross_fit(GRID).pairs) == len(GRID) / 2 and not cross_fit(GRID).left_out
+    grid = make_crossed(6, 6)
+    uneven = [row for row in grid if row.pair.split("/")[1] == row.pair.split("/")[2] or row.frame == "frame 0"]
+    for seed in range(5):
+        assert all(a[-1] == b[-1] for a, [b] in partners(uneven, cross_fit(uneven, seed=seed)).items())
 
 
 @pytest.mark.parametrize(
-    ("missing", "design", "kept_apart"),
-    [
-        (("cue_start", "cue_end"), "by frame", [lambda sentence: sentence.frame]),
-        (("frame",), "by cue word", [cue_of]),
-    ],
+    ("missing", "design"), [(("frame",), "5 folds by cue word"), (BARE[2:], "5 folds by pair and frame")]
 )
-def test_what_is_known_is_kept_apart(missing, design, kept_apart):
+def test_what_is_known_is_kept_apart(missing, design):
     sentences = without(GRID, *missing)
-    split = splits.split(sentences, seed=3)
-    assert split.design == design
-    assert None not in split.parts
-    for name in (*kept_apart, lambda sentence: sentence.pair):
-        fit, report = groups_by_part(sentences, split, name)
-        assert fit and report and not fit & report
+    split = cross_fit(sentences, seed=3)
+    assert split.design == design and not split.left_out
+    assert_held_out(sentences, split, names=("pair", "cue_word" if "frame" in missing else "frame"))
 
 
-def test_without_frames_and_cues_pairs_stay_together():
+def test_without_frames_and_cue_words_pairs_stay_together():
     sentences = without(GRID, "frame", "cue_start", "cue_end")
-    split = splits.split(sentences, seed=3)
-    fit, report = groups_by_part(sentences, split, lambda sentence: sentence.pair)
-    assert not fit & report
-    assert split.design == "by sentence (no frames or cue spans were given)"
+    split = cross_fit(sentences, seed=3)
+    assert split.design == "5 folds by pair" and len(set(split.units)) == len(split.pairs)
+    assert_held_out(sentences, split, names=("pair",))
 
 
 @quick
 @given(counts=st.tuples(st.integers(14, 24), st.integers(14, 24)), seed=st.integers(0, 1000))
-def test_without_anything_each_sense_is_dealt_out(counts, seed):
-    bare = without(GRID, "frame", "pair", "cue_start", "cue_end")
+def test_without_anything_every_sentence_is_used_in_folds_of_like_size(counts, seed):
+    bare = without(GRID, *BARE)
     sentences = [sentence for number in range(2) for sentence in bare[number::2][: counts[number]]]
-    split = splits.split(sentences, seed=seed)
-    for sense, count in zip(("door", "canal"), counts, strict=True):
-        parts = [part for sentence, part in zip(sentences, split.parts, strict=True) if sentence.sense == sense]
-        for part, share in zip(splits.PARTS, (1 / 3, 1 / 6, 1 / 2), strict=True):
-            assert abs(parts.count(part) - count * share) <= 2
-        assert len(parts) == count
+    split = cross_fit(sentences, seed=seed)
+    assert split.design == "5 folds by sentence" and split.pair_design == DRAWN
+    assert not split.left_out and len(split.rows) == sum(counts)
+    assert_held_out(sentences, split, names=())
+    assert len(split.pairs) == len(set(split.units)) == min(counts)
+    for sense, count in zip(SENSES, counts, strict=True):
+        sizes = [sum(sentences[row].sense == sense for row in holdout.test) for holdout in split.holdouts]
+        assert sum(sizes) == count and max(sizes) - min(sizes) <= 3
+
+
+@pytest.mark.parametrize(("first", "second"), [(15, 15), (24, 8), (9, 31)])
+def test_unpaired_sentences_are_all_used_whatever_the_seed(first, second):
+    """Each with a cue word of its own: whether there are enough does not hang on the draw, and nothing is lost."""
+    grid = without(make_sentences(frames=1, distances=(1,), cues=40), "pair", "frame")
+    sentences = [
+        row
+        for sense, count in zip(SENSES, (first, second), strict=True)
+        for row in [row for row in grid if row.sense == sense][:count]
+    ]
+    for seed in range(21):
+        split = cross_fit(sentences, seed=seed)
+        assert_held_out(sentences, split, names=("cue_word",))
+        assert not split.left_out and len(split.rows) == first + second
+        assert len(set(split.units)) == len(split.pairs) == min(first, second)
+        assert list(split.exchanged) == cue_words(sentences)
+
+
+@pytest.mark.parametrize("cues", [3, 4, 5, 6])
+def test_whether_there_are_enough_does_not_hang_on_the_seed(cues):
+    for sentences in (
+        make_crossed(cues, cues),
+        make_crossed(cues, cues, frames=1),
+        without(make_crossed(cues, 6), "pair", "frame"),
+    ):
+        enough = set()
+        for seed in range(21):
+            try:
+                enough.add(bool(cross_fit(sentences, seed=seed)))
+            except InputError:
+                enough.add(False)
+        assert len(enough) == 1 and (cues > 3 or enough == {False})
+
+
+def test_sentences_with_the_word_elsewhere_are_left_out_where_places_are_to_be_alike():
+    sentences = without(GRID, "pair")
+    places = [row % 7 if sentence.sense == SENSES[0] else row % 5 for row, sentence in enumerate(sentences)]
+    split = cross_fit(sentences, positions=places)
+    at = [
+        Counter(places[row] for row, a in zip(split.rows, split.is_a, strict=True) if a == side)
+        for side in (True, False)
+    ]
+    given = [
+        Counter(place for place, row in zip(places, sentences, strict=True) if row.sense == sense) for sense in SENSES
+    ]
+    assert at[0] == at[1] == given[0] & given[1]
+    assert split.left_out and set(split.left_out.values()) == {ELSEWHERE}
+    assert_held_out(sentences, split, names=("cue_word",))
+    assert cross_fit(GRID, positions=places) == cross_fit(GRID)  # pairs see to it themselves
+
+
+def test_a_handful_of_pairs_is_no_paired_file():
+    few, enough = (
+        [row if at < 2 * count else replace(row, pair=None) for at, row in enumerate(GRID)] for count in (40, 60)
+    )
+    assert cross_fit(few).pair_design == DRAWN and not cross_fit(few).left_out
+    assert cross_fit(enough).pair_design == ALIGNED and set(cross_fit(enough).left_out.values()) == {UNPAIRED}
+
+
+def test_another_seed_is_another_split():
+    assert len({cross_fit(GRID, seed=seed).holdouts for seed in range(10)}) > 5
 
 
 def test_the_split_of_the_file_is_respected():
     names = ("train", "test", "fit", "report", "dev", None)
     meant = {"train": "fit", "fit": "fit", "test": "report", "report": "report"}
     sentences = [replace(sentence, split=names[row // 2 % 6]) for row, sentence in enumerate(GRID)]
-    split = splits.split(sentences, seed=0)
-    assert split.parts == tuple(meant.get(sentence.split) for sentence in sentences)
-    assert split.design == "the split given in the file"
-    assert split == splits.split(sentences, seed=99)
+    split = cross_fit(sentences)
+    [holdout] = split.holdouts
+    for part, places in (("fit", holdout.train), ("report", holdout.test)):
+        assert {split.rows[place] for place in places} == {
+            row for row, sentence in enumerate(sentences) if meant.get(sentence.split) == part
+        }
+    assert split.design == "the split given in the file" and split.tested == list(holdout.test)
+    assert split.holdouts == cross_fit(sentences, seed=99).holdouts
 
 
-def test_cue_words_linked_by_a_chain_of_pairs_are_one_group():
-    door, canal = (sentence for sentence in GRID[:2])
-    chain = []
-    for pair, (a, b) in enumerate([("one", "x"), ("two", "y"), ("two", "x"), ("three", "z")]):
-        for like, cue in ((door, a), (canal, b)):
-            text = f"the {cue} lock"
-            spans = {"start": len(text) - 4, "end": len(text), "cue_start": 4, "cue_end": 4 + len(cue)}
-            chain.append(replace(like, text=text, pair=str(pair), **spans))
-    groups = splits.linked_cues(chain)
-    assert len(set(groups[:6])) == 1  # one-x, two-y, two-x
-    assert len(set(groups[6:])) == 1
-    assert groups[0] != groups[6]
-    assert splits.linked_cues(without(chain, "pair")) == ["one", "x", "two", "y", "two", "x", "three", "z"]
+def test_cue_words_that_hang_together_are_one_unit():
+    chain = [("one", "x"), ("two", "y"), ("two", "x"), ("x", "z")]
+    assert list(splits._joined(chain).values()) == [0, 0, 0, 0]
+    assert list(splits._joined([("one", "x"), ("two", "y"), ("one", "z")]).values()) == [0, 1, 0]
 
 
 def test_too_few_sentences_are_said_in_one_sentence():
     few = [sentence for sentence in GRID if sentence.sense == "door"] + [GRID[1], GRID[3]]
     with pytest.raises(InputError) as error:
-        splits.split(without(few, "frame", "pair", "cue_start", "cue_end"), seed=0)
+        cross_fit(without(few, *BARE))
     assert str(error.value) == (
-        "Splitting the sentences of 'lock' by sentence (no frames or cue spans were given): the fit part got 1 "
-        "of sense "
-        f"'canal', expected at least {MIN_PER_SENSE}, of 2 of 'canal', {len(few) - 2} of 'door' in all; give "
-        "about a dozen or more of "
-        "every sense."
+        f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 sentences of 'canal' with "
+        f"2 groups of cue words to keep apart, expected at least {splits.MIN_UNITS} groups and {splits.MIN_PER_SENSE} "
+        "sentences of each sense to fit on in every fold; "
+        "give about a dozen or more of every sense, with different cue words."
     )
 
 
@@ -146,15 +218,15 @@ def test_too_few_sentences_are_said_in_one_sentence():
 @given(seed=st.integers(0, 10_000), dropped=st.sets(st.integers(0, len(GRID) - 1), max_size=150))
 def test_the_rule_of_a_corpus_that_is_not_held_keeps_frames_and_cue_words_apart_too(seed, dropped):
     sentences = [sentence for row, sentence in enumerate(GRID) if row not in dropped]
-    seen = splits.Seen()
+    seen = parts.Seen()
     for sentence in sentences:
         seen.add(sentence, seed)
     rule = seen.rule()
     ends = [rule.part_of(sentence, seed) for sentence in sentences]
-    assert {reason for part, reason in ends if part is None} <= {splits.CROSSING}
-    for name in (lambda sentence: sentence.frame, cue_of):
+    assert {reason for part, reason in ends if part is None} <= {parts.CROSSING}
+    for name in ("frame", "cue_word"):
         groups = {
-            part: {name(sentence) for sentence, (where, _) in zip(sentences, ends, strict=True) if where == part}
+            part: {getattr(row, name) for row, (where, _) in zip(sentences, ends, strict=True) if where == part}
             for part in ("fit", "report")
         }
         assert not groups["fit"] & groups["report"]
@@ -164,9 +236,9 @@ def test_the_rule_of_a_corpus_that_is_not_held_keeps_frames_and_cue_words_apart_
 def test_the_smallest_hashes_are_kept_with_what_was_hashed_whatever_the_order():
     values = [9, 2, 7, 2, 5, 1, 8]
     for order in (values, values[::-1]):
-        kept = splits.Smallest(3)
+        kept = parts.Smallest(3)
         for value in order:
             kept.add(value, f"item {value}")
         assert kept.items == ["item 1", "item 2", "item 5"]
         assert kept.limit() == 1  # a third of three groups
-    assert splits.Smallest(3).limit() is None
+    assert parts.Smallest(3).limit() is None

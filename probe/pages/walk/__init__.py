@@ -2,9 +2,10 @@
 reads of its source.
 
 scene      what every part looks at: the attention, the word, the head, the tokens that are drawn
+senses     what the lexicon knows of the word: the axis of its senses, a cue that comes too late
 choose     which word, which other sentence, which head
 numbers    every quantity of every step, computed once, for all heads and tokens
-frames     the same numbers as tables of what is followed first, and packed for the page to follow the rest (torch stops
-here) walk       all of it together -> Walk page       frames and charts -> one HTML file, and a folder with the tables
-and the manifest
+frames     the same numbers as tables of what is followed first, and packed for the page (torch stops here)
+walk       all of it together -> Walk
+page       frames and charts -> one HTML file, and a folder with the tables and the manifest
 """

@@ -1,11 +1,12 @@
 """What a walk follows: the word and its tokens, the same word in another sentence, the head.
 
-Without a head given, it is the one that carries most from the other content words into the word: ‖Σ_j A[t, j] V[j] W_O‖
-/ ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Marks such as [CLS], the word itself and function
-words ("the", "of") are left out of the sum, because many heads rest there and write the same whatever the text says;
-divided by the length of the stream after that layer's attention, because the stream grows with depth. Heads that give
-nearly all their attention to the first token or to marks are passed over. It is a choice of where to look first, not a
-finding about the head.
+Without a head given, it is the one that carries most from the other content words into the word. For a word of the
+lexicon that is measured along the axis of its senses (`probe.pages.walk.senses`), for others by length: ‖Σ_j A[t, j]
+V[j] W_O‖ / ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Marks such as [CLS], the word itself and
+function words ("the", "of") are left out of the sum, because many heads rest there and write the same whatever the text
+says; divided by the length of the stream after that layer's attention, because the stream grows with depth. Heads that
+give most of their attention to the first token or to marks are passed over. It is a choice of where to look first, not
+a finding about the head.
 """
 
 import re
@@ -19,14 +20,15 @@ from probe.model import attention
 from probe.model.model import Model
 from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
 from probe.pages.walk.scene import Place, Seen
+from probe.pages.walk.senses import Toward, ambiguous, late_cue
 from probe.stats.numbers import percent
 from probe.text.lexicon import showcase
 
 Head = tuple[int | None, int | None]
 FRAMES = ("They had told us nothing about the {}", 'They had told us: "{}')
-RESTING = (
-    0.8  # a head that gives more of its attention to the first token and to marks shows nothing else that can be seen
-)
+RESTING = 0.5  # a head that gives more of its attention to the first token and to marks shows little else
+ALIKE = 1e-5  # of a vector's length: the order of a sum's terms in float32 makes as much
+WORTH_SEEING = 0.02  # of the way from one sense to another: what is less is no reason to follow a head
 FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -46,18 +48,27 @@ def require_word(word: str | None, whose: str, such: str) -> None:
         )
 
 
-def place(model: Model, text: str, word: str | None) -> Place:
-    """Where `word` stands in `text`, the last word of the text by default. Raises InputError where it does not."""
+def place(model: Model, text: str, word: str | None, *, also_in: str | None = None) -> Place:
+    """Where `word` stands in `text`; by default the last that the lexicon has, or else the last word of the text.
+
+    `also_in`: another text that the default has to stand in, too. Raises InputError where the word is not there.
+    """
     tokens = tokenize(model, text)
     require_word(word, "text", "bank")
     if word is None:
-        written = list(re.finditer(r"\w+", text))
+        written = [found.span() for found in re.finditer(r"\w+", text)]
         if not written:
             raise InputError(f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it.")
-        start, end = written[-1].span()
+        choices = [*written, *(span[:2] for span in ambiguous(text))]
+        both = [span for span in choices if also_in is None or _stands(text[slice(*span)], also_in)]
+        start, end = (both or choices)[-1]
     else:
         start, end = find_word(text, word)
     return Place(tokens, text[start:end], positions_of_span(tokens, start, end))
+
+
+def _stands(word: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def other_sentence(model: Model, here: Place, text: str | None) -> Place:
@@ -82,7 +93,7 @@ def _differs(model: Model, one: Place, here: Place) -> bool:
 def _usable(model: Model, text: str, word: str) -> bool:
     """Whether the word stands in the text, and the text in the context window with the marks that go around it."""
     fits = len(model.tokenizer(text, add_special_tokens=model.config.special_tokens)["input_ids"]) < model.config.n_ctx
-    return fits and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+    return fits and _stands(word, text)
 
 
 def content_words(tokens: Tokens) -> Tensor:
@@ -110,6 +121,34 @@ def moved(seen: Seen, layer: int, sources: Tensor) -> Tensor:
     return attention.write(z, seen.weights.blocks[layer].w_o).norm(dim=-1) / after.norm(dim=-1)
 
 
+def apart(seen: Seen, here: Place, other: Seen, there: Place) -> Tensor:
+    """How far each head's ΔE at the word differs between two sentences: ‖ΔE - ΔE'‖ / half of ‖E + Σ ΔE + b_O‖ of both.
+
+    `-> layer head`
+    """
+    found = []
+    for layer, block in enumerate(seen.weights.blocks):
+        sides = [(seen.attention, here.at), (other.attention, there.at)]
+        one, two = (attention.write(trace.z[layer][:, [at]], block.w_o)[:, 0] for trace, at in sides)
+        after = sum((trace.resid_pre[layer, at] + trace.attn_out[layer, at]).norm() for trace, at in sides)
+        found.append((one - two).norm(dim=-1) / (after / 2))
+    return torch.stack(found)
+
+
+def differs_most(seen: Seen, here: Place, head: Head, differs: Tensor) -> tuple[int, int, str] | None:
+    """The head whose ΔE at the word differs most between two sentences; None where none does, or one is asked for."""
+    layers: Sequence[int] = range(len(differs)) if head[0] is None else [head[0]]
+    place, number = divmod(int(differs[list(layers)].argmax()), differs.shape[1])
+    size = float(differs[layers[place], number])
+    if head[1] is not None or size <= ALIKE:
+        return None
+    why = (
+        f"L{layers[place]}H{number} is followed because, {_among(layers, differs.shape[1])}, what it adds to "
+        f"“{here.word}” differs most between the two sentences: by {percent(size)} of the length of the vector there."
+    )
+    return layers[place], number, why
+
+
 def check_head(model: Model, layer: int | None, head: int | None) -> None:
     """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and for a head without
     its layer.
@@ -128,16 +167,59 @@ def check_head(model: Model, layer: int | None, head: int | None) -> None:
         )
 
 
-def choose_head(seen: Seen, here: Place, head: Head, added: Tensor | None = None) -> tuple[int, int, str]:
+def choose_head(
+    seen: Seen, here: Place, head: Head, added: Tensor | None = None, toward: Toward | None = None
+) -> tuple[int, int, str]:
     """The layer and head to follow, and why in a sentence; what was asked for was checked by `check_head`.
 
-    With `added: layer head`, what each head adds to the logit of a word, it is the one that adds most.
+    With `added: layer head`, what each head adds to the logit of a word, it is the one that adds most; with `toward`,
+    the one that moves the word furthest towards its sense, where any does.
     """
     layer, number = head
     if layer is not None and number is not None:
         return layer, number, f"L{layer}H{number} was asked for."
     layers: Sequence[int] = range(len(seen.attention.pattern)) if layer is None else [layer]
-    return _largest(seen, here, layers) if added is None else _adds_most(here, layers, added)
+    if added is not None:
+        return _adds_most(here, layers, added)
+    furthest = None if toward is None else _furthest(seen, here, layers, toward)
+    return furthest or _largest(seen, here, layers)
+
+
+def sources_of(seen: Seen, here: Place) -> Tensor:
+    """The tokens that a head is chosen by at the word: `key_pos`."""
+    return _to_take_from(seen, here)[0][here.at]
+
+
+def _furthest(seen: Seen, here: Place, layers: Sequence[int], toward: Toward) -> tuple[int, int, str] | None:
+    """By the axis of the word's senses; None where no head moves it by what is WORTH_SEEING."""
+    moved = toward.moved.masked_fill(rest(seen, here.at) > RESTING, 0.0)[list(layers)]
+    place, head = divmod(int(moved.argmax()), moved.shape[1])
+    layer, way = layers[place], percent(float(moved[place, head]))
+    if moved[place, head] < WORTH_SEEING:
+        return None
+    why = (
+        f"L{layer}H{head} is followed because, {_among(layers, toward.moved.shape[1])}, it moves “{here.word}” "
+        f"furthest towards its sense “{toward.sense}”{_to_take_from(seen, here)[1]}: {way} of the way from "
+        f"“{toward.other}”, along the axis between the two that {toward.fitted} sentences of the lexicon give."
+    )
+    return layer, head, why
+
+
+def caution(seen: Seen, here: Place) -> str | None:
+    """Why nothing at the word can tell its sense in a model that reads left to right; None where something may."""
+    if not seen.causal:
+        return None
+    reads = f"{seen.attention.model_name} reads left to right"
+    cue = late_cue(here)
+    if cue is not None:
+        return (
+            f"What tells the sense of “{here.word}” here, “{cue}”, comes after it, and {reads}: nothing at "
+            f"“{here.word}” can depend on it. A model that reads both ways can use it, as tiny-senses-bidirectional."
+        )
+    if content_words(here.tokens)[: here.positions[0]].any():
+        return None
+    what = "Only function words stand" if any(here.around(causal=True)) else "Nothing stands"
+    return f"{what} before “{here.word}”, and {reads}: what comes after it cannot change anything at “{here.word}”."
 
 
 def _adds_most(here: Place, layers: Sequence[int], added: Tensor) -> tuple[int, int, str]:
@@ -170,8 +252,10 @@ def _passed_over(seen: Seen, here: Place, count: int) -> str:
         return ""
     pieces = [seen.source.pieces[pos] for pos in _resting_places(seen, here.at).nonzero()[:, 0].tolist()]
     where = " or ".join(f"“{piece.strip()}”" for piece in dict.fromkeys(pieces))
-    told, were = ("One head that gives", "was") if count == 1 else (f"{count} heads that each give", "were")
-    return f" {told} more than {percent(RESTING)} of its attention to {where} {were} passed over."
+    told, whose, were = (
+        ("One head that gives", "its", "was") if count == 1 else (f"{count} heads that give", "their", "were")
+    )
+    return f" {told} more than {percent(RESTING)} of {whose} attention to {where} {were} passed over."
 
 
 def rest(seen: Seen, at: int) -> Tensor:

@@ -50,6 +50,7 @@ def _all(
     yield "attention", attention_cells(scene, quantities)
     yield "softmax", softmax(scene, quantities)
     yield "values", values(scene, quantities)
+    yield "contrast", contrast(scene, quantities)
     yield "sums", sums(scene, quantities)
     yield "heads", heads(scene, quantities)
     yield "layers", layers(scene, quantities)
@@ -173,6 +174,20 @@ def values(scene: Scene, measured: Quantities) -> pd.DataFrame:
     return _by_token(scene.seen.source, columns, keys)
 
 
+def contrast(scene: Scene, measured: Quantities) -> pd.DataFrame | None:
+    """Both sentences, token by token: how much the head attends to it from the word, and its share of ΔE."""
+    if scene.other is None or not scene.contrast:
+        return None
+    c, at, there = scene.carried, scene.at, scene.other.place.tokens
+    names = {"weight": "pattern", "share": "share"}
+    sides = [
+        ("this", scene.seen.source, {name: measured[key][c, at] for name, key in names.items()}),
+        ("the other", there, {name: measured[f"there_{key}"][c] for name, key in names.items()}),
+    ]
+    parts = [_by_token(side, columns).assign(sentence=name, text=side.text) for name, side, columns in sides]
+    return pd.concat(parts, ignore_index=True)
+
+
 def sums(scene: Scene, measured: Quantities) -> pd.DataFrame:
     """From E to E′ at the word: the head's ΔE, the other heads', b_O; E′ as hooked, and what the sum misses it by."""
     layer, at, c = scene.layer, scene.at, scene.carried
@@ -202,6 +217,7 @@ def heads(scene: Scene, measured: Quantities) -> pd.DataFrame:
             row: dict[str, object] = {"layer": layer, "head": head, "norm": measured["write_norm"][place].item()}
             row |= {"moved": measured["moved"][place].item(), "looks_at": looks[0], "weight": looks[1]}
             row |= {"from_content": measured["from_content"][place].item()}
+            row |= {"apart": measured["delta_apart"][layer, head].item()} if "delta_apart" in measured else {}
             rows.append(row | ({"logit": measured["adds"][place].item()} if "adds" in measured else {}))
     return pd.DataFrame(rows)
 
@@ -285,9 +301,18 @@ def _facts(scene: Scene) -> Block:
         "beyond": len(scene.undrawn()),
         "causal": seen.causal,
         "alone": seen.alone,
+        "there": _there(scene),
         "asked": None if scene.asked is None else scene.asked.word,
         **_of_family(scene),
     }
+
+
+def _there(scene: Scene) -> list[dict[str, object]] | None:
+    """The tokens of the other sentence that its word may look at, where the two are shown side by side."""
+    if scene.other is None or not scene.contrast:
+        return None
+    place = scene.other.place
+    return _chips(place.tokens, range(place.at + 1 if scene.seen.causal else len(place.tokens)))
 
 
 def _of_family(scene: Scene) -> Block:

@@ -33,6 +33,9 @@ BY_AXES = {
     "carried query number": ("q", "q_plane", "delta", "others"),
     "carried key number": ("k", "k_plane", "v", "v_plane", "out"),
     "carried number": ("explained",),
+    "carried there": ("there_pattern", "there_share"),
+    "carried": ("there_norm",),
+    "layer head": ("delta_apart",),
     "layer head query": ("write_norm", "moved", "from_content", "adds"),
     "layer query": ("mean", "std", "before", "after", "missed", "missed_norm", "attention_norm", "mlp_norm")
     + ("total_norm", "normed_norm", "e_after_norm"),
@@ -74,7 +77,7 @@ def measure(scene: Scene) -> Measured:
     together = {name: torch.cat([part[name] for part in of_heads]) for name in of_heads[0]}
     together |= {name: torch.stack([part[name] for part in of_layers]) for name in of_layers[0]}
     agreed = [row for layer in range(scene.sizes[0]) for row in agreement(scene.seen, layer, at=scene.at)]
-    return Measured(together | _of_depths(scene), agreed)
+    return Measured(together | _of_depths(scene) | _contrast(scene), agreed)
 
 
 def _of_layer(scene: Scene, layer: int) -> Quantities:
@@ -102,7 +105,7 @@ def grids(seen: Seen, layer: int) -> Quantities:
     trace, config = seen.attention, seen.weights.config
     unmasked = replace(seen.weights, attention=replace(seen.weights.attention, causal=False))
     bias = forward.position_bias(seen.weights, len(seen.tokens))
-    score = forward.score(unmasked, trace.q[layer], trace.k[layer], bias)
+    score = forward.score(unmasked, seen.weights.blocks[layer], trace.q[layer], trace.k[layer], bias)
     made = {"dot": score * seen.root, "score": score, "pattern": trace.pattern[layer]}
     if seen.causal:
         made["open"] = forward.softmax(score, config)
@@ -214,7 +217,7 @@ def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
     trace, block, config = seen.attention, seen.weights.blocks[layer], seen.weights.config
     e, x, v, z = trace.resid_pre[layer], trace.x[layer], trace.v[layer], trace.z[layer]
     bias = forward.position_bias(seen.weights, len(seen.tokens))
-    score, hooked = forward.score(seen.weights, trace.q[layer], trace.k[layer], bias), trace.scores[layer]
+    score, hooked = forward.score(seen.weights, block, trace.q[layer], trace.k[layer], bias), trace.scores[layer]
     q, k, value = forward.ask(block, x, seen.read(layer), config)
     delta, by_source = (
         attention.write(z, block.w_o),
@@ -268,6 +271,24 @@ def depths(seen: Seen, positions: Sequence[int]) -> Tensor:
     `-> depth position d_model`
     """
     return torch.stack([residual_stream(seen.stream, at) for at in positions], dim=1)
+
+
+def _contrast(scene: Scene) -> Quantities:
+    """The word in the other sentence: what each head attends to and takes there, and how far its ΔE differs."""
+    if scene.other is None or not scene.contrast:
+        return {}
+    there, at = Seen.within(scene.other.trace), scene.other.place.at
+    parts = [_writes_at(there, layer, at) for layer in scene.layers]
+    made = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return made | {"delta_apart": choose.apart(scene.seen, scene.here, there, scene.other.place)}
+
+
+def _writes_at(seen: Seen, layer: int, at: int) -> Quantities:
+    """What each head of a layer does at one token: pattern, shares of ΔE, its length."""
+    trace, w_o = seen.attention, seen.weights.blocks[layer].w_o
+    row, delta = trace.pattern[layer][:, at : at + 1], attention.write(trace.z[layer][:, at : at + 1], w_o)
+    share = shares(row, attention.write(trace.v[layer], w_o), delta)
+    return {"there_pattern": row[:, 0], "there_share": share[:, 0], "there_norm": delta[:, 0].norm(dim=-1)}
 
 
 def _of_depths(scene: Scene) -> Quantities:

@@ -11,7 +11,7 @@ import ast
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ TABLES = {
     "attention": "every pair of drawn tokens: Q·K, score, weight, weight without the mask and without the division",
     "softmax": "the word's row with and without the division: entropy, response, largest weight",
     "values": "the word's ΔE by source token",
+    "contrast": "both sentences: what the head attends to from the word, and what of ΔE comes from there",
     "sums": "from E to E′ at the word",
     "heads": "every head at the word: length of ΔE, what it moves, where it looks",
     "layers": "the word's vector at every depth",
@@ -89,7 +90,12 @@ def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     """The page of a walk; `manifest` says what made it (everything but the time is shown)."""
     templates = html.environment("walk", "report")
-    templates.filters |= {"grouped": lambda number: thin(f"{number:,}"), "thin": thin}
+    templates.filters |= {
+        "grouped": lambda number: thin(f"{number:,}"),
+        "thin": thin,
+        "shortened": shortened,
+        "together": together,
+    }
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
     frames, certificate = walk.frames, walk.frames["certificate"]
     embedding = frames["embedding"].to_dict("records") if "embedding" in frames else []
@@ -221,6 +227,25 @@ def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
         lead = len(piece) - len(piece.lstrip(" "))
         rows.append(row | {"lead": lead, "text": text, "hue": place % 6})
     return rows
+
+
+def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Tokens that no line may break between: punctuation goes with what stands before it."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for token in tokens:
+        follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
+        if follows and groups and len(groups[-1]) < 4:
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return groups
+
+
+def shortened(text: str) -> str:
+    """A long text's beginning and end, cut between words."""
+    if len(text) <= 240:
+        return text
+    return f"{text[:160].rsplit(' ', 1)[0]} … {text[-60:].split(' ', 1)[-1]}"
 
 
 def certified(certificate: pd.DataFrame) -> str:

@@ -152,7 +152,10 @@ class Elsewhere:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """One attention, the word and the head that are followed first, and what they are compared with."""
+    """One attention, the word and the head that are followed first, and what they are compared with.
+
+    With `contrast`, head by head: both sentences side by side.
+    """
 
     seen: Seen
     here: Place
@@ -160,6 +163,7 @@ class Scene:
     head: int
     other: Elsewhere | None = None
     asked: Asked | None = None
+    contrast: bool = False
 
     @property
     def at(self) -> int:
@@ -196,12 +200,13 @@ class Scene:
 
     @cached_property
     def layers(self) -> list[int]:
-        """The layers whose heads can be followed on the page: all, or in a large model or text only the one that was
-        chosen.
+        """The layers whose heads can be followed on the page: all, or in a large model or text as many around the one
+        that was chosen as CELLS allow.
         """
         layers, heads = self.sizes[:2]
-        cells = layers * heads * len(self.drawn_keys) * len(self.drawn_queries)
-        return list(range(layers)) if cells <= CELLS else [self.layer]
+        fit = min(layers, max(1, CELLS // (heads * len(self.drawn_keys) * len(self.drawn_queries))))
+        first = min(max(0, self.layer - fit // 2), layers - fit)
+        return list(range(first, first + fit))
 
     @cached_property
     def heads(self) -> list[tuple[int, int]]:

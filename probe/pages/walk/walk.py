@@ -13,14 +13,14 @@ from html import escape
 import pandas as pd
 from torch import Tensor
 
-from probe.errors import InputError
+from probe.errors import InputError, UnsupportedModel
 from probe.model.check import Certificate, certify, certify_pair
 from probe.model.model import Model
 from probe.model.parameters import Count, count_tensors
 from probe.model.records import PairTrace
-from probe.model.tokens import positions_of_word, target_tokens
+from probe.model.tokens import Tokens, positions_of_word, target_tokens
 from probe.model.trace import trace
-from probe.pages.walk import choose
+from probe.pages.walk import choose, senses
 from probe.pages.walk.choose import Head
 from probe.pages.walk.frames import Block, carried, frames
 from probe.pages.walk.numbers import Measured, measure
@@ -36,9 +36,11 @@ class Walk:
     head.
 
     `word` is a word of the text and `at` its last token; with a `target`, `word` is one whose logit is looked at, if
-    any was asked for, and `at` the position of the target that predicts it. `other` is another text with the word, None
-    with a target. `later` is the largest change of the word's vector, at any depth, when everything after it is cut
-    off; None where nothing comes after it. `block` is what the page needs to follow the other heads and tokens.
+    any was asked for, and `at` the position of the target that predicts it. `other` is another text with the word,
+    None with a target; with `contrast`, one that is shown side by side. `later` is the largest change of the word's
+    vector, at any depth, when everything after it is cut off; None where nothing comes after it. `caution` says why
+    nothing there can tell the word's sense, where that is known. `block` is what the page needs to follow the other
+    heads and tokens.
     """
 
     model_name: str
@@ -54,7 +56,9 @@ class Walk:
     head: int
     because: str
     answer: str
+    caution: str | None
     same_tokens: bool
+    contrast: bool
     later: float | None
     frames: dict[str, pd.DataFrame]
     block: Block
@@ -66,9 +70,15 @@ class Walk:
     @property
     def options(self) -> dict[str, object]:
         """What was asked for, as the manifest keeps it."""
-        asked: dict[str, object] = {"text": self.text, "target": self.target, "word": self.word, "beside": self.other}
+        other = "against" if self.contrast else "beside"
+        asked: dict[str, object] = {"text": self.text, "target": self.target, "word": self.word, other: self.other}
         asked = {name: value for name, value in asked.items() if name == "word" or value is not None}
         return asked | {"layer": self.layer, "head": self.head}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Walk at {self.word!r} through L{self.layer}H{self.head} of {self.model_name}: {len(self.frames)} frames>"
+        )
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -89,54 +99,94 @@ def walk(
     word: str | None = None,
     head: Head = (None, None),
     beside: str | None = None,
+    against: str | None = None,
 ) -> Walk:
-    """Follow `word` (by default the last one) of `text` through every step of attention in one head, with the real
-    numbers.
+    """Follow `word` of `text` through every step of attention in one head, with the real numbers.
 
-    `head` is (layer, head); without them the head is chosen that moves the word most by what it takes from other
-    content words, with a layer alone among the heads of that layer. `beside` is another text with the same word, by
-    default one that ships.
+    `word` is by default one that the lexicon has, or else the last one. `head` is (layer, head); without them the head
+    is chosen that moves the word most by what it takes from other content words (towards its sense, where the lexicon
+    knows it), with a layer alone among the heads of that layer. `beside` is another text with the same word, by default
+    one that ships. `against` is one to compare with head by head: both are shown side by side, and the head is the one
+    whose ΔE at the word differs most.
 
     For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if any, one that stands in
     the target or could follow it: followed is the position that predicts it, and without a word the last one.
 
     Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot follow the target,
     a layer or head that the model does not have, a head without its layer, a target that is missing or cannot be used;
-    CrossCheckError when hooks and formulas disagree.
+    UnsupportedModel for a model with a step that the walk does not show; CrossCheckError when hooks and formulas
+    disagree.
     """
-    check_texts(model, target, beside)
+    check_texts(model, text, target, beside, against)
     if target is not None:
         return _walk_pair(model, text, target, word, head)
-    return _walk_text(model, text, word, head, beside)
+    return _walk_text(model, text, word, head, against or beside, contrast=against is not None)
 
 
-def check_texts(model: Model, target: str | None, beside: str | None) -> None:
-    """Raises InputError for a target without a decoder, a decoder without a target, and another text where none is
-    compared.
+def check_texts(model: Model, text: str, target: str | None, beside: str | None, against: str | None) -> None:
+    """Raises InputError for a target without a decoder, a decoder without a target, another text where none is
+    compared, two of them, and the same text twice.
     """
     two = model.config.start_token is not None
     if two and target is None:
         problem = "it is an encoder-decoder; give the translation so far with --target"
     elif target is not None and not two:
         problem = "it has no decoder for a target; leave --target away, or take an encoder-decoder, as tiny-translator"
-    elif target is not None and beside is not None:
-        problem = "a walk through two texts compares no word with another sentence; leave --beside away"
+    elif target is not None and (beside or against) is not None:
+        problem = "a walk through two texts compares no word with another sentence; leave --beside and --against away"
+    elif beside is not None and against is not None:
+        problem = "got --beside and --against, expected one other sentence; give one of them"
+    elif against is not None and against == text:
+        problem = "got the same sentence with --against, where nothing can differ; give another with the same word"
     else:
         return
     raise InputError(f"Walking a text through {model.name}: {problem}.")
 
 
-def _walk_text(model: Model, text: str, word: str | None, head: Head, other: str | None) -> Walk:
+def check_steps(model: Model, length: int) -> None:
+    """Raises UnsupportedModel for a model with a step that the walk does not show, InputError for a text that is longer
+    than what local layers look back over.
+    """
+    config, window = model.config, model.config.window
+    if config.family.norm_written:
+        raise UnsupportedModel(
+            f"Walking a text through {model.name}: a {config.family.name} norms what its heads write before it is "
+            f"added, and no step of the walk shows that; use `probe check` and probe.trace, or walk through another "
+            f"model, as tiny-senses."
+        )
+    if any(config.local) and length > window:
+        raise InputError(
+            f"Walking a text through {model.name}: it has {length} tokens, and some layers look back over {window} "
+            f"only, so that one mask would not do; give a text of at most {window} tokens."
+        )
+
+
+def _walk_text(model: Model, text: str, word: str | None, head: Head, other: str | None, *, contrast: bool) -> Walk:
     """A word of one text, through self-attention, with the same word in another sentence."""
-    here = choose.place(model, text, word)
+    here = choose.place(model, text, word, also_in=other)
+    check_steps(model, len(here.tokens))
     there = choose.other_sentence(model, here, other)
     choose.check_head(model, *head)
     certificate = certify(model, [text, there.tokens.text]).require()
-    seen = Seen.within(trace(model, text))
-    layer, number, because = choose.choose_head(seen, here, head)
-    scene = Scene(seen, here, layer, number, Elsewhere(trace(model, there.tokens.text), there))
+    seen, elsewhere = Seen.within(trace(model, text)), Elsewhere(trace(model, there.tokens.text), there)
+    layer, number, because = _choose(model, seen, here, head, elsewhere if contrast else None)
+    scene = Scene(seen, here, layer, number, elsewhere, contrast=contrast)
     measured = measure(scene)
-    return _walk(model, scene, measured, certificate, (because, f"At “{here.word}”, {_adds(scene, measured)}"))
+    answer = _parting(scene, measured) if contrast else f"At “{here.word}”, {_adds(scene, measured)}"
+    return _walk(model, scene, measured, certificate, (because, answer))
+
+
+def _choose(model: Model, seen: Seen, here: Place, head: Head, against: Elsewhere | None) -> tuple[int, int, str]:
+    """The head and why: by what differs, by the senses of the word, or by what it takes from content words."""
+    found = None
+    if against is not None:
+        differs = choose.apart(seen, here, Seen.within(against.trace), against.place)
+        found = choose.differs_most(seen, here, head, differs)
+    if found is not None:
+        return found
+    by_sense = None in head and choose.caution(seen, here) is None
+    toward = senses.toward(model, seen, here, choose.sources_of(seen, here)) if by_sense else None
+    return choose.choose_head(seen, here, head, toward=toward)
 
 
 def _walk_pair(model: Model, source: str, target: str, word: str | None, head: Head) -> Walk:
@@ -178,10 +228,12 @@ def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certifica
         head=scene.head,
         because=because,
         answer=answer,
+        caution=choose.caution(seen, scene.here) if seen.alone else None,
         same_tokens=other is not None and other.ids == scene.here.ids,
+        contrast=scene.contrast,
         later=_later(model, scene) if seen.alone else None,
         frames=frames(model, scene, measured, counted=counted, certificate=certificate),
-        block=carried(model, scene, measured) | {"answer": answer, "word": scene.here.word},
+        block=carried(model, scene, measured) | {"answer": answer, "word": scene.here.word, "because": because},
     )
 
 
@@ -219,11 +271,30 @@ def _later(model: Model, scene: Scene) -> float | None:
     return float((whole - alone).abs().max() / whole.abs().max())
 
 
+def _parting(scene: Scene, measured: Measured) -> str:
+    """Where the two sentences part at the word, and what the head adds in each."""
+    quantities, c, other, word = measured.quantities, scene.carried, scene.other, scene.here.word
+    assert other is not None
+    differs = [depth for depth, size in enumerate(quantities["apart"].tolist(), start=-1) if size > choose.ALIKE]
+    if not differs:
+        return f"At “{word}” the two sentences are the same at every depth: nothing that it reads differs."
+    depth, here = differs[0], _mostly(scene.seen.source, quantities["share"][c, scene.at], of_one=True)
+    where = f"is the same vector where it enters both sentences, and another after layer {depth - 1}"
+    where = where if depth > 0 else "is the same token in both sentences, at another position"
+    where = where if depth >= 0 else "is another token in each sentence"
+    there = _mostly(other.place.tokens, quantities["there_share"][c], of_one=True)
+    return (
+        f"“{word}” {where}. L{scene.layer}H{scene.head} adds a vector of length "
+        f"{decimal(float(quantities['delta_norm'][c, scene.at]))} here, {here}, and of length "
+        f"{decimal(float(quantities['there_norm'][c]))} there, {there}."
+    )
+
+
 def _adds(scene: Scene, measured: Measured) -> str:
     """How much the head adds at the position, and from where."""
     c, at = scene.carried, scene.at
     size = decimal(float(measured.quantities["delta_norm"][c, at]))
-    parts = _mostly(scene, measured.quantities["share"][c, at], of_one=True)
+    parts = _mostly(scene.seen.source, measured.quantities["share"][c, at], of_one=True)
     return f"L{scene.layer}H{scene.head} adds a vector of length {size}, {parts}."
 
 
@@ -235,8 +306,8 @@ def _answer(model: Model, scene: Scene, asked: Asked) -> str:
     cut = "" if first.casefold() == asked.word.strip().casefold() else f" (of its first token, “{first or '·'}”)"
     return (
         f"L{layer}H{head} by itself adds {decimal(float(parts.sum()))} to the logit of “{asked.word}”{cut}, "
-        f"{_mostly(scene, parts)}; all {asked.added[:, :, 0, 0].numel()} heads of cross-attention together add "
-        f"{decimal(whole)}. "
+        f"{_mostly(scene.seen.source, parts)}; all {asked.added[:, :, 0, 0].numel()} heads of cross-attention together "
+        f"add {decimal(whole)}. "
         f"{_whole(model, scene.seen.stream.logits[at], asked.token)}"
     )
 
@@ -256,12 +327,12 @@ def _whole(model: Model, logits: Tensor, token: int) -> str:
     )
 
 
-def _mostly(scene: Scene, parts: Tensor, *, of_one: bool = False) -> str:
+def _mostly(source: Tokens, parts: Tensor, *, of_one: bool = False) -> str:
     """From which source token most comes: as a share of the sum where that says something, else as it is; `of_one`:
     parts are shares.
     """
     best, whole = int(parts.abs().argmax()), float(parts.sum())
-    named, share = _quoted(scene.seen.source.pieces[best]), float(parts[best]) / whole if whole else 0.0
+    named, share = _quoted(source.pieces[best]), float(parts[best]) / whole if whole else 0.0
     if 0.5 <= share <= 1.05:
         return f"{percent(min(share, 1.0))} of it from {named}"
     return f"the largest part, {percent(share) if of_one else decimal(float(parts[best]))}, from {named}"

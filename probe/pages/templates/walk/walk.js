@@ -10,6 +10,7 @@ const has = (name) => name in arrays;
 const sum = (values) => values.reduce((whole, value) => whole + value, 0);
 const signed = (value) => (Math.round(100 * value) > 0 ? "+" : "") + decimal(value);
 const state = { ...data.first, queries: "rows" };
+const heading = document.title;
 const carried = () => data.heads.findIndex(([layer, head]) => layer === state.layer && head === state.head);
 
 const mark = (place) => (data.alone && place === state.at ? "followed" : "");
@@ -80,6 +81,7 @@ const drawTables = (c) => {
   drawSums(c);
   drawNumbers();
   drawLens();
+  if (data.there) drawContrast(c);
   fill("agreement", data.steps.map((step, place) => row([step, number(get("agreement", state.layer, place), small(get("agreement", state.layer, place)))])));
 };
 const drawNorms = () =>
@@ -178,11 +180,33 @@ const mixed = (c, open, weights) => {
   return terms.join(" + ") + (shown.length < open.length || data.beyond ? " + …" : "");
 };
 // A share of a sum where that says something, else the largest part as it is.
-const mostly = (c, open) => {
-  const shares = open.map((key) => get("share", c, state.at, key));
-  const best = largest(shares.map(Math.abs));
-  const told = shares[best] >= 0.5 && shares[best] <= 1.05 ? `${percent(Math.min(1, shares[best]))} of it` : `the largest part, ${percent(shares[best])},`;
-  return `${told} from ${piece(open[best])}`;
+const mostlyFrom = (parts) => {
+  const { share, piece } = parts[largest(parts.map(({ share }) => Math.abs(share)))];
+  const told = share >= 0.5 && share <= 1.05 ? `${percent(Math.min(1, share))} of it` : `the largest part, ${percent(share)},`;
+  return `${told} from ${quoted(piece)}`;
+};
+const mostly = (c, open) => mostlyFrom(open.map((key) => ({ share: get("share", c, state.at, key), piece: source[key].piece })));
+// Both sentences side by side, at the word that they share.
+const drawContrast = (c) => {
+  const { at } = data.first;
+  const sides = {
+    here: openTo(at).map((key) => ({ ...source[key], weight: get("pattern", c, at, key), share: get("share", c, at, key) })),
+    there: data.there.map((one, key) => ({ ...one, weight: get("there_pattern", c, key), share: get("there_share", c, key) })),
+  };
+  const told = ({ weight }) => ({ ...number(weight, percent(weight)), kind: `n ${shade(weight)}` });
+  for (const [side, parts] of Object.entries(sides)) {
+    fill(`contrast-${side}`, parts.map((one) => row([one.label, told(one), number(one.share, percent(one.share))])));
+    const chips = parts.map((one) => make("span", { className: `chip ${shade(one.weight)}`, title: percent(one.weight), textContent: one.piece.trim() || JSON.stringify(one.piece) }));
+    document.querySelector(`[data-reading="${side}"]`).replaceChildren(...chips);
+  }
+  const [differs, head] = [get("delta_apart", state.layer, state.head), `L${state.layer}H${state.head}`];
+  const lengths = [get("delta_norm", c, at), get("there_norm", c)].map(length);
+  say("contrast-head", head);
+  say("contrast", `At ${quoted(data.word)} the ΔE of ${head} differs by ${percent(differs)} of the vector's length: ${lengths[0]} long here, ${mostlyFrom(sides.here)}; ${lengths[1]} long there, ${mostlyFrom(sides.there)}.`);
+  const [apart, named] = [[...arrays.apart.flat], (place) => ["token", "enters"][place] ?? `L${place - 2}`];
+  const most = Math.max(...apart, 1e-9);
+  const cells = apart.map((value, place) => make("span", { className: `depth ${shade(value / most)}`, title: full(value) }, [make("small", { textContent: named(place) }), value < 1e-5 ? "0" : decimal(value)]));
+  document.querySelector("[data-depths]").replaceChildren(...cells);
 };
 const addsUp = (c) => {
   const parts = keys.map((key) => get("logit", c, state.at, key));
@@ -210,7 +234,9 @@ const drawSlots = (c) => {
     answer: answer(c, open),
     layer: String(layer),
     line: state.queries === "rows" ? "row" : "column",
-    following: `L${layer}H${head} at ${label(at)}`,
+    heading: at === data.first.at ? heading : data.alone ? `What happens to ${token()}?` : `What does the translation read at ${token()}?`,
+    because: isFirst() ? data.because : `You follow L${layer}H${head} at ${token()}; the page opened at L${data.first.layer}H${data.first.head}.`,
+    following: `L${layer}H${head} at ${token()}, token ${tokens[at].pos}`,
     before: length(get("before", layer, at)),
     held: percent(get("explained", c, 0)),
     "held-values": percent(get("explained", c, 1)),
@@ -226,13 +252,13 @@ const drawSlots = (c) => {
     summed: step("Σ ΔE"),
     "first-length": length(get("depth_norm", 0, at)),
     "last-length": length(get("depth_norm", sizes.layers, at)),
-    "map-limit": percent(mapLimit()),
   };
   if (has("after")) said.after = length(get("after", layer, at));
   if (has("steep")) said["steep-largest"] = percent(get("steep_largest", c, at));
   if (has("later")) said.later = percent(get("later", c, at));
   if (data.asked) said.adds = addsUp(c);
   for (const [name, text] of Object.entries(said)) say(name, text);
+  document.title = said.heading;
 };
 
 // The heads of the layer as small grids; one that is clicked is followed.

@@ -1,0 +1,76 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Which heads resolve *bank*, *mole* and *apple* in SmolLM2, a model trained on two trillion tokens?
+#
+# Read from the tables that `make real` writes (`reports/real`), because the study itself takes some ten minutes on two cores.
+# `PROBE_OUT` names the folder to write into.
+#
+# Shown: What swapping one head's output at the word does in SmolLM2-135M: the same three heads, L4H1, L4H2 and L5H1, lead for all three words.
+
+# %%
+import os
+from importlib.resources import files
+from pathlib import Path
+
+import pandas as pd
+
+from probe import charts
+
+charts.as_pictures()  # no network
+kept = Path(str(files("probe"))).parent / "reports" / "real"  # in a clone
+out = Path(os.environ.get("PROBE_OUT", "reports/real"))
+words, heads, curves, random_sets = (
+    pd.read_csv(kept / f"{name}.csv") for name in ("words", "word_heads", "curves", "random_sets")
+)
+
+# %% [markdown]
+# ## How much there was to see something in
+#
+# Natural sentences in minimal pairs, each measured once along axes that were fitted without its cue word and its frame. The
+# gap between the senses is there for every pair of senses, and an untrained model of the same shape does not have it
+# (`untrained_p`). The meaning has arrived after six of the thirty layers.
+
+# %%
+words[["word", "sense_a", "sense_b", "sentences_report", "cue_words", "depth", "auroc", "gap_p", "untrained_p"]]
+
+# %% [markdown]
+# ## The same three heads
+#
+# Per cent of the way between two senses, beyond a donor of the same sense at the same distance. Heads of the first six layers
+# are read where the meaning has arrived, later ones at the end.
+
+# %%
+leading = heads[heads["rank"] <= 6].sort_values(["word", "rank"])
+leading = leading[["word", "layer", "head", "net", "net_low", "net_high", "auroc", "attention_cue", "verdict"]]
+leading
+
+# %%
+chart = charts.head_maps(heads)
+charts.save(chart, out / "a_real_model.png")
+chart
+
+# %% [markdown]
+# ## Few heads are enough
+#
+# What the first heads keep of the gap when every other head of the first six layers has the output of a sentence of the other
+# sense, in an order that other sentences gave; beside it the best of 200 random sets with as many heads in every layer.
+
+# %%
+enough = curves[curves["size"] == curves["smallest"]]
+best = random_sets.groupby(["word", "size"], as_index=False)["faithfulness"].max()
+enough = enough.merge(best.rename(columns={"faithfulness": "best_random"}), on=["word", "size"])
+enough[["word", "size", "faithfulness", "faithfulness_low", "faithfulness_high", "best_random", "pairs"]]
+
+# %%
+leading.round(4).to_csv(out / "a_real_model.csv", index=False)

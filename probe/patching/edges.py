@@ -1,0 +1,90 @@
+"""The edges of a network: what writes at which position, and which head or MLP reads it where, through which channel.
+
+A sender is a head, an MLP or the embeddings, a receiver a head or an MLP; positions are counted from the word, 0 the
+word and -1 the token before it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe.model.weights import Weights
+
+CHANNELS = ("query", "key", "value", "input")  # the last is an MLP's
+EMBEDDING, MLP = -1, -1  # the layer of the embeddings as a sender, and the head of what is no head
+EDGE = np.dtype(
+    [
+        ("sender_layer", np.int16),
+        ("sender_head", np.int16),
+        ("sender_pos", np.int16),
+        ("receiver_layer", np.int16),
+        ("receiver_head", np.int16),
+        ("receiver_pos", np.int16),
+        ("channel", "U5"),
+    ]
+)
+Edges = NDArray[np.void]
+Node = tuple[int, int, int]  # layer, head and position of a sender or a receiver
+
+
+def edges_of(weights: Weights, depth: int, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool) -> Edges:
+    """Every edge, block after block, a block's heads before its MLP. `-> edge`"""
+    heads = weights.shape[1]
+    every = [(EMBEDDING, MLP), *((layer, head) for layer in range(depth) for head in (*range(heads), MLP))]
+    parts = []
+    for layer in range(depth):
+        for pos in senders:
+            before = np.array(every[: count_before(weights, layer)], dtype=np.int16)
+            for channel, receiver in ways_in(pos, receivers):
+                parts.append(_block(before, pos, layer, range(heads), receiver, channel))
+        for pos in senders:
+            if mlps and pos in receivers:
+                before = np.array(every[: count_before(weights, layer, mlp=True)], dtype=np.int16)
+                parts.append(_block(before, pos, layer, [MLP], pos, CHANNELS[-1]))
+    return np.concatenate(parts)
+
+
+def count_before(weights: Weights, layer: int, *, mlp: bool = False) -> int:
+    """How many senders write before a block's heads read, or before its MLP does, in the order of `edges_of`."""
+    heads = weights.shape[1]
+    return 1 + layer * (heads + 1) + (heads if mlp and not weights.config.family.parallel else 0)
+
+
+def _block(before: NDArray[np.int16], pos: int, layer: int, heads: Sequence[int], receiver: int, channel: str) -> Edges:
+    """The edges from all senders at a position into some heads of a block at another. `-> (head sender)`"""
+    block = np.empty((len(heads), len(before)), dtype=EDGE)
+    block["sender_layer"], block["sender_head"], block["sender_pos"] = before[:, 0], before[:, 1], pos
+    block["receiver_layer"], block["receiver_head"] = layer, np.array(heads)[:, None]
+    block["receiver_pos"], block["channel"] = receiver, channel
+    return block.ravel()
+
+
+def ways_in(pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
+    """Through which channel a write at `pos` gets into a head at which position."""
+    behind = [receiver for receiver in receivers if receiver >= pos]
+    query = [("query", pos)] if pos in receivers else []
+    return query + [(channel, receiver) for channel in ("key", "value") for receiver in behind]
+
+
+def grouped(edges: Edges, some: NDArray[np.int64], names: Sequence[str]) -> list[NDArray[np.int64]]:
+    """The numbers of edges that are alike in the named fields, together."""
+    _, group = np.unique(edges[some][[*names]], return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    return np.split(some[order], np.flatnonzero(np.diff(group[order])) + 1)
+
+
+def numbers_of_senders(edges: Edges, heads: int) -> NDArray[np.int64]:
+    """Where each edge's sender stands in the order of `edges_of`."""
+    number = 1 + edges["sender_layer"].astype(np.int64) * (heads + 1) + edges["sender_head"] % (heads + 1)
+    return np.where(edges["sender_layer"] == EMBEDDING, 0, number)
+
+
+def sender_of(edge: np.void) -> Node:
+    """Where an edge begins."""
+    return int(edge["sender_layer"]), int(edge["sender_head"]), int(edge["sender_pos"])
+
+
+def receiver_of(edge: np.void) -> Node:
+    """Where it ends."""
+    return int(edge["receiver_layer"]), int(edge["receiver_head"]), int(edge["receiver_pos"])

@@ -1,0 +1,167 @@
+"""Two runs of a pair kept whole, and what becomes of a run whose stream is changed at one place: everything behind that
+place responds.
+
+A change is a vector that stands in the residual stream at one position, entering a block (`pre`) or between its
+attention and its MLP (`mid`), in place of the run's own. The donor's attention output, one head's z, the donor's MLP
+output: each is such a change. In a causal model it touches no position before its own, so only the positions from
+there to the word are carried on, against the keys and values of the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from probe.errors import InputError
+from probe.model import forward
+from probe.model.weights import Weights
+from probe.patching import engine, patterns
+from probe.patching.patterns import KeysValues, Places
+from probe.patching.swaps import Rows, placed
+
+Point = tuple[int, Literal["pre", "mid"]]
+Starts = Mapping[Point, Tensor]
+
+
+class Step(NamedTuple):
+    """One block of a run: `resid_pre resid_mid: row pos d_model` · `q: row head pos d_head` and `k v: row kv_head pos
+    d_head`, rotated for their positions · `z: row pos head d_head` · `hidden: row pos d_mlp`, the MLP's activations.
+    """
+
+    resid_pre: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    z: Tensor
+    resid_mid: Tensor
+    hidden: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Both:
+    """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b; the word stands at `at` in both.
+
+    `final: row pos d_model`, the stream after the last of `steps`.
+    """
+
+    weights: Weights
+    places: Places
+    steps: tuple[Step, ...]
+    final: Tensor
+    at: int
+
+    @property
+    def n(self) -> int:
+        """How many tokens each of the two has."""
+        return self.final.shape[1]
+
+
+def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> Both:
+    """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
+    ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
+    places, pos = patterns.places_of(weights, ids.shape[1]), torch.arange(ids.shape[1], device=weights.device)[None]
+    resid, steps = forward.embed(weights, ids), []
+    for block in weights.blocks[:depth]:
+        q, k, v = engine.project(weights, block, resid, places, pos)
+        z = patterns.attend(weights, block, q, k, v, places).transpose(1, 2)
+        resid_mid = engine.write(weights, block, resid, z)
+        hidden = engine.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
+        steps.append(Step(resid, q, k, v, z, resid_mid, hidden))
+        resid = engine.write_mlp(weights, block, resid_mid.clone(), hidden)
+    return Both(weights, places, tuple(steps), resid, at)
+
+
+def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Point, Tensor]:
+    """How far the word's vector after the last block moves along each direction for every change at position `pos`.
+
+    `starts: row variant d_model` by the point at which it stands in the stream; `(depth, "pre")` is the end itself.
+    `-> row variant direction` by the same points.
+    """
+    weights, depth = both.weights, len(both.steps)
+    live = range(pos if weights.causal else 0, both.n)
+    carried = both.final.new_zeros(len(both.final), 0, len(live), both.final.shape[-1])
+    for layer, step in enumerate(both.steps):
+        block, first = weights.blocks[layer], live.start
+        carried = _joined(carried, step.resid_pre, live, pos, starts.get((layer, "pre")))
+        known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
+        z = step.z[:, None, live.start :][:, :0]
+        if carried.shape[1]:
+            z = engine.attend_live(weights, block, carried, known, both.places)
+        if layer == depth - 1:  # behind the last attention only the word is wanted
+            z, carried = (part[:, :, both.at - first, None] for part in (z, carried))
+            live = range(both.at, both.at + 1)
+        resid_mid = engine.write(weights, block, carried, z) if carried.shape[1] else carried
+        changed = starts.get((layer, "mid"))
+        resid_mid = _joined(resid_mid, step.resid_mid, live, pos, changed)
+        if weights.config.family.parallel:
+            carried = _joined(carried, step.resid_pre, live, None, changed)
+        carried = engine.finish(weights, block, carried, resid_mid) if resid_mid.shape[1] else resid_mid
+    carried = _joined(carried, both.final, live, pos, starts.get((depth, "pre")))
+    moved = (carried[:, :, both.at - live.start] - both.final[:, None, both.at]) @ directions.T
+    points = sorted(starts, key=lambda point: (point[0], point[1] == "mid"))
+    return dict(zip(points, moved.split([starts[point].shape[1] for point in points], dim=1), strict=True))
+
+
+def _joined(carried: Tensor, whole: Tensor, live: range, pos: int | None, changed: Tensor | None) -> Tensor:
+    """The variants so far and those that begin here: the unchanged run's vectors, the changed ones at `pos`.
+
+    `row variant live d_model, row pos d_model, row variant d_model`
+    """
+    if changed is None:
+        return carried
+    new = whole[:, None, live.start : live.stop].repeat(1, changed.shape[1], 1, 1)
+    if pos is not None and pos in live:
+        new[:, :, live.index(pos)] = changed
+    return torch.cat([carried, new], dim=1)
+
+
+def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[tuple[int, ...]], int]]:
+    """The token ids of both members of every pair, and where their word stands.
+
+    Raises InputError for members of unequal length or place, and for a depth that the model does not have.
+    """
+    if not 1 <= depth <= len(weights.blocks):
+        raise InputError(
+            f"Tracing pairs up to depth {depth}: the model has {len(weights.blocks)} blocks; give a depth from 1 to "
+            f"{len(weights.blocks)}."
+        )
+    members = [*zip(placed(weights, a), placed(weights, b), strict=True)]
+    for number, (one, other) in enumerate(members):
+        if (len(one.ids), one.at) != (len(other.ids), other.at):
+            raise InputError(
+                f"Tracing pair {number}: got {len(one.ids)} and {len(other.ids)} tokens with the word at {one.at} and "
+                f"{other.at}, expected the same of both; leave the pair out or write its members equally long."
+            )
+    return [([one.ids, other.ids], one.at) for one, other in members]
+
+
+def directions_of(weights: Weights, directions: Tensor, pairs: int) -> list[Tensor]:
+    """The directions of every pair: those given for all, or its own. `direction d_model` or `pair direction d_model`"""
+    directions = directions.to(weights.device, weights.dtype)
+    return list(directions.expand(pairs, *directions.shape[-2:]))
+
+
+def offsets_of(
+    weights: Weights, pairs: Sequence[tuple[list[tuple[int, ...]], int]], positions: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Positions counted from the word, 0 the word itself and -1 the token before it: those given, or from the first
+    token in which the members of a pair differ to the word, and to the last one where the model reads both ways.
+
+    Raises InputError where there are none and where a text does not reach as far.
+    """
+    differ = [pos - at for (a, b), at in pairs for pos in range(len(a)) if a[pos] != b[pos]]
+    if positions is None and not differ:
+        raise InputError(
+            "Tracing pairs from the first token in which they differ to the word: got members that are the same up to "
+            "the word, expected a cue before it; read at a later position or give positions."
+        )
+    found = tuple(range(min(differ), max(0, *differ) + 1)) if positions is None else tuple(sorted(set(positions)))
+    for number, ((ids, _), at) in enumerate(pairs):
+        if not (0 <= at + found[0] and at + found[-1] < len(ids)):
+            raise InputError(
+                f"Tracing positions {found[0]} to {found[-1]} from the word: pair {number} has {at} tokens before the "
+                f"word and {len(ids) - 1 - at} behind it that are read; trace pairs of another layout apart."
+            )
+    return found

@@ -1,0 +1,333 @@
+"""Every path from one part of the network to a head or an MLP that reads it: what a receiver makes of one sender alone.
+
+An edge leads from what a sender writes at one position to one head at the same or a later position, into its query, its
+key or its value, or to an MLP at the same position. Along it the receiver's input at the sender's position is
+
+    the stream there + (donor's write - own write) of the sender,  through the receiver's own norm,
+
+the query, key or value there and the receiver's z, or the MLP's output, are computed anew, and everything else is the
+recipient's. Senders: the embeddings (token and position together), every head and every MLP before. Three numbers an
+edge, with z an MLP's output where the receiver is one:
+
+    fraction   <z along the edge - own z, z swapped - own z> / |z swapped - own z|²: how much of the receiver's own swap
+               the edge alone brings about; 1 is all of it
+    direct     how far the word's vector moves when everything behind the receiver stays as it was: what the receiver
+               itself writes there; 0 where it does not stand at the word
+    total      the same with everything behind the receiver live
+
+Up to there this is arithmetic on what two runs computed, exact: no gradient, and no norm, softmax or activation made
+linear. A total is a forward of its own from the receiver on, so it is run for edges that could reach a given share of
+the gap (|fraction| times the effect of the receiver's swap), and for a random sample of the others.
+
+Sources: Goldowsky-Dill et al. 2023 (path patching); Wang et al. 2022 (paths into queries, keys and values).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probe.errors import UnsupportedModel
+from probe.model.architectures import FAMILIES
+from probe.model.attention import share_heads
+from probe.model.weights import Weights
+from probe.patching import engine, live, patterns
+from probe.patching.edges import (
+    CHANNELS,
+    EDGE,
+    Edges,
+    count_before,
+    edges_of,
+    grouped,
+    numbers_of_senders,
+    ways_in,
+)
+from probe.patching.live import Both, Point
+from probe.patching.positions import effects_of_heads, effects_of_stream
+from probe.patching.swaps import NUMBERS, Rows
+from probe.stats.resampling import Array, order
+
+REACH, SAMPLE = 0.005, 200
+
+
+class Move(NamedTuple):
+    """What a block's heads at one position make of every sender at another, through one channel.
+
+    `z: recipient head sender d_head`, the change of z · `receiver`: the position of the receivers.
+    """
+
+    channel: str
+    receiver: int
+    z: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """Every edge of several pairs of one layout; recipient 0 is `a` with writes of `b`, recipient 1 the other way.
+
+    `edges: edge`, a structured array of EDGE: layers, heads (-1 the MLP of a layer, layer -1 the embeddings), positions
+    counted from the word, and one of CHANNELS · `gap: pair direction` · `fraction: pair recipient edge` · `direct
+    total: pair recipient edge direction`, how far the read-out moves; `total` is NaN where it was not run · `sampled:
+    edge`, those whose total was run though they could not reach as much · `swapped: pair recipient layer head pos`, how
+    far it moves along the first direction when a receiver is the donor's, the MLPs behind the heads.
+    """
+
+    edges: Edges
+    gap: Tensor
+    fraction: Tensor
+    direct: Tensor
+    total: Tensor
+    sampled: NDArray[np.bool_]
+    swapped: Tensor
+
+    def share(self, name: str, direction: int = 0) -> Array:
+        """`direct` or `total` as a share of the gap, both ways averaged: a ratio of sums. `-> edge`"""
+        noise, denoise = getattr(self, name)[..., direction].double().sum(0)
+        return np.asarray((denoise - noise) / 2 / self.gap[:, direction].double().sum())
+
+    def rows(self, direction: int = 0, *, only_run: bool = True) -> list[dict[str, object]]:
+        """One row an edge, over all pairs and both ways: `fraction` a mean, `direct` and `total` shares of the gap
+        (ratios of sums), and `sampled`; those whose total was run, or all.
+        """
+        shares = {"fraction": self.fraction.mean((0, 1)).numpy()}
+        shares |= {name: self.share(name, direction) for name in ("direct", "total")}
+        kept = np.flatnonzero(~np.isnan(shares["total"])) if only_run else np.arange(len(self.edges))
+        columns: dict[str, list[object]] = {name: self.edges[name][kept].tolist() for name in EDGE.names or ()}
+        columns |= {name: values[kept].tolist() for name, values in shares.items()}
+        columns["sampled"] = self.sampled[kept].tolist()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def paths(
+    weights: Weights,
+    a: Rows,
+    b: Rows,
+    directions: Tensor,
+    *,
+    depth: int,
+    positions: Sequence[int] | None = None,
+    receivers: Sequence[int] | None = None,
+    mlps: bool = True,
+    reach: float = REACH,
+    most: int | None = None,
+    sample: int = SAMPLE,
+    seed: int = 0,
+) -> Paths:
+    """Every edge into every head and every MLP below the read-out, of pairs whose members are of equal length.
+
+    `directions`: as in `trace_positions` · `positions`: of senders, counted from the word; those from the first
+    difference to the word where none are given · `receivers`: of receivers, all of these where none are given ·
+    `mlps`: whether MLPs are among the receivers · `reach`: the share of the gap along the first direction that an edge
+    must be able to reach for its total to be run · `most`: of how many it is run at most, those that could reach most ·
+    `sample`: of how many others it is run, drawn with the seed. Raises UnsupportedModel where a write does not simply
+    stand in the sum that later heads read, InputError as `trace_positions`.
+    """
+    _require_sum(weights)
+    pairs = live.pairs_of(weights, a, b, depth)
+    senders = live.offsets_of(weights, pairs, positions)
+    receiving = senders if receivers is None else live.offsets_of(weights, pairs, receivers)
+    edges = edges_of(weights, depth, senders, receiving, mlps=mlps)
+    with torch.inference_mode():
+        kept = [live.keep(weights, rows, at, depth) for rows, at in pairs]
+        read = [*zip(kept, live.directions_of(weights, directions, len(pairs)), strict=True)]
+        measured = [_measure(both, senders, receiving, along, mlps=mlps) for both, along in read]
+        gaps = torch.stack([(both.final[0, both.at] - both.final[1, both.at]) @ along.T for both, along in read])
+        fraction, direct = (torch.stack(part) for part in zip(*measured, strict=True))
+        effects = [_effects_of_receivers(both, receiving, along[:1], mlps=mlps) for both, along in read]
+        could = (_could_reach(edges, fraction, effects, receiving) / gaps[:, 0].sum().abs()).cpu().numpy()
+        first = order(could)[:most]
+        chosen, sampled = _choose(np.isin(np.arange(len(could)), first) & (could >= reach), sample, seed)
+        total = torch.full_like(direct, torch.nan)
+        for number, (both, along) in enumerate(read):
+            total[number][:, chosen] = totals(both, edges[chosen], along)
+        found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(effects))]
+    gap, fraction, direct, total, swapped = (part.clone() for part in found)
+    return Paths(edges, gap, fraction, direct, total, sampled, swapped)
+
+
+def _require_sum(weights: Weights) -> None:
+    family = weights.config.family
+    if family.adds_plainly and weights.causal:
+        return
+    normed = "the sum behind every write" if family.norm_last else "what the heads of a block write before it is added"
+    others = (other.name for other in FAMILIES.values() if other.adds_plainly and other.kind == "decoder")
+    raise UnsupportedModel(
+        f"Following paths through a {family.name}: it norms {normed}, so that no write simply stands in what later "
+        f"heads read; use trace_positions, or a model that adds every write as it is ({', '.join(others)})."
+    )
+
+
+def _writes(both: Both, pos: int) -> Tensor:
+    """Donor's write less own of every sender at a position: the embeddings, then heads and MLP of block after block.
+
+    `-> recipient sender d_model`
+    """
+    found = [_other(both.steps[0].resid_pre[:, pos, None])]
+    for block, step in zip(both.weights.blocks, both.steps, strict=False):
+        assert block.w_out is not None
+        found.append(torch.einsum("rhe,hed->rhd", _other(step.z[:, pos]), block.w_o))
+        found.append(_other(step.hidden[:, pos, None]) @ block.w_out)
+    return torch.cat(found, dim=1)
+
+
+def _other(own: Tensor) -> Tensor:
+    """Donor's less own."""
+    return own.roll(1, 0) - own
+
+
+def _moves(both: Both, layer: int, pos: int, writes: Tensor, into: Sequence[tuple[str, int]]) -> Iterator[Move]:
+    """How z of every head of a block changes with each of the writes at `pos` alone.
+
+    `writes: recipient sender d_model`
+    """
+    weights, step, heads = both.weights, both.steps[layer], both.weights.shape[1]
+    block = weights.blocks[layer]
+    resid = step.resid_pre[:, pos, None]
+    resid = torch.cat([resid, resid + writes], dim=1)  # as it was comes first, so that nothing but the change is left
+    here = torch.full((1, 1), pos, device=weights.device)
+    q, *shared = engine.project(weights, block, resid, both.places, here)
+    k, v, keys, values = (
+        share_heads(part, heads) for part in (*shared, step.k, step.v)
+    )  # recipient head sender d_head
+    for channel, receiver in into:
+        seen = slice(receiver + 1)
+        asking = q if channel == "query" else step.q[:, :, receiver, None]
+        matches = asking @ keys[:, :, seen].mT  # recipient head sender key_pos
+        if channel == "key":
+            matches = matches.repeat(1, 1, k.shape[2], 1)
+            matches[..., pos] = (asking * k).sum(-1)
+        pattern = patterns.pattern(weights, matches, both.places.row(block, receiver))
+        z = pattern[..., pos, None] * v if channel == "value" else pattern @ values[:, :, seen]
+        yield Move(channel, receiver, z[:, :, 1:] - z[:, :, :1])
+
+
+def _moves_of_neurons(both: Both, layer: int, pos: int, writes: Tensor) -> Tensor:
+    """How the output of a block's MLP changes with each of the writes at `pos` alone. `recipient sender d_model`"""
+    weights, step, block = both.weights, both.steps[layer], both.weights.blocks[layer]
+    stream = (step.resid_pre if weights.config.family.parallel else step.resid_mid)[:, pos, None]
+    hidden = engine.activate(weights, block, torch.cat([stream, stream + writes], dim=1))
+    assert block.w_out is not None
+    return (hidden[:, 1:] - hidden[:, :1]) @ block.w_out
+
+
+def _measure(
+    both: Both, senders: Sequence[int], receivers: Sequence[int], directions: Tensor, *, mlps: bool
+) -> tuple[Tensor, Tensor]:
+    """Fraction and direct effect of every edge of a pair. `-> recipient edge, recipient edge direction`"""
+    weights, at = both.weights, both.at
+    writes = {pos: _writes(both, at + pos) for pos in senders}
+    fractions, directs = [], []
+
+    def note(moved: Tensor, whole: Tensor, reading: Tensor, receiver: int) -> None:  # recipient head sender d
+        size = whole.square().sum(-1, keepdim=True)
+        toward = whole / size.where(size > 0, 1)
+        fractions.append((moved @ toward[..., None])[..., 0].flatten(1))
+        direct = moved @ reading if receiver == at else moved.new_zeros(*moved.shape[:-1], len(directions))
+        directs.append(direct.flatten(1, 2))
+
+    for layer, (block, step) in enumerate(zip(weights.blocks, both.steps, strict=False)):
+        reading = block.w_o @ directions.T  # head d_head direction
+        for pos in senders:
+            into = [(channel, at + receiver) for channel, receiver in ways_in(pos, receivers)]
+            before = writes[pos][:, : count_before(weights, layer)]
+            for _, receiver, z in _moves(both, layer, at + pos, before, into):
+                note(z, _other(step.z[:, receiver]), reading, receiver)
+        for pos in senders:
+            if mlps and pos in receivers:
+                before = writes[pos][:, : count_before(weights, layer, mlp=True)]
+                moved = _moves_of_neurons(both, layer, at + pos, before)[:, None]
+                assert block.w_out is not None
+                note(moved, _other(step.hidden[:, at + pos, None]) @ block.w_out, directions.T, at + pos)
+    return torch.cat(fractions, dim=1), torch.cat(directs, dim=1)
+
+
+def _effects_of_receivers(both: Both, receivers: Sequence[int], directions: Tensor, *, mlps: bool) -> Tensor:
+    """The swap effect of every head along the first direction, and of every MLP behind them.
+
+    `-> recipient layer head pos`
+    """
+    heads = effects_of_heads(both, receivers, directions)[..., 0]
+    if not mlps:
+        return heads
+    return torch.cat([heads, effects_of_stream(both, receivers, directions)[:, -1, :, None, :, 0]], dim=2)
+
+
+def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]) -> Tensor:
+    """Σ |fraction times the receiver's swap effect| over pairs, mean of both ways.
+
+    `pair recipient edge, pair recipient layer head pos -> edge`
+    """
+    place, shape = np.searchsorted(receivers, edges["receiver_pos"]), effects[0].shape[1:]
+    head = edges["receiver_head"] % shape[1]  # the MLP is the last
+    where = np.ravel_multi_index((edges["receiver_layer"], head, place), shape)
+    number = torch.from_numpy(where).to(fraction.device)
+    could = [(part * swap.flatten(1)[:, number]).abs().mean(0) for part, swap in zip(fraction, effects, strict=True)]
+    return torch.stack(could).sum(0)
+
+
+def _choose(reached: NDArray[np.bool_], sample: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The edges whose total is run, and which of them are a sample of those that could not reach as much."""
+    others = np.flatnonzero(~reached)
+    sampled = np.zeros(len(reached), dtype=bool)
+    sampled[np.random.default_rng(seed).permutation(others)[:sample]] = True
+    return np.flatnonzero(reached | sampled), sampled
+
+
+def totals(both: Both, edges: Edges, directions: Tensor) -> Tensor:
+    """The total effect of some edges of a pair: the receiver is what the edge makes of it, all behind it is live.
+
+    `-> recipient edge direction`
+    """
+    found = directions.new_empty(2, len(edges), len(directions))
+    writes = {pos: _writes(both, both.at + pos) for pos in np.unique(edges["sender_pos"]).tolist()}
+    for receiver in np.unique(edges["receiver_pos"]).tolist():
+        pos, here = both.at + receiver, np.flatnonzero(edges["receiver_pos"] == receiver)
+        most = max(1, NUMBERS // (2 * (both.n - pos) * both.weights.blocks[0].d_mlp))
+        for some in np.split(here, range(most, len(here), most)):
+            starts: dict[Point, list[Tensor]] = {}
+            numbers: dict[Point, list[int]] = {}
+            for point, which, vectors in _starts(both, edges, some, writes):
+                starts.setdefault(point, []).append(vectors)
+                numbers.setdefault(point, []).extend(which.tolist())
+            together = {point: torch.cat(vectors, dim=1) for point, vectors in starts.items()}
+            for point, moved in live.go_on(both, pos, together, directions).items():
+                found[:, numbers[point]] = moved
+    return found
+
+
+def _starts(
+    both: Both, edges: Edges, some: NDArray[np.int64], writes: Mapping[int, Tensor]
+) -> Iterator[tuple[Point, NDArray[np.int64], Tensor]]:
+    """The stream behind the receivers of some edges, as each edge alone makes it: where it stands, the numbers of the
+    edges, the vectors `recipient edge d_model`.
+    """
+    sent = numbers_of_senders(edges, both.weights.shape[1])
+    alike = ["receiver_layer", "receiver_pos", "sender_pos", "channel"]
+    for group in grouped(edges, some, alike):
+        layer, receiver, sender, channel = edges[group[0]][alike].item()
+        senders, which = np.unique(sent[group], return_inverse=True)
+        pos, here, changes = both.at + receiver, both.at + sender, writes[sender][:, senders]
+        if channel == CHANNELS[-1]:
+            stream = both.steps[layer + 1].resid_pre if layer + 1 < len(both.steps) else both.final
+            moved = _moves_of_neurons(both, layer, pos, changes)[:, which]
+            yield (layer + 1, "pre"), group, stream[:, pos, None] + moved
+        else:
+            [move] = _moves(both, layer, here, changes, [(channel, pos)])
+            heads = edges["receiver_head"][group]
+            yield (layer, "mid"), group, _behind_heads(both, layer, pos, heads, move.z[:, heads, which])
+
+
+def _behind_heads(both: Both, layer: int, pos: int, heads: NDArray[np.int16], moved: Tensor) -> Tensor:
+    """The stream behind the attention of a block with one head's z moved in each variant.
+
+    `variant, recipient variant d_head -> recipient variant d_model`
+    """
+    step, variants = both.steps[layer], range(len(heads))
+    z = step.z[:, pos, None].repeat(1, len(heads), 1, 1)
+    z[:, variants, heads] += moved
+    resid = step.resid_pre[:, pos, None].expand(-1, len(heads), -1)
+    return engine.write(both.weights, both.weights.blocks[layer], resid, z)

@@ -1,0 +1,245 @@
+"""Whole ways from the cue to the word: chains of edges, what goes over each, over all together, and how few are enough.
+
+A set of edges is patched at once. The embeddings send the donor's less their own; a receiver of the set is computed
+anew from its own inputs and the changes that reach it over edges of the set, and sends its own change on over edges of
+the set alone; everything else up to the word keeps its value. What the heads at the word that stand at an end of the
+set have become is then read out: every other head at the word is held, the MLPs at the word are live. So only what
+left the cue and went along the set counts, step by step, each step exact. Shares are of the gap along the first
+direction, both ways averaged, ratios of sums over pairs.
+
+Patching every edge there is (MLPs as receivers among them) is the donor's run, so its share is 1.
+
+Sources: Wang et al. 2022 (paths, minimal circuits); Goldowsky-Dill et al. 2023 (path patching of sets of paths).
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probe.model.attention import share_heads
+from probe.model.weights import Weights
+from probe.patching import engine, live, patterns
+from probe.patching.edges import CHANNELS, EMBEDDING, MLP, Edges, Node, receiver_of, sender_of
+from probe.patching.live import Both
+from probe.patching.paths import Paths
+from probe.patching.swaps import Rows
+from probe.stats.resampling import Array
+
+ENOUGH, LEAST, MOST, RANDOM_SETS = 0.9, 0.01, 50, 200
+DIGITS = 6  # shares that are alike in these are ordered by the numbers of their edges, not by how sums are rounded
+Numbers = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Chains from the cue to a head at the word, best first, as numbers into the edges that they were found among.
+
+    `shares: way`, of the gap, over each alone · `together`: over all at once · `smallest`: the edges that are left when
+    one after the other is taken out as long as ENOUGH of the gap goes over the others, None where not even all carry as
+    much · `kept`: what goes over these · `random: set`, what goes over as many edges into each layer, drawn from all.
+    """
+
+    ways: tuple[Numbers, ...]
+    shares: Array
+    together: float
+    smallest: Numbers | None
+    kept: float
+    random: Array
+
+
+def ways(
+    weights: Weights,
+    a: Rows,
+    b: Rows,
+    directions: Tensor,
+    found: Paths,
+    *,
+    depth: int,
+    least: float = LEAST,
+    draws: int = RANDOM_SETS,
+    seed: int = 0,
+) -> Ways:
+    """Chain the edges of `found` whose total is at least `least` of the gap, and measure them on the pairs given, which
+    may be others of the same layout.
+
+    A way is kept where at least as much goes over it alone; `draws` random sets stand beside. Raises
+    InputError as `trace_positions`.
+    """
+    with torch.inference_mode():
+        kept = [live.keep(weights, rows, at, depth) for rows, at in live.pairs_of(weights, a, b, depth)]
+        read = [*zip(kept, live.directions_of(weights, directions, len(kept)), strict=True)]
+
+        def share(numbers: Sequence[int], ends: Iterable[Node] | None = None) -> float:
+            return share_of(read, found.edges[[*numbers]], ends)
+
+        measured = [(way, share(way, [receiver_of(found.edges[way[-1]])])) for way in chains(found, least)]
+        enough = (item for item in measured if abs(item[1]) >= least)
+        good = sorted(enough, key=lambda item: (-round(abs(item[1]), DIGITS), item[0]))
+        union = tuple(sorted({number for way, _ in good for number in way}))
+        ends = {receiver_of(found.edges[way[-1]]) for way, _ in good}
+        together = share(union, ends)
+        smallest = _smallest(union, lambda numbers: share(numbers, ends)) if together >= ENOUGH else None
+        fewest = union if smallest is None else smallest
+        drawn = [share(numbers) for numbers in _matched(found.edges, fewest, draws, seed)]
+    return Ways(
+        ways=tuple(way for way, _ in good),
+        shares=np.array([value for _, value in good]),
+        together=together,
+        smallest=smallest,
+        kept=share(fewest, ends),
+        random=np.array(drawn),
+    )
+
+
+def chains(found: Paths, least: float) -> list[Numbers]:
+    """Ways from the embeddings to a head at the word over edges of at least `least`, best first: that whose weakest
+    edge has the largest total. At most MOST, as numbers of edges.
+    """
+    strength = np.nan_to_num(np.abs(found.share("total"))).round(DIGITS)
+    leaving: dict[Node, list[int]] = defaultdict(list)
+    for number in np.flatnonzero(strength >= least).tolist():
+        leaving[sender_of(found.edges[number])].append(number)
+    first = [number for node, numbers in leaving.items() if node[0] == EMBEDDING for number in numbers]
+    waiting: list[tuple[float, Numbers]] = [(-strength[number], (number,)) for number in first]
+    heapq.heapify(waiting)
+    complete: list[Numbers] = []
+    while waiting and len(complete) < MOST:
+        weakest, way = heapq.heappop(waiting)
+        node = receiver_of(found.edges[way[-1]])
+        if node[2] == 0 and node[1] != MLP:
+            complete.append(way)
+        for number in leaving[node]:
+            heapq.heappush(waiting, (max(weakest, -strength[number]), (*way, number)))
+    return complete
+
+
+def share_of(read: Sequence[tuple[Both, Tensor]], edges: Edges, ends: Iterable[Node] | None = None) -> float:
+    """The share of the gap that goes over a set of edges, along the first direction of each pair; all its heads at the
+    word are ends where none are given.
+    """
+    moved = torch.stack([patch_edges(both, edges, along[:1], ends)[:, 0] for both, along in read]).sum(0)
+    gap = sum((both.final[0, both.at] - both.final[1, both.at]) @ along[0] for both, along in read)
+    return float((moved[1] - moved[0]) / 2 / gap)
+
+
+def patch_edges(both: Both, edges: Edges, directions: Tensor, ends: Iterable[Node] | None = None) -> Tensor:
+    """How far the word's vector moves when a set of edges is patched at once. `-> recipient direction`"""
+    into: dict[tuple[int, bool], list[np.void]] = defaultdict(list)
+    for edge in edges:
+        into[int(edge["receiver_layer"]), bool(edge["receiver_head"] == MLP)].append(edge)
+    writes = _sent_by_embeddings(both, edges)
+    z = torch.stack([step.z[:, both.at] for step in both.steps], dim=1)  # recipient layer head d_head
+    patched, last = z.clone(), None if ends is None else set(ends)
+    for layer, block in enumerate(both.weights.blocks[: len(both.steps)]):
+        for node, moved in _moved_heads(both, layer, into[layer, False], writes):
+            writes[node] = moved @ block.w_o[node[1]]
+            if node[2] == 0 and (last is None or node in last):
+                patched[:, layer, node[1]] += moved
+        writes |= _moved_neurons(both, layer, into[layer, True], writes)
+    own, other = (_read_out(both, part) for part in (z, patched))
+    return (other - own) @ directions.to(own).T
+
+
+def _sent_by_embeddings(both: Both, edges: Edges) -> dict[Node, Tensor]:
+    """The donor's embeddings less own at the positions from which they are sent. `recipient d_model`"""
+    resid, sent = both.steps[0].resid_pre, edges[edges["sender_layer"] == EMBEDDING]
+    at = np.unique(sent["sender_pos"]).tolist()
+    return {(EMBEDDING, MLP, pos): resid[:, both.at + pos].roll(1, 0) - resid[:, both.at + pos] for pos in at}
+
+
+def _entering(
+    streams: Tensor, at: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
+) -> tuple[list[tuple[Node, str, int]], Tensor]:
+    """Receiver, channel and position of everything that is entered over some edges, and the stream there with all that
+    is written otherwise.
+
+    `row pos d_model -> row input d_model`
+    """
+    inputs: dict[tuple[Node, str, int], Tensor] = {}
+    for edge in edges:
+        if (sender := sender_of(edge)) in writes:
+            key = (receiver_of(edge), str(edge["channel"]), sender[2])
+            inputs[key] = inputs.get(key, streams[:, at + sender[2]]) + writes[sender]
+    return [*inputs], torch.stack([*inputs.values()], dim=1) if inputs else streams[:, :0]
+
+
+def _moved_heads(
+    both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
+) -> Iterator[tuple[Node, Tensor]]:
+    """The change of z of every head of a block into which edges lead. `recipient d_head`"""
+    step, weights, at = both.steps[layer], both.weights, both.at
+    block = weights.blocks[layer]
+    keys, inputs = _entering(step.resid_pre, at, edges, writes)
+    if not keys:
+        return
+    pos = torch.tensor([[at + pos for _, _, pos in keys]], device=inputs.device)
+    entered = engine.project(weights, block, inputs, both.places, pos)
+    changed, own = ([share_heads(part, weights.shape[1]) for part in parts] for parts in (entered, step[1:4]))
+    for node in dict.fromkeys(node for node, _, _ in keys):
+        _, head, receiver = node
+        q, k, v = mine = [part[:, head].clone() for part in own]  # recipient pos d_head
+        for number, (other, channel, sender) in enumerate(keys):
+            if other == node:
+                role = CHANNELS.index(channel)
+                mine[role][:, at + sender] = changed[role][:, head, number]
+        seen = slice(at + receiver + 1)
+        bias, matches = both.places.row(block, at + receiver), q[:, None, at + receiver] @ k[:, seen].mT
+        z = patterns.pattern(weights, matches, None if bias is None else bias[head]) @ v[:, seen]  # recipient 1 d_head
+        yield node, z[:, 0] - step.z[:, at + receiver, head]
+
+
+def _moved_neurons(
+    both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
+) -> dict[Node, Tensor]:
+    """What the MLP of a block writes otherwise at the positions where edges lead into it. `recipient d_model`"""
+    step, weights, block = both.steps[layer], both.weights, both.weights.blocks[layer]
+    streams = step.resid_pre if weights.config.family.parallel else step.resid_mid
+    keys, inputs = _entering(streams, both.at, edges, writes)
+    if not keys:
+        return {}
+    at = [both.at + pos for _, _, pos in keys]
+    assert block.w_out is not None
+    moved = (engine.activate(weights, block, inputs) - step.hidden[:, at]) @ block.w_out
+    return {node: moved[:, number] for number, (node, _, _) in enumerate(keys)}
+
+
+def _read_out(both: Both, z: Tensor) -> Tensor:
+    """The word's vector after the last block when every head at the word is held and every MLP there is live.
+
+    `recipient layer head d_head -> recipient d_model`
+    """
+    weights, resid = both.weights, both.steps[0].resid_pre[:, both.at]
+    for layer, block in enumerate(weights.blocks[: len(both.steps)]):
+        resid = engine.finish(weights, block, resid, engine.write(weights, block, resid, z[:, layer]))
+    return resid
+
+
+def _smallest(numbers: Numbers, share: Callable[[Sequence[int]], float]) -> Numbers:
+    """What is left when edges are taken out, those first that are missed least, as long as enough goes over the others;
+    again from the beginning until none can be.
+    """
+    left, before = list(numbers), len(numbers) + 1
+    while len(left) < before:
+        before = len(left)
+        missed = {number: -round(share([other for other in left if other != number]), DIGITS) for number in left}
+        for number in sorted(left, key=lambda number: (missed[number], number)):
+            without = [other for other in left if other != number]
+            if without and share(without) >= ENOUGH:
+                left = without
+    return tuple(left)
+
+
+def _matched(edges: Edges, numbers: Numbers, draws: int, seed: int) -> Iterator[Numbers]:
+    """Random sets with as many edges into each layer as the given one, never that set itself."""
+    rng, layers = np.random.default_rng(seed), edges["receiver_layer"]
+    within = {layer: np.flatnonzero(layers == layer) for layer in np.unique(layers[[*numbers]]).tolist()}
+    counts = {layer: int((layers[[*numbers]] == layer).sum()) for layer in within}
+    for _ in range(draws):
+        drawn = [rng.choice(within[layer], count, replace=False) for layer, count in counts.items()]
+        if drawn and set(together := np.concatenate(drawn).tolist()) != set(numbers):
+            yield tuple(together)

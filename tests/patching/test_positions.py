@@ -1,0 +1,139 @@
+"""One part of the donor's run at one layer and position, against one whole hooked forward a cell, for every family."""
+
+import pytest
+import torch
+from hooked_runs import BOUND, KINDS, LAYOUTS, QUANTITIES, bound, drawn_pair, made, put, read_all
+
+from probe.errors import InputError
+from probe.model.weights import read_weights
+from probe.patching import positions, swaps
+
+
+def assert_near(model, found, plain, scale):
+    assert (found - plain).abs().max() / scale <= bound(model)
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_cell_equals_a_whole_forward(kind, layout, dtype):
+    model = made(kind, dtype)
+    pair, at, depth = drawn_pair(model, layout), layout[1], model.config.n_layers
+    every = torch.eye(model.config.d_model, dtype=dtype)
+    found = positions.trace_positions(read_weights(model), pair[:1], pair[1:], every, depth=depth)
+    assert found.positions == tuple(range(layout[2] - at, 1))
+    runs = [read_all(model, text.ids, QUANTITIES) for text in pair]
+    scale = max(run["resid_post"][-1, at].abs().max() for run in runs)
+    assert_near(model, found.gap[0], runs[0]["resid_post"][-1, at] - runs[1]["resid_post"][-1, at], scale)
+    for side, (text, own, donor) in enumerate(zip(pair, runs, reversed(runs), strict=True)):
+
+        def plain(layer, quantity, change, text=text, own=own):
+            run = read_all(model, text.ids, ["resid_post"], [(layer, quantity, change)])
+            return run["resid_post"][-1, at] - own["resid_post"][-1, at]
+
+        for layer in range(depth):
+            for index, offset in enumerate(found.positions):
+                pos = at + offset
+                for number, name in enumerate(positions.COMPONENTS):
+                    moved = plain(layer, name, put(pos, donor[name][layer, pos]))
+                    assert_near(model, found.stream[0, side, number, layer, index], moved, scale)
+                for head in range(model.config.n_heads):
+                    moved = plain(layer, "z", put((pos, head), donor["z"][layer, pos, head]))
+                    assert_near(model, found.heads[0, side, layer, head, index], moved, scale)
+    assert found.stream.abs().amax((0, 1, 3, 4, 5)).min() > 0.01 and found.heads.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_swapped_at_the_word_are_those_of_the_engine_of_swaps(kind):
+    model = made(kind)
+    weights, depth = read_weights(model), model.config.n_layers
+    a, b = zip(*(drawn_pair(model, seed=seed) for seed in range(3)), strict=True)
+    directions = torch.randn(4, model.config.d_model, dtype=model.dtype, generator=torch.Generator().manual_seed(3))
+    found = positions.trace_positions(weights, a, b, directions, depth=depth, positions=[0])
+    assert found.stream.shape == (3, 2, 3, depth, 1, 4) and found.positions == (0,)
+    swapped = swaps.swap_pairs(weights, a, b, directions, depth=depth)
+    assert (found.heads[..., 0, :] - swapped).abs().max() <= bound(model) * swapped.abs().max()
+
+
+def test_every_pair_may_be_read_along_directions_of_its_own():
+    model = made("gpt2")
+    weights = read_weights(model)
+    a, b = zip(*(drawn_pair(model, (7, 6, 3), seed=seed) for seed in range(3)), strict=True)
+    own = torch.randn(3, 2, model.config.d_model, dtype=model.dtype, generator=torch.Generator().manual_seed(3))
+    together = positions.trace_positions(weights, a, b, own, depth=2)
+    for pair in range(3):
+        alone = positions.trace_positions(weights, a[pair : pair + 1], b[pair : pair + 1], own[pair], depth=2)
+        for name in ("gap", "stream", "heads"):
+            torch.testing.assert_close(getattr(together, name)[pair], getattr(alone, name)[0])
+    assert (together.stream[0] - together.stream[1]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pair_of_one_text_moves_nothing(kind):
+    model = made(kind)
+    text, _ = drawn_pair(model)
+    directions = torch.eye(model.config.d_model, dtype=model.dtype)
+    found = positions.trace_positions(read_weights(model), [text], [text], directions, depth=2, positions=range(-3, 1))
+    for moved in (found.gap, found.stream, found.heads):
+        assert moved.abs().max() <= bound(model)
+
+
+def test_the_whole_stream_at_the_word_is_the_whole_gap_where_nothing_else_differs():
+    """The stream that enters a block, put in wherever the members of a pair differ one place after the other: at the
+    first block the cue alone is the whole of the other text.
+    """
+    model = made("gpt2")
+    a, b = drawn_pair(model, (7, 6, 3))
+    directions = torch.eye(model.config.d_model, dtype=model.dtype)
+    found = positions.trace_positions(read_weights(model), [a], [b], directions, depth=2, heads=False)
+    assert found.heads is None
+    cue = found.stream[0, :, 0, 0, 0]
+    torch.testing.assert_close(cue, torch.stack([-found.gap[0], found.gap[0]]), rtol=0, atol=1e-10)
+    assert found.stream[0, :, 0, 0, 1:].abs().max() <= 1e-12  # behind the cue nothing differs yet
+
+
+def test_rows_say_what_moves_to_which_side():
+    model = made("gpt2")
+    a, b = zip(*(drawn_pair(model, seed=seed) for seed in range(2)), strict=True)
+    directions = torch.eye(model.config.d_model, dtype=model.dtype)[:3]
+    found = positions.trace_positions(read_weights(model), a, b, directions, depth=2)
+    rows = found.rows(direction=1)
+    assert len(rows) == 2 * 2 * 5 * (3 + model.config.n_heads)
+    row = next(
+        row for row in rows if (row["pair"], row["component"], row["layer"], row["pos"]) == (1, "mlp_out", 0, -2)
+    )
+    assert row["head"] is None and row["gap"] == pytest.approx(float(found.gap[1, 1]))
+    assert row["denoise"] == float(found.stream[1, 1, 2, 0, 2, 1])
+    assert row["noise"] == -float(found.stream[1, 0, 2, 0, 2, 1])
+    row = next(row for row in rows if (row["pair"], row["head"], row["layer"], row["pos"]) == (0, 3, 1, -4))
+    assert row["component"] == "head" and row["denoise"] == float(found.heads[0, 1, 1, 3, 0, 1])
+
+
+UNEQUAL = (
+    "Tracing pair 0: got 4 and 3 tokens with the word at 3 and 2, expected the same of both; leave the pair out or "
+    "write its members equally long."
+)
+ALIKE = (
+    "Tracing pairs from the first token in which they differ to the word: got members that are the same up to the "
+    "word, expected a cue before it; read at a later position or give positions."
+)
+TOO_FAR = (
+    "Tracing positions -4 to 0 from the word: pair 0 has 3 tokens before the word and 0 behind it that are read; trace "
+    "pairs of another layout apart."
+)
+
+
+@pytest.mark.parametrize(
+    ("second", "depth", "given", "said"),
+    [
+        ([1, 2, 9, 4], 3, None, "Tracing pairs up to depth 3: the model has 2 blocks; give a depth from 1 to 2."),
+        ([1, 9, 4], 2, None, UNEQUAL),
+        ([1, 2, 3, 4], 2, None, ALIKE),
+        ([1, 2, 9, 4], 2, [-4, 0], TOO_FAR),
+    ],
+)
+def test_what_cannot_be_traced_is_said(second, depth, given, said):
+    weights, directions = read_weights(made("gpt2")), torch.ones(1, 28)
+    with pytest.raises(InputError) as caught:
+        positions.trace_positions(weights, [[1, 2, 3, 4]], [second], directions, depth=depth, positions=given)
+    assert str(caught.value) == said

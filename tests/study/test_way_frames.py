@@ -1,0 +1,245 @@
+"""From the cue to the word in a study: planted ways in its frames, in the maps and in the sentences of the page."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from handmade import WORD, corpus_of, make_sentences, without
+from planted import planted_model
+
+from probe import charts
+from probe.errors import UnsupportedModel
+from probe.model.weights import read_weights
+from probe.pages import answers, graph
+from probe.pages import ways as pages
+from probe.study import tables, ways
+from probe.study.columns import meaning
+from probe.study.material import prepare
+from probe.study.word import StudyOptions, study_word
+
+OPTIONS = StudyOptions(0, 36, 199)
+SENTENCES = make_sentences(cues=18, distances=(2, 3))
+
+
+@cache
+def made(kind, seed=0):
+    return studied(kind, seed, SENTENCES)
+
+
+def studied(kind, seed, sentences):
+    model, _ = planted_model(kind, seed)
+    result = study_word(model, prepare(model, corpus_of(sentences), WORD), OPTIONS)
+    shown = tables.evidence([result], {})
+    heads = tables.word_heads([result], shown)
+    frames = ways.frames(model, [result], heads, OPTIONS)
+    about = {"words": tables.words([result], {}), "heads": shown[list(tables.HEADS)], "word_heads": heads}
+    about |= {"depth": tables.depth_profile([result]), "routes": tables.routes([result])}
+    about |= {"curves": tables.curves([result]), "sentences": tables.sentences([result])}
+    return result, about | frames
+
+
+def names(kind, seed=0):
+    return [f"L{layer}H{head}" for layer, head in planted_model(kind, seed)[1].places]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_way_of_two_steps_is_found_with_its_heads_and_nothing_else(seed):
+    _, frames = made("two_step", seed)
+    mover, reader = planted_model("two_step", seed)[1].places
+    first = frames["ways"].query("way == 0")
+    assert first[["receiver_layer", "receiver_head"]].to_numpy().tolist() == [[*mover], [*reader]]
+    assert first["receiver_pos"].tolist() == ["cue + 1", "word"] and first["sender_pos"].tolist() == ["cue", "cue + 1"]
+    assert first["sender_head"].isna().tolist() == [True, False] and set(first["channel"]) == {"value"}
+    heads = set(map(tuple, frames["ways"][["receiver_layer", "receiver_head"]].to_numpy().tolist()))
+    assert heads == {mover, reader} and (first["p"] < 0.05).all()
+    assert first["together"].iloc[0] == pytest.approx(1, abs=0.02) and first["random_high"].iloc[0] < 0.02
+    edges = frames["paths"]
+    planted = edges["receiver_layer"].isin([mover[0], reader[0]]) & edges["receiver_head"].isin([mover[1], reader[1]])
+    assert edges.loc[~planted, "total"].abs().max() < 0.02
+    last = edges[(edges["receiver_pos"] == "word") & planted]
+    assert last["total"].sum() == pytest.approx(1, abs=0.03) and last["direct"].sum() == pytest.approx(1, abs=0.03)
+
+
+def test_the_page_names_both_heads_of_a_way_of_two_steps():
+    _, frames = made("two_step")
+    mover, reader = names("two_step")
+    told = pages.sentences(frames, WORD)[0]
+    assert told.startswith(f"{mover} brings the meaning from the cue to the token behind it, {reader} from there to ")
+    assert told.endswith("% of the gap goes this way.")
+    assert "by way of two attention heads, one after the other, in the " in answers.plain(frames, WORD)
+
+
+def test_a_way_of_one_step_names_one_head():
+    _, frames = made("small_decoy")
+    resolver, _ = names("small_decoy")
+    told, chance = pages.sentences(frames, WORD)
+    assert told == f"{resolver} brings the meaning from the cue to “{WORD}”: 100\u202f% of the gap goes this way."
+    assert chance == "The best of random sets of as many edges into the same layers carries 0\u202f%."
+    assert "by way of one attention head in " in answers.plain(frames, WORD)
+    assert "one after the other" not in answers.plain(frames, WORD)
+
+
+def test_the_stream_leaves_the_cue_and_enters_the_word():
+    _, frames = made("two_step")
+    (mover, _), (reader, _) = planted_model("two_step", 0)[1].places
+    cells = frames["positions"].set_index(["component", "layer", "pos"])["effect"]
+    assert cells["resid_pre", 0, "cue"] == pytest.approx(1, abs=0.01)
+    assert cells["attn_out", mover, "cue + 1"] > 0.6 and cells["attn_out", reader, "word"] > 0.95
+    assert cells["attn_out", mover, "word"] == pytest.approx(0, abs=0.02)
+    heads = frames["positions"].query("component == 'head' and pos == 'word'")
+    assert heads.groupby("layer")["effect"].max()[reader] == pytest.approx(1, abs=0.02)
+
+
+def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
+    result, frames = made("two_step")
+    maps = charts.position_maps(frames["positions"], WORD)
+    assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
+    for (_, chart), name in zip(maps, charts.ways.PARTS, strict=True):
+        spec = chart.to_dict()
+        [rows] = spec["datasets"].values()
+        mine = frames["positions"].query("component == @name")
+        assert len(rows) == len(mine) == result.depth * 4
+        assert {(row["layer"], row["pos"]): row["effect"] for row in rows} == mine.set_index(["layer", "pos"])[
+            "effect"
+        ].to_dict()
+        assert spec["encoding"]["x"]["sort"] == ["cue", "cue + 1", "cue + 2", "word"]
+        assert spec["encoding"]["color"]["scale"]["domain"][-1] == charts.position_limit(frames["positions"])
+
+
+def test_every_column_is_described_and_in_its_order():
+    _, frames = made("two_step")
+    for name, columns in ways.COLUMNS.items():
+        assert tuple(frames[name]) == columns and len(frames[name])
+        assert all(meaning(name, column) for column in columns)
+    assert len(frames["paths"]) >= ways.LEAST_ROWS and frames["paths"]["p"].dropna().between(0, 1).all()
+    assert (frames["paths"]["low"] <= frames["paths"]["total"] + 1e-6).all()
+
+
+def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
+    result, _ = made("two_step")
+    weights = read_weights(planted_model("two_step", 0)[0])
+    groups = ways.layouts(weights, result, result.pairs[0], 0)
+    assert sum(len(group.shown) for group in groups) == ways.PAIRS
+    for group in groups:
+        assert not set(group.shown) & set(group.other) and 0 < len(group.other) <= len(group.shown)
+        assert group.name(0) == "word" and group.name(group.layout[1]) == "cue"
+    units = [result.pairs[0].pairs.units[place] for group in groups for place in group.shown]
+    assert len(set(units)) == ways.PAIRS
+
+
+def test_edges_are_counted_before_they_are_made():
+    weights = read_weights(planted_model("two_step", 0)[0])
+    for depth in (1, 2, 3):
+        every = ways.paths.edges_of(weights, depth, range(-3, 1), range(-3, 1), mlps=True)
+        assert ways.count_edges(depth, weights.shape[1], 4) == len(every)
+
+
+def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
+    _, frames = studied("decoy", 0, without(make_sentences(cues=18), "pair", "frame"))
+    for name, columns in ways.COLUMNS.items():
+        assert frames[name].empty and tuple(frames[name]) == columns
+    [item] = pages.section(frames)["words"]
+    reason = "The sentences are not aligned in pairs, so no position of one stands for a position of the other."
+    assert item == {"word": WORD, "missing": reason, "said": [], "charts": [], "edges": []}
+    assert "by way of " in answers.plain(frames, WORD)
+
+
+def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
+    result, frames = made("two_step")
+    model, _ = planted_model("two_step", 0)
+    empty = ways.frames(model, [replace(result, causal=False)], frames["word_heads"], OPTIONS)
+    assert all(frame.empty and tuple(frame) == ways.COLUMNS[name] for name, frame in empty.items())
+    [item] = pages.section(frames | empty | {"words": frames["words"].assign(causal=False)})["words"]
+    assert item["missing"] == (
+        "This model reads both ways, so what is brought to a word has no one direction along the tokens."
+    )
+    [item] = pages.section(frames | empty)["words"]
+    assert item["missing"].startswith("No two sentences of a pair have the same number of tokens up to the word")
+
+
+def test_a_family_whose_paths_are_refused_has_its_maps_and_the_reason(monkeypatch):
+    result, frames = made("two_step")
+
+    def refuse(*given, **options):
+        raise UnsupportedModel("refused")
+
+    monkeypatch.setattr(ways.paths, "paths", refuse)
+    found = ways.frames(planted_model("two_step", 0)[0], [result], frames["word_heads"], OPTIONS)
+    assert found["paths"].empty and found["ways"].empty
+    assert set(found["positions"]["component"]) == {*charts.ways.PARTS}
+    [item] = pages.section(frames | found)["words"]
+    assert item["missing"] == pages.NORMED and item["said"] == [] and len(item["charts"]) == 3
+    assert graph.files(frames | found, "planted") == {}
+
+
+def test_the_scale_ends_at_the_next_ten_per_cent():
+    _, frames = made("two_step")
+    for effect, limit in ((0.98, 1.0), (1.0003, 1.0), (-1.02, 1.1), (0.001, 0.1)):
+        assert charts.position_limit(frames["positions"].assign(effect=effect)) == limit
+
+
+def test_places_have_names():
+    named = [pages.place(name, WORD) for name in ("cue", "word", "cue + 1", "cue + 2", "cue - 1")]
+    assert named == [
+        "the cue",
+        f"“{WORD}”",
+        "the token behind the cue",
+        "the second token behind the cue",
+        "the token before the end of the cue",
+    ]
+
+
+STEP = {"sender_pos": "cue", "receiver_pos": "word", "receiver_layer": 1, "receiver_head": 2, "channel": "value"}
+STEP |= {"share": 0.5, "p": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "L1H2 brings the meaning from the cue to “lock”"),
+        ({"channel": "key"}, "The cue sets whether L1H2, from “lock”, looks there"),
+        ({"channel": "query", "sender_pos": "word"}, "“lock” sets what L1H2 looks for from “lock”"),
+        ({"channel": "value", "sender_pos": "word"}, "L1H2 rewrites the vector of “lock”"),
+        (
+            {"channel": "input", "sender_pos": "word", "receiver_head": np.nan},
+            "The MLP of layer 1 rewrites the vector of “lock”",
+        ),
+    ],
+)
+def test_every_kind_of_step_is_a_sentence(changed, said):
+    told = pages.way_told([STEP | changed], WORD)
+    assert told == f"{said}: 50\u202f% of the gap goes this way (not confirmed for every step, p = .2)."
+
+
+def test_where_no_chain_was_found_only_the_end_is_named():
+    _, frames = made("two_step")
+    _, reader = names("two_step")
+    [told] = pages.sentences(frames | {"ways": frames["ways"].iloc[:0]}, WORD)
+    assert told.startswith(f"Only the end of the way was found, {reader} at “{WORD}”: over no chain of edges")
+
+
+def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
+    _, frames = made("two_step")
+    files = graph.files(frames, "planted")
+    assert [*files] == ["graph_0.json"]
+    read = json.loads(files["graph_0.json"])
+    assert read["metadata"]["prompt_tokens"] == ["cue", "cue + 1", "cue + 2", "word"]
+    assert (read["metadata"]["slug"], read["metadata"]["scan"]) == (WORD, "planted")
+    nodes = {node["node_id"]: node for node in read["nodes"]}
+    assert len(nodes) == len(read["nodes"])
+    links = {(nodes[link["source"]]["clerp"], nodes[link["target"]]["clerp"]): link["weight"] for link in read["links"]}
+    assert len(links) == len(read["links"])
+    mover, reader = names("two_step")
+    chain = ["cue", f"{mover} at cue + 1", f"{reader} at word", f"{WORD}: door or canal"]
+    edges = frames["paths"].iloc[:2]
+    total = dict(zip(zip(edges["receiver_layer"], edges["receiver_head"], strict=True), edges["total"], strict=True))
+    places = planted_model("two_step", 0)[1].places
+    assert [links[step] for step in pairwise(chain[:3])] == pytest.approx([total[place] for place in places])
+    assert links[chain[2], chain[3]] == pytest.approx(1, abs=0.03)
+    [target] = [node for node in read["nodes"] if node["is_target_logit"]]
+    assert target["feature_type"] == "logit" and target["ctx_idx"] == 3
+    layers = {node["feature_type"]: node["layer"] for node in read["nodes"]}
+    assert layers["embedding"] == "E" and int(layers["cross layer transcoder"]) < int(layers["logit"])

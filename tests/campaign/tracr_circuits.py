@@ -8,9 +8,10 @@ ways, of how far it alone moves that, without sign, the largest over positions:
     attribution   both by TransformerLens' attribution patching, node and edge granularity
     direct path   edges between heads of two layers by TransformerLens' direct path patching, which has no others
 
-and the ranking is held against the circuit that the compiler put in: `tracr.csv` has an AUROC for each. Scores within
-ALIKE of the largest of their kind are ties. `known` counts what the circuit holds `of` all there is; empty cells are
-rankings with nothing to find. `error` is how far the loaded model's outputs lie from Tracr's own, over every input.
+and the ranking is held against the circuit that the compiler put in: `tracr.csv` has an AUROC for each. What a program
+says has a logit of 1, everything else 0; scores that are alike within a millionth of that are ties. `known` counts what
+the circuit holds `of` all there is; empty cells are rankings with nothing to find. `error` is how far the loaded model's
+outputs lie from Tracr's own, over every input.
 """
 
 import argparse
@@ -149,10 +150,9 @@ def auroc(scores: Scores, known: frozenset, among: Iterable) -> float | None:
     """How well scores tell what is known from the others: 1 is perfect, .5 is chance; None where there is no telling."""
     places = sorted(among)
     truth = [place in known for place in places]
-    values = np.array([scores[place] for place in places])
     if all(truth) or not any(truth):
         return None
-    return float(roc_auc_score(truth, np.round(values / (values.max() or 1) / ALIKE)))
+    return float(roc_auc_score(truth, np.round(np.array([scores[place] for place in places]) / ALIKE)))
 
 
 def row_of(name: str, count: int = PAIRS) -> dict[str, object]:

@@ -50,15 +50,15 @@ def find_packaged(name: str) -> tuple[Path, str]:
     """
     row = PACKAGED[name]
     try:
-        found = distribution(row.distribution)
+        installed = distribution(row.distribution)
     except PackageNotFoundError as error:
         problem = f"the package {row.distribution} that carries it is not installed"
         raise refuse(name, problem, f"run `{row.install}`") from error
-    held = [Path(str(file.locate())) for file in found.files or () if file.name == row.file]
+    held = [Path(str(file.locate())) for file in installed.files or () if file.name == row.file]
     if not held or not held[0].is_file():
-        problem = f"the installed package {row.distribution} {found.version} lacks {row.file}"
+        problem = f"the installed package {row.distribution} {installed.version} lacks {row.file}"
         raise refuse(name, problem, f"run `{row.install} --force-reinstall`")
-    return held[0], found.version
+    return held[0], installed.version
 
 
 def is_installed(name: str) -> bool:

@@ -43,8 +43,8 @@ STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
 class StudyCost:
     """The most a study of these words takes; `held` and `extra` in bytes, `held` 0 where the system does not tell.
 
-    `seconds`: from one measured forward and one measured swap of every head, while nothing else runs · `enough`: what the sentences of each pair
-    of senses are enough for.
+    `seconds`: from one measured forward and one measured swap of every head, while nothing else runs · `enough`: what
+    the sentences of each pair of senses are enough for.
     """
 
     words: tuple[str, ...]
@@ -138,7 +138,7 @@ def _edges(model: Model, material: Material) -> tuple[int, int]:
 
 
 def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> float:
-    """How long so many forwards and swaps take while nothing else runs, from one of each on the word's longest sentence.
+    """How long so many forwards and swaps take while nothing else runs, from one of each on the longest sentence.
 
     Processor seconds of one thread, shared out to all that torch uses: by the clock, and with several threads, a busy
     machine made the estimate two hundred times too long.

@@ -98,15 +98,20 @@ def _of_layer(scene: Scene, layer: int) -> Quantities:
 def grids(seen: Seen, layer: int) -> Quantities:
     """`head query_pos key_pos`, by name:
 
-    dot: Q Kᵀ, turned by rotary positions where there are any · score: divided by sqrt(d_head), not yet masked ·
+    dot: Q Kᵀ, turned by rotary positions where there are any · score: divided by sqrt(d_head) and capped where the
+    family caps, not yet masked ·
     pattern: as hooked · open: softmax without the mask · steep: softmax without the division. The last two only where
     there is a mask, a division.
     """
     trace, config = seen.attention, seen.weights.config
     unmasked = replace(seen.weights, attention=replace(seen.weights.attention, causal=False))
     bias = forward.position_bias(seen.weights, len(seen.tokens))
-    score = forward.score(unmasked, seen.weights.blocks[layer], trace.q[layer], trace.k[layer], bias)
-    made = {"dot": score * seen.root, "score": score, "pattern": trace.pattern[layer]}
+    uncapped = replace(unmasked, config=replace(config, score_cap=0.0))
+    score, dot = (
+        forward.score(weights, seen.weights.blocks[layer], trace.q[layer], trace.k[layer], bias)
+        for weights in (unmasked, uncapped)
+    )
+    made = {"dot": dot * seen.root, "score": score, "pattern": trace.pattern[layer]}
     if seen.causal:
         made["open"] = forward.softmax(score, config)
     if seen.family.scaled:
@@ -177,20 +182,25 @@ def shares(pattern: Tensor, out: Tensor, delta: Tensor) -> Tensor:
 
 
 def _of_stream(scene: Scene, layer: int) -> Quantities:
-    """What a layer has per token that looks: from E to E′ at every token, lengths, and how far each head moves it."""
+    """What a layer has per token that looks: from E to E′ at every token, lengths, and how far each head moves it.
+
+    `total`: E + Σ ΔE + b_O, or Σ ΔE + b_O alone in a family that norms what its heads write; `normed`: the norm of it.
+    """
     seen = scene.seen
     trace, block, config = seen.attention, seen.weights.blocks[layer], seen.weights.config
     delta = attention.write(trace.z[layer], block.w_o)
     e, after = trace.resid_pre[layer], trace.resid_mid[layer]
-    total = e + delta.sum(0) + (0 if block.b_o is None else block.b_o)
+    total = delta.sum(0) + (0 if block.b_o is None else block.b_o) + (0 if seen.family.norm_written else e)
     made = {"e": e, "total": total, "e_after": after}
-    if not seen.family.norm_first:
+    if seen.family.norm_written:
+        made["normed"] = forward.norm(total, block.norm_out, None, config)
+    elif not seen.family.norm_first:
         made["normed"] = forward.norm(total, block.norm, block.norm_bias, config)
     if block.b_o is not None:
         made["b_o"] = block.b_o
     numbers = {name: vectors[..., :STREAM_NUMBERS] for name, vectors in made.items()}
     lengths = {f"{name}_norm": vectors.norm(dim=-1) for name, vectors in made.items() if name != "e"}
-    missed = made.get("normed", total) - after
+    missed = made.get("normed", total) + (e if seen.family.norm_written else 0) - after
     numbers |= {"before": e.norm(dim=-1), "missed": missed.abs().amax(-1), "missed_norm": missed.norm(dim=-1)}
     if seen.family.norm_first:
         numbers |= {"mean": e.mean(-1), "std": e.std(-1, correction=0), "after": trace.x[layer].norm(dim=-1)}
@@ -241,7 +251,9 @@ def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
     ]
     if not seen.family.norm_first:
         rows[0] = ("x = E", forward.enter, rows[0][2], x)
-        rows.append((f"{norm}(E + Σ ΔE{biased})", normed, left["resid_mid"], trace.resid_mid[layer]))
+    if not seen.family.adds_plainly:
+        step = f"E + {norm}(Σ ΔE{biased})" if seen.family.norm_written else f"{norm}(E + Σ ΔE{biased})"
+        rows.append((step, normed, left["resid_mid"], trace.resid_mid[layer]))
     return [Agreement(layer, step, named(function), _error(got, seen)) for step, function, got, seen in rows]
 
 

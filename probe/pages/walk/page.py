@@ -57,6 +57,7 @@ FORMULAS: tuple[Callable[..., Any], ...] = (
     attention.rotate,
     attention.scores,
     attention.matches,
+    attention.cap,
     attention.mask,
     attention.softmax,
     attention.mix,

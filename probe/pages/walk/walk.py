@@ -13,7 +13,7 @@ from html import escape
 import pandas as pd
 from torch import Tensor
 
-from probe.errors import InputError, UnsupportedModel
+from probe.errors import InputError
 from probe.model.check import Certificate, certify, certify_pair
 from probe.model.model import Model
 from probe.model.parameters import Count, count_tensors
@@ -114,8 +114,7 @@ def walk(
 
     Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot follow the target,
     a layer or head that the model does not have, a head without its layer, a target that is missing or cannot be used;
-    UnsupportedModel for a model with a step that the walk does not show; CrossCheckError when hooks and formulas
-    disagree.
+    CrossCheckError when hooks and formulas disagree.
     """
     check_texts(model, text, target, beside, against)
     if target is not None:
@@ -144,16 +143,8 @@ def check_texts(model: Model, text: str, target: str | None, beside: str | None,
 
 
 def check_steps(model: Model, length: int) -> None:
-    """Raises UnsupportedModel for a model with a step that the walk does not show, InputError for a text that is longer
-    than what local layers look back over.
-    """
+    """Raises InputError for a text that is longer than what local layers look back over."""
     config, window = model.config, model.config.window
-    if config.family.norm_written:
-        raise UnsupportedModel(
-            f"Walking a text through {model.name}: a {config.family.name} norms what its heads write before it is "
-            f"added, and no step of the walk shows that; use `probe check` and probe.trace, or walk through another "
-            f"model, as tiny-senses."
-        )
     if any(config.local) and length > window:
         raise InputError(
             f"Walking a text through {model.name}: it has {length} tokens, and some layers look back over {window} "

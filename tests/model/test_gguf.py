@@ -626,6 +626,21 @@ def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
     )
 
 
+def test_a_package_that_holds_safetensors_stands_for_their_folder(monkeypatch, tmp_path) -> None:
+    class File:
+        name = "model.safetensors"
+
+        def locate(self) -> Path:
+            return tmp_path / self.name
+
+    class Carries(_Distribution):
+        files = (File(),)
+
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr("probe.model.packaged.distribution", lambda name: Carries)
+    assert find_packaged("minilm") == (tmp_path, "9.9")
+
+
 @pytest.fixture(scope="module")
 def smollm2() -> Iterator[probe.Model]:
     try:

@@ -514,7 +514,7 @@ def test_available_lists_what_ships_and_what_else_works() -> None:
     rows = probe.available()
     assert [row.kind for row in rows][-3:] == ["hub", "folder", "file"]
     assert rows[-2].what == "config.json, tokenizer and safetensors of one"
-    assert [row.name for row in rows if row.kind == "package"] == ["smollm2"]
+    assert [row.name for row in rows if row.kind == "package"] == ["smollm2", "minilm"]
     for row in rows:
         if row.kind == "embedded":
             assert re.fullmatch(r"(GPT-2|BERT|BART), \d+ layers x \d+ heads, d_model \d+", row.what)

@@ -78,11 +78,11 @@ def frames(
         for name, frame in _of_word(read_weights(model), result, leaders, options).items():
             parts[name].append(frame)
     return {
-        name: rounded(_whole(stacked(parts[name], columns)[list(columns)], name)) for name, columns in COLUMNS.items()
+        name: rounded(whole(stacked(parts[name], columns)[list(columns)], name)) for name, columns in COLUMNS.items()
     }
 
 
-def _whole(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def whole(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Columns of whole numbers, no layer and no head as missing."""
     frame = frame.astype(_WHOLE[name])
     return frame.assign(**{column: frame[column].mask(frame[column] < 0) for column in _PLACES if column in frame})

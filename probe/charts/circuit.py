@@ -43,8 +43,8 @@ def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
     y = alt.Y("y:Q", title="layer", scale=_scale(parts["y"]), axis=_names(rows, "y", "row", grid=True))
     look = {
         "strokeWidth": alt.StrokeWidth("width:Q", scale=None),
-        "color": by_value(alt.Color, "against:N", [False, True], [WITH, AGAINST]),
-        "strokeDash": by_value(alt.StrokeDash, "sure:N", [True, False], [[1, 0], [5, 4]]),
+        "color": by_value(alt.Color, "toward:N", ["donor", "own"], [WITH, AGAINST]),
+        "strokeDash": by_value(alt.StrokeDash, "confirmed:N", ["yes", "no"], [[1, 0], [5, 4]]),
         "description": "said:N",
     }
     line = alt.Chart(lines).mark_line(opacity=0.85, interpolate="basis")
@@ -94,7 +94,8 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
         test = "not tested" if pd.isna(edge["p"]) else p_value(edge["p"])
         told = {"from": one, "to": other, "channel": edge["channel"], "effect": effect, "test": test}
         told |= {"edge": number, "said": f"{one} to {other}, as its {edge['channel']}: {effect}, {test}"}
-        told |= {"against": edge["total"] < 0, "sure": edge["p"] < LEVEL}
+        told["toward"] = "donor" if edge["total"] > 0 else "own"
+        told["confirmed"] = "yes" if edge["p"] < LEVEL else "no"
         told |= {"width": max(THIN, WIDE * abs(edge["total"]))}
         (x, y), (u, v) = places[one], places[other]
         aside = BOW * (v - y - 1) if abs(x - u) < 0.5 else 0.0

@@ -1,4 +1,4 @@
-"""The picture of a circuit: every edge between its parts, as wide as its effect, each part in its layer and position."""
+"""The picture of a circuit: every edge between its parts, as wide as its effect, each part in its place."""
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,8 @@ def test_an_edge_is_as_wide_as_its_effect_and_leads_from_part_to_part():
     assert lines["edge"].nunique() == len(large)
     for (_, points), (*_, channel, total, p) in zip(lines.groupby("edge"), large, strict=True):
         assert points["width"].unique() == pytest.approx([max(THIN, WIDE * abs(total))])
-        assert set(points["against"]) == {total < 0} and set(points["sure"]) == {p is not None and p < 0.05}
+        assert set(points["toward"]) == {"donor" if total > 0 else "own"}
+        assert set(points["confirmed"]) == {"yes" if p is not None and p < 0.05 else "no"}
         for row, end in ((points.iloc[0], "from"), (points.iloc[-1], "to")):
             assert row[["x", "y"]].tolist() == pytest.approx(parts.loc[row[end], ["x", "y"]].tolist())
         assert set(points["channel"]) == {channel}

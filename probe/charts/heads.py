@@ -37,7 +37,7 @@ MEANINGS = {
     "backup": "stands in for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers take it away",
     "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
-    "carrier": "differs between the senses, and was not shown to be read",
+    "carrier": "carries the meaning at the word; that anything reads it there was not shown",
     "none": "nothing was shown",
 }
 
@@ -117,7 +117,9 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
     corner = len(heads) <= MANY_HEADS
     beyond = _beyond(layers[int(rows["layer"].max()) + 1 :], heads, bare_y)
     if len(layers) > FEW_LAYERS:  # numbers on the other two sides as well
-        x, y = _sides(scales, alt.Axis(orient="top", title=None, **names), alt.Axis(orient="right", title=None, **names))
+        x, y = _sides(
+            scales, alt.Axis(orient="top", title=None, **names), alt.Axis(orient="right", title=None, **names)
+        )
         beyond.append(base.mark_rect(opacity=0).encode(x=x, y=y))
     verdicts = _verdicts(base, marked(word_heads), (strong, corner), legend)
     step = 30 if len(layers) <= FEW_LAYERS else 22 if len(layers) <= 24 else 14

@@ -40,6 +40,7 @@ def readings(frames: Frames) -> list[Section]:
             | {"id": f"word-{number}-{answers.head_name(head)}"}
             | _sentences(_of_head(rows, word, head), marks)
             | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
+            | {"apart": remarks.numbers_apart(head)}
             for head in shown.to_dict("records")
         ]
         sections.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})

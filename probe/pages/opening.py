@@ -38,10 +38,16 @@ def opening(frames: Frames, model_name: str, origin: str) -> Section:
 def across(frames: Frames, words: Sequence[str]) -> str:
     """Which heads were shown to resolve every word, in the order of the first one; or for which words none was.
 
-    Of a single word, its first sentence.
+    Of a single word, its first sentence. Where a word is exploratory, it says so.
     """
     if len(words) == 1:
         return answers.plain(frames, words[0])
+    said = _across(frames, words)
+    few = frames["words"].loc[frames["words"]["word"].isin(words), "exploratory"].any()
+    return f"As far as a few sentences can tell: {said[0].lower()}{said[1:]}" if few else said
+
+
+def _across(frames: Frames, words: Sequence[str]) -> str:
     shown = {word: [head_name(head) for head in resolvers(frames, word)] for word in words}
     some = [word for word in words if shown[word]]
     if not some:
@@ -119,13 +125,28 @@ def sure(frames: Frames, word: str) -> str:
     apart = pairs[pairs["ranked"]].to_dict("records")
     if without := list(dict.fromkeys(what for pair in apart for what in answers.confounders(pair))):
         return f"Not clear: the meanings can also be told apart {listed(without)}."
-    leaders, confirmed = heads_of(frames, word).head(LEADERS), resolvers(frames, word)[:LEADERS]
-    names = [head_name(head) for head in confirmed]
+    leaders: list[Head] = heads_of(frames, word).head(LEADERS).to_dict("records")
     few = "A first look at few sentences. " * bool(pairs["exploratory"].any())
+    return f"{few}{_confirmed(leaders, resolvers(frames, word), pairs)}{_overlapping(leaders)}"
+
+
+def _confirmed(leaders: Sequence[Head], shown: Sequence[Head], pairs: pd.DataFrame) -> str:
+    """Which of the leading heads are among those shown to resolve the word, or which others are."""
+    names = [head_name(head) for head in shown]
+    first = [head_name(head) for head in leaders]
+    among, missed = ([name for name in first if (name in names) == wanted] for wanted in (True, False))
     if not names:
-        return f"{few}Not confirmed: no head passes every test."
-    which = "All confirmed" if len(names) == len(leaders) else f"{listed(names)} confirmed"
-    return f"{few}{which}, on {_amount(pairs)} that nothing was fitted to.{_overlapping(confirmed)}"
+        return "Not confirmed: no head passes every test."
+    which = "All confirmed"
+    if not among:
+        which = f"None of these confirmed, but {_some(names)}"
+    elif missed:
+        which = f"{listed(among)} confirmed, {listed(missed)} not"
+    return f"{which}, on {_amount(pairs)} that nothing was fitted to."
+
+
+def _some(names: Sequence[str]) -> str:
+    return listed(list(names)) if len(names) <= LEADERS else counted(len(names), "other")
 
 
 def _amount(pairs: pd.DataFrame) -> str:

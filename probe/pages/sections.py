@@ -11,7 +11,7 @@ import pandas as pd
 
 from probe import charts
 from probe.pages import answers, remarks
-from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
+from probe.stats.numbers import decimal, listed, measured, p_value, percent
 from probe.study.columns import UNITS, meaning
 from probe.text.sentences import REPEATS
 

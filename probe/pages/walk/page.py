@@ -11,7 +11,7 @@ import ast
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

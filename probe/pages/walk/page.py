@@ -11,7 +11,7 @@ import ast
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +95,6 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
         "grouped": lambda number: thin(f"{number:,}"),
         "thin": thin,
         "shortened": shortened,
-        "together": together,
     }
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
     frames, certificate = walk.frames, walk.frames["certificate"]
@@ -228,18 +227,6 @@ def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
         lead = len(piece) - len(piece.lstrip(" "))
         rows.append(row | {"lead": lead, "text": text, "hue": place % 6})
     return rows
-
-
-def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Tokens that no line may break between: punctuation goes with what stands before it."""
-    groups: list[list[Mapping[str, Any]]] = []
-    for token in tokens:
-        follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
-        if follows and groups and len(groups[-1]) < 4:
-            groups[-1].append(token)
-        else:
-            groups.append([token])
-    return groups
 
 
 def shortened(text: str) -> str:

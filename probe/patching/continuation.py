@@ -19,7 +19,7 @@ from probe.patching.patterns import KeysValues, Places
 
 
 class Change(NamedTuple):
-    """z that chosen heads get at one position: `at`, `z: layer head d_head`, `heads: layer head`, True where changed."""
+    """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True where changed."""
 
     at: int
     z: Tensor

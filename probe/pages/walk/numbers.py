@@ -70,14 +70,16 @@ class Measured:
     agreement: Sequence[Agreement]
 
 
-def measure(scene: Scene) -> Measured:
-    """All that the tables and the page show."""
+def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
+    """All that the tables and the page show; `neighbours`: also what every depth would say and which tokens it is near,
+    which takes longest.
+    """
     of_heads = [_of_layer(scene, layer) for layer in scene.layers]
     of_layers = [_of_stream(scene, layer) for layer in range(scene.sizes[0])]
     together = {name: torch.cat([part[name] for part in of_heads]) for name in of_heads[0]}
     together |= {name: torch.stack([part[name] for part in of_layers]) for name in of_layers[0]}
     agreed = [row for layer in range(scene.sizes[0]) for row in agreement(scene.seen, layer, at=scene.at)]
-    return Measured(together | _of_depths(scene) | _contrast(scene), agreed)
+    return Measured(together | _of_depths(scene, neighbours=neighbours) | _contrast(scene), agreed)
 
 
 def _of_layer(scene: Scene, layer: int) -> Quantities:
@@ -303,14 +305,15 @@ def _writes_at(seen: Seen, layer: int, at: int) -> Quantities:
     return {"there_pattern": row[:, 0], "there_share": share[:, 0], "there_norm": delta[:, 0].norm(dim=-1)}
 
 
-def _of_depths(scene: Scene) -> Quantities:
+def _of_depths(scene: Scene, *, neighbours: bool) -> Quantities:
     """What every depth has per token that looks."""
     seen = scene.seen
     everywhere = list(range(len(seen.tokens)))
     stream, token = depths(seen, everywhere), token_vectors(seen, everywhere)["token embedding"]
     cosine = torch.nn.functional.cosine_similarity
     made = {"depth_norm": stream.norm(dim=-1), "token_norm": token.norm(dim=-1)}
-    made |= {"token_cosine": cosine(stream, token, dim=-1)} | _neighbours(scene, stream[:, scene.drawn_queries])
+    made |= {"token_cosine": cosine(stream, token, dim=-1)}
+    made |= _neighbours(scene, stream[:, scene.drawn_queries]) if neighbours else {}
     if scene.other is None:
         return made
     there = Seen.within(scene.other.trace)

@@ -163,8 +163,12 @@ def _walk_text(model: Model, text: str, word: str | None, head: Head, other: str
     layer, number, because = _choose(model, seen, here, head, elsewhere if contrast else None)
     scene = Scene(seen, here, layer, number, elsewhere, contrast=contrast)
     measured = measure(scene)
-    answer = _parting(scene, measured) if contrast else f"At “{here.word}”, {_adds(scene, measured)}"
-    return _walk(model, scene, measured, certificate, (because, answer))
+    return _walk(model, scene, measured, certificate, (because, answer(scene, measured)))
+
+
+def answer(scene: Scene, measured: Measured) -> str:
+    """What a walk of one text says first: where the two sentences part, or how much the head adds and from where."""
+    return _parting(scene, measured) if scene.contrast else f"At “{scene.here.word}”, {_adds(scene, measured)}"
 
 
 def _choose(model: Model, seen: Seen, here: Place, head: Head, against: Elsewhere | None) -> tuple[int, int, str]:
@@ -197,13 +201,13 @@ def _walk_pair(model: Model, source: str, target: str, word: str | None, head: H
     because = because if asked is None or "adds most" not in because else f"{because} of “{word}”."
     scene = Scene(seen, here, layer, number, asked=asked)
     measured = measure(scene)
-    answer = f"After “{here.word}”, {_adds(scene, measured) if asked is None else _answer(model, scene, asked)}"
-    return _walk(model, scene, measured, certificate, (because, answer))
+    told = f"After “{here.word}”, {_adds(scene, measured) if asked is None else _answer(model, scene, asked)}"
+    return _walk(model, scene, measured, certificate, (because, told))
 
 
 def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certificate, said: tuple[str, str]) -> Walk:
     """The record; `said` is why this head, and what comes first."""
-    seen, counted, (because, answer) = scene.seen, count_tensors(model), said
+    seen, counted, (because, told) = scene.seen, count_tensors(model), said
     other = None if scene.other is None else scene.other.place
     return Walk(
         model_name=model.name,
@@ -218,13 +222,13 @@ def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certifica
         layer=scene.layer,
         head=scene.head,
         because=because,
-        answer=answer,
+        answer=told,
         caution=choose.caution(seen, scene.here) if seen.alone else None,
         same_tokens=other is not None and other.ids == scene.here.ids,
         contrast=scene.contrast,
         later=_later(model, scene) if seen.alone else None,
         frames=frames(model, scene, measured, counted=counted, certificate=certificate),
-        block=carried(model, scene, measured) | {"answer": answer, "word": scene.here.word, "because": because},
+        block=carried(model, scene, measured) | {"answer": told, "word": scene.here.word, "because": because},
     )
 
 

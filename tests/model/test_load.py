@@ -363,7 +363,10 @@ UNSUPPORTED = {
         "scale_attn_weights is False in its config, and the from-scratch check",
     ),
     "cross attention": ({"add_cross_attention": True}, "add_cross_attention is True in its config"),
-    "other gelu": ({"activation_function": "relu"}, "activation_function is 'relu' in its config"),
+    "other gelu": (
+        {"activation_function": "quick_gelu"},
+        "activation_function is 'quick_gelu' in its config; known are gelu, gelu_new, gelu_pytorch_tanh, relu; load a",
+    ),
     "quantized": ({"quantization_config": {"bits": 4}}, "it is quantized (quantization_config); load a plain float"),
     "remote code": ({"auto_map": {"AutoModelForCausalLM": "evil.Evil"}}, "it would run code of its own (auto_map)"),
 }

@@ -30,6 +30,7 @@ campaign: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/campaign/kill_campaign.py --kills 36 --out reports
 	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
 	$(BIN)/python tests/campaign/any_processor.py --out reports
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
 """Faults that the fast tests must notice: `make campaign`, or `python tests/campaign/mutations.py --out reports`.
 
 Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off by one, swapped
-labels, a bias left away, a wrong donor, a wrong fold. Against that copy run the tests of the fault's own file,
-which should notice first, then those of its room, then all fast ones, each up to the first failure. `mutations.csv` says
-of every fault by which test it was caught; the exit status is 1 where one was not, or where the tests fail without a fault.
+labels, a bias left away, a wrong donor, a wrong fold. Against that copy run the tests of the fault's own file, which
+should notice first, then those of its room, then all fast ones, each up to the first failure. `mutations.csv` says of
+every fault by which test it was caught; the exit status is 1 where one was not, or where tests fail without a fault.
 """
 
 import argparse

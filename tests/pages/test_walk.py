@@ -4,7 +4,6 @@ refusals.
 
 import base64
 import json
-import sys
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 import probe
-from probe.cli import main
 from probe.model import attention
 from probe.pages.walk import choose, numbers, scene
 from probe.pages.walk.page import TABLES, formula, pictures, thin
@@ -326,13 +324,10 @@ def test_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):
         probe.walk(model, TEXT)
 
 
-def test_the_command_writes_a_page_that_names_the_command(monkeypatch, capsys, checkpoint, tmp_path):
+def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_path):
     out = tmp_path / "out"
-    given = ["walk", TEXT, "--word", "bank", "--model", str(checkpoint), "--layer", "1", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["probe", *given])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code and capsys.readouterr().out.strip() == str(out / "walk.html")
+    code, said, _ = run("walk", TEXT, "--word", "bank", "--model", checkpoint, "--layer", "1", "--out", out)
+    assert code == 0 and said.strip() == str(out / "walk.html")
     command = json.loads((out / "manifest.json").read_text())["command"]
     assert command.startswith(f"probe walk '{TEXT}' --word bank --beside ") and "--layer 1 --head " in command
     assert str(tmp_path) not in command
@@ -340,14 +335,10 @@ def test_the_command_writes_a_page_that_names_the_command(monkeypatch, capsys, c
     assert str(tmp_path) not in page and "--model small-random --layer 1 --head" in page
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(monkeypatch, capsys, tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr(
-        sys, "argv", ["probe", "walk", TEXT, "--model", "./nowhere", "--out", str(tmp_path / "file" / "out")]
-    )
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2 and "choose another with --out" in capsys.readouterr().err
+    code, _, err = run("walk", TEXT, "--model", "./nowhere", "--out", tmp_path / "file" / "out")
+    assert code == 2 and "choose another with --out" in err
 
 
 def test_a_notebook_shows_what_was_walked(walked):

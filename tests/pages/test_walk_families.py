@@ -5,7 +5,6 @@ steps there are.
 import base64
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from families import PAIRED, SINGLE, family_model, make_family
 from test_walk_page import cells, dots, number, settled
 
 import probe
-from probe.cli import main
 from probe.model import attention
 from probe.pages.walk import choose, numbers, scene
 from probe.pages.walk.page import TABLES, render
@@ -306,13 +304,10 @@ def test_a_model_in_double_precision_is_walked_too(kind):
     assert rows["error"].max() < 1e-6
 
 
-def test_the_command_walks_a_model_that_reads_both_ways(monkeypatch, capsys, tmp_path):
+def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
     text = "Apple unveiled a new smartphone"
-    given = ["walk", text, "--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["probe", *given])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code and capsys.readouterr().out.strip() == str(tmp_path / "walk.html")
+    given = ["--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", tmp_path]
+    assert run("walk", text, *given)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
     made = json.loads((tmp_path / "manifest.json").read_text())
     assert made["command"].startswith(f"probe walk '{text}' --word Apple --beside ")
     assert " --model tiny-senses-bidirectional --layer " in made["command"]

@@ -207,6 +207,9 @@ def test_the_scores_are_the_traces_before_the_mask(walked, traced):
 @pytest.mark.parametrize("kind", SINGLE, indirect=True)
 def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
     assert walked.later < 1e-5 if CAUSAL[kind] else walked.later > 1e-3
+    shown = [probe.trace(family_model(kind), text) for text in (SOURCE, SOURCE[: SOURCE.index(WORD) + len(WORD)])]
+    whole, alone = (trace.resid_post[:, walked.at] for trace in shown)
+    assert walked.later == pytest.approx(((whole - alone).abs().max() / whole.abs().max()).item(), abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", SINGLE, indirect=True)
@@ -247,6 +250,9 @@ def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
         if traced.pattern[layer, head, at, resting].sum() <= choose.RESTING
     }
     assert (walked.layer, walked.head) == max(moved, key=moved.__getitem__)
+    heads = walked.frames["heads"].set_index(["layer", "head"])["from_content"]
+    assert heads[list(moved)].to_dict() == pytest.approx(moved, rel=1e-4)
+    assert f"{100 * max(moved.values()):.0f}" in walked.because
     assert f"the content words {'before' if CAUSAL[kind] else 'around'} it" in walked.because
 
 

@@ -24,7 +24,6 @@ from handmade import (
 from seeds import mostly_campaign
 
 import probe
-from probe.errors import InputError
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
@@ -303,18 +302,6 @@ def test_late_cues_are_left_out_with_the_reason_and_change_no_result(model, stud
     assert not {sentence.text for sentence in late} & set(mixed.sentences["text"])
     assert mixed.heads.equals(studied.heads)
     assert LATE not in set(studied.left_out["reason"])
-
-
-def test_only_late_cues_are_refused_in_one_sentence(model):
-    late = make_sentences(frames=2, distances=(1,), cue_after=True)
-    with pytest.raises(InputError) as error:
-        probe.study(model, corpus=corpus_of(late))
-    assert str(error.value) == (
-        f"Comparing the senses of 'lock': got no usable sentence (40 sentences were left out: {LATE}), "
-        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word, or "
-        "take a model "
-        "that reads both ways, as tiny-senses-bidirectional."
-    )
 
 
 def test_sentences_that_the_file_gives_no_part_are_only_left_out():

@@ -31,6 +31,7 @@ campaign: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
 	$(BIN)/python tests/campaign/any_processor.py --out reports
 	$(BIN)/python tests/campaign/python_versions.py --out reports
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports
 
 check: $(READY)
 	$(BIN)/ruff check .

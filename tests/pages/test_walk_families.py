@@ -5,7 +5,6 @@ steps there are.
 import base64
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from families import PAIRED, SINGLE, family_model, make_family
 from test_walk_page import cells, dots, number, settled
 
 import probe
-from probe.cli import main
 from probe.model import attention
 from probe.pages.walk import choose, numbers, scene
 from probe.pages.walk.page import TABLES, render
@@ -214,6 +212,9 @@ def test_the_scores_are_the_traces_before_the_mask(walked, traced):
 @pytest.mark.parametrize("kind", SINGLE, indirect=True)
 def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
     assert walked.later < 1e-5 if CAUSAL[kind] else walked.later > 1e-3
+    shown = [probe.trace(family_model(kind), text) for text in (SOURCE, SOURCE[: SOURCE.index(WORD) + len(WORD)])]
+    whole, alone = (trace.resid_post[:, walked.at] for trace in shown)
+    assert walked.later == pytest.approx(((whole - alone).abs().max() / whole.abs().max()).item(), abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", SINGLE, indirect=True)
@@ -254,6 +255,9 @@ def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
         if traced.pattern[layer, head, at, resting].sum() <= choose.RESTING
     }
     assert (walked.layer, walked.head) == max(moved, key=moved.__getitem__)
+    heads = walked.frames["heads"].set_index(["layer", "head"])["from_content"]
+    assert heads[list(moved)].to_dict() == pytest.approx(moved, rel=1e-4)
+    assert f"{100 * max(moved.values()):.0f}" in walked.because
     assert f"the content words {'before' if CAUSAL[kind] else 'around'} it" in walked.because
 
 
@@ -311,13 +315,10 @@ def test_a_model_in_double_precision_is_walked_too(kind):
     assert rows["error"].max() < 1e-6
 
 
-def test_the_command_walks_a_model_that_reads_both_ways(monkeypatch, capsys, tmp_path):
+def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
     text = "Apple unveiled a new smartphone"
-    given = ["walk", text, "--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["probe", *given])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code and capsys.readouterr().out.strip() == str(tmp_path / "walk.html")
+    given = ["--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", tmp_path]
+    assert run("walk", text, *given)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
     made = json.loads((tmp_path / "manifest.json").read_text())
     assert made["command"].startswith(f"probe walk '{text}' --word Apple --beside ")
     assert " --model tiny-senses-bidirectional --layer " in made["command"]

@@ -410,7 +410,8 @@ class Explorer:
         found = []
         for number, offset in enumerate(offsets):
             with torch.inference_mode():
-                found.append(positions.effects_of_stream(both, [offset], along)[1, ..., 0, 0].clone())
+                moved = positions.effects(both, [offset], along, positions.COMPONENTS)
+                found.append(torch.stack([moved[part][1, :, 0, 0, 0] for part in positions.COMPONENTS]))
             yield {"doing": "tracing", "progress": (number + 1) / len(offsets)}
         pieces = [place.tokens.pieces for place in (stand.here, stand.there)]
         columns = [{"pos": pos, "pieces": [side[pos] for side in pieces]} for pos in (both.at + one for one in offsets)]
@@ -424,9 +425,9 @@ class Explorer:
         if not 0 <= question.pos <= both.at and (self.weights.causal or not 0 <= question.pos < both.n):
             raise InputError(f"Tracing position {question.pos}: the word stands at {both.at}; click on a cell.")
         with torch.inference_mode():
-            moved = positions.effects_of_heads(both, [question.pos - both.at], along)[1, :, :, 0, 0].clone()
+            moved = positions.effects(both, [question.pos - both.at], along, [positions.HEAD])[positions.HEAD]
         whole = torch.zeros(self.weights.shape[:2])
-        whole[: len(moved)] = moved
+        whole[: moved.shape[1]] = moved[1, :, :, 0, 0]
         yield {"result": {"pos": question.pos, "arrays": {"trace_heads": packed(whole)}}}
 
     def save(self, question: Question) -> Iterator[Message]:

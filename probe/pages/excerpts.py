@@ -33,18 +33,24 @@ def readings(frames: Frames) -> list[Section]:
         rows, heads = of_word(frames["readings"], word), of_word(frames["word_heads"], word)
         if rows.empty:
             continue
-        shown = worth_showing(rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]))
-        shown = with_tests(shown, frames["heads"])
+        shown = with_tests(leading(frames, word), frames["heads"])
         marks = sense_marks(frames, word)
         leaders = [
             head_facts(head)
             | {"id": f"word-{number}-{answers.head_name(head)}"}
             | _sentences(_of_head(rows, word, head), marks)
             | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
+            | {"apart": remarks.numbers_apart(head)}
             for head in shown.to_dict("records")
         ]
         sections.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
     return sections
+
+
+def leading(frames: Frames, word: str) -> pd.DataFrame:
+    """The heads of a word whose sentences stand on the page."""
+    read = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
+    return worth_showing(read.merge(of_word(frames["word_heads"], word), on=["layer", "head"]))
 
 
 def worth_showing(heads: pd.DataFrame) -> pd.DataFrame:
@@ -233,9 +239,7 @@ def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any, str]]
     """By word: charts of the leading heads' effect by distance and by route, each with its title and caption."""
     sections: dict[str, list[tuple[str, Any, str]]] = {}
     for word in words_of(frames):
-        rows = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
-        heads = rows.merge(of_word(frames["word_heads"], word), on=["layer", "head"])
-        names = [answers.head_name(head) for head in worth_showing(heads).to_dict("records")][: answers.LEADERS]
+        names = [answers.head_name(head) for head in leading(frames, word).to_dict("records")][: answers.LEADERS]
         sections[word] = []
         if names and len(of_word(frames["distances"], word)):
             chart = charts.distance_lines(frames["distances"], word, names)

@@ -28,6 +28,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe import charts
 from probe.pages.sections import Frames, of_word, words_of
 
 LEAST = 0.005  # of the gap
@@ -54,8 +55,7 @@ def graph(frames: Frames, word: str, model_name: str) -> dict[str, Any]:
     """The graph of one word as plain values; see the module's docstring."""
     rows = of_word(frames["paths"], word)
     edges = rows[rows["total"].abs() >= LEAST].to_dict("records")
-    order = of_word(frames["positions"], word).sort_values("behind", na_position="last")
-    tokens, heads = order["pos"].drop_duplicates().tolist(), int(frames["heads"]["head"].max()) + 1
+    tokens, heads = charts.in_order(of_word(frames["positions"], word)), int(frames["heads"]["head"].max()) + 1
     top = int(frames["heads"]["layer"].max()) + 1
     ends = [(_node(edge, "sender", tokens, heads), _node(edge, "receiver", tokens, heads)) for edge in edges]
     sense_a, sense_b = rows.iloc[0][["sense_a", "sense_b"]]
@@ -88,8 +88,8 @@ def _node(edge: Edge, end: str, tokens: list[str], heads: int) -> Node:
     place = tokens.index(pos)
     if pd.isna(layer):
         return _made("E", place, place, EMBEDDING, pos)
-    name = f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"
-    return _made(str(layer), heads if pd.isna(head) else int(head), place, INNER, f"{name} at {pos}")
+    name = f"{charts.part_name(layer, head)} at {pos}"
+    return _made(str(layer), heads if pd.isna(head) else int(head), place, INNER, name)
 
 
 def _made(layer: str, number: int, place: int, kind: str, clerp: str) -> Node:

@@ -48,8 +48,8 @@ def later_words(row: Row) -> str:
 def second_model(row: Row) -> str:
     """The nearest sense at the word in a model that reads beyond it, and the words and heads that this depends on."""
     said = (
-        f"At the word it is {_nearest(row)}). With everything after the word removed, "
-        f"heads' writes there change by up to {percent(row['difference'])} of the largest ΔE."
+        f"At the word it is {_nearest(row)}). Without what comes after the word, what its heads write there "
+        f"changes by up to {percent(row['difference'])} of the largest ΔE."
     )
     if not row["shown"]:
         return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
@@ -57,13 +57,13 @@ def second_model(row: Row) -> str:
         return said
     marked = bool(pd.notna(row["cue_share"]))
     without = decimal(row["coordinate"] * (1 - row["share"]))
-    told = f"Of single words “{row['source']}” counts most: with it hidden the coordinate is {without}"
+    told = f"Of single words “{row['source']}” counts most. Coordinate with it hidden: {without}"
     if marked and row["cue"] != row["source"]:
-        told += f" (with “{row['cue']}” hidden, {decimal(row['coordinate'] * (1 - row['cue_share']))})"
+        told += f"; with “{row['cue']}” hidden: {decimal(row['coordinate'] * (1 - row['cue_share']))}"
     if marked:
         alone, nothing = (decimal(row[name]) for name in ("cue_alone", "nothing"))
-        told += f"; with no other word than “{row['cue']}” shown it is {alone}, with none {nothing}"
-    through = f"Heads that alone cost most of what “{row['source']}” gives, in per cent of the coordinate"
+        told += f"; with “{row['cue']}” as the only other word: {alone}; with none: {nothing}"
+    through = f"Through which heads “{row['source']}” acts, in per cent of the coordinate that is lost without each"
     return f"{said} {told}. {through}: {row['through']}."
 
 
@@ -162,6 +162,28 @@ def _onward(heads: Sequence[answers.Head]) -> list[str]:
     return [f"{names} {looks} at the word itself ({least}{or_more}), at what layers below have brought there."]
 
 
+SHORT, OVER = 0.5, 1.5  # of the net effect: what the head itself writes, where that calls for a word
+CLOSE = 0.2  # of a head's attention: less is not looking at the cue
+
+
+def numbers_apart(head: answers.Head) -> str:
+    """Why a head's effect, its own write and its attention to the cue are not one number; empty where they agree."""
+    if head["net"] < MOVES or head["net_low"] <= 0:
+        return ""
+    net, own, said = percent(head["net"]), percent(head["direct"]), []
+    if head["direct"] < SHORT * head["net"]:
+        said.append(f"It moves the word by {net} and itself writes {own}: what comes after it adds the rest.")
+    elif head["direct"] > OVER * head["net"]:
+        said.append(f"It writes {own} and moves the word by {net}: what comes after it takes part of that back.")
+    if head["attention_cue"] < CLOSE:
+        cue = percent(head["attention_cue"])
+        said.append(
+            f"It hardly looks at the cue ({cue} of its attention): what it moves came by way of other tokens, or of "
+            "heads below it."
+        )
+    return " ".join(said)
+
+
 MOVED, WRITES = ("moves", "move"), ("writes", "write")
 WHAT = {
     "position-explained": (MOVED, "the word by the token beside it, whatever that is"),
@@ -223,7 +245,7 @@ def scope(frames: answers.Frames) -> str:
     return (
         f"Swapped: the output of each of {heads} heads at the word, one head at a time, between sentences of two "
         f"senses ({several}{grouped(int(least['sentences_report']))} sentences held out, {several}"
-        f"{counted(int(least['cue_words']), 'pair')} of cue words). Not looked at: any other position than the word. "
-        f"Tests are corrected for the heads and pairs of senses of a word (up to {grouped(heads * int(pairs))} tests)"
-        f"{others}."
+        f"{counted(int(least['cue_words']), 'pair')} of cue words). Not swapped for these numbers: any other "
+        "position than the word. Tests are corrected for the heads and pairs of senses of a word (up to "
+        f"{grouped(heads * int(pairs))} tests){others}."
     )

@@ -138,9 +138,11 @@ def maps(frames: Frames) -> Section:
     heads = frames["word_heads"]
     ranked = [word for word in words_of(frames) if len(of_word(heads, word))]
     seen = charts.named(heads)
+    mlps = charts.mlps_at_word(frames["positions"])
     return {
-        "limit": percent(charts.effect_limit(heads)),
-        "charts": [(word, charts.head_map(heads, word, legend=False)) for word in ranked],
+        "limit": percent(charts.effect_limit(heads, mlps)),
+        "charts": [(word, charts.head_map(heads, word, mlps, legend=False)) for word in ranked],
+        "mlps": bool(len(mlps)),
         "unranked": [word for word in words_of(frames) if word not in ranked],
         "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in ranked],
         "verdicts": [(name, charts.MARKS[name], charts.MEANINGS[name]) for name in charts.marked(seen)],

@@ -38,6 +38,8 @@ const drawMap = ({ box, name, cells }) => {
   box.lastChild.replaceChildren("scale: ", ...steps);
 };
 
+{% include "lines.js" %}
+
 // Pictures: drawn once, then given other data; what is hidden or folded has no width yet and waits.
 {% include "saving.js" %}
 const views = new Map();
@@ -93,6 +95,7 @@ const show = (change) => {
   drawForm();
   maps.forEach(drawMap);
   drawAll(c);
+  linesOf(c);
   if (Object.keys(change).length) history.replaceState(null, "", `#L${state.layer}H${state.head}@${tokens[state.at].pos}`);
   return Promise.all([...views.values()].map(refresh));
 };
@@ -111,6 +114,13 @@ form.addEventListener("change", () => {
   show({ at: Number(at.value), layer: Number(layer.value), head: Number(head.value) });
 });
 for (const input of document.querySelectorAll('[name="queries"]')) input.addEventListener("change", () => turn(input.value));
+const KEYS = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+for (const grid of document.querySelectorAll(".square[data-queries]"))
+  grid.addEventListener("keydown", (event) => {
+    if (!(event.key in KEYS)) return;
+    event.preventDefault();
+    show({ at: Math.min(Math.max(state.at + KEYS[event.key], 0), tokens.length - 1) });
+  });
 for (const chip of document.querySelectorAll("[data-pos]")) chip.addEventListener("click", () => goTo(({ pos }) => pos === Number(chip.dataset.pos)));
 // The address holds what is followed: #L5H1@9.
 const addressed = () => {

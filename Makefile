@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 WORKERS ?= 2
 
-.PHONY: report real test test-fast campaign check gallery clean
+.PHONY: report real test test-fast campaign check gallery docs wheel clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
@@ -30,6 +30,8 @@ campaign: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/campaign/kill_campaign.py --kills 36 --out reports
 	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
 	$(BIN)/python tests/campaign/any_processor.py --out reports
+	$(BIN)/python tests/campaign/python_versions.py --out reports
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -41,6 +43,14 @@ gallery: $(READY) analyses/investigation.ipynb
 	$(BIN)/probe report --out reports
 	$(BIN)/probe walk "A fluffy blue creature roamed the verdant forest" --word creature --out reports/walk
 	$(BIN)/python reports/gallery.py
+
+# The chapters of reports/docs as pages to be opened as files: reports/site/index.html.
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --quiet --strict --config-file reports/docs/mkdocs.yml
+
+# A wheel and a source archive in dist/.
+wheel: $(READY)
+	$(BIN)/python -m build --outdir dist .
 
 # The notebook is its script, cell by cell, without outputs.
 analyses/%.ipynb: analyses/%.py $(READY)
@@ -55,4 +65,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from browser import chromium, opening, sharing
 from checkpoints import make_checkpoint
 
 import probe
+from probe.cli import main
 from probe.model.model import Model
 
 # Two workers on two cores: torch's own threads would only get in each other's way.
@@ -49,6 +52,20 @@ def shared_page(browser):
     """Opens a page once for the tests of a file that only look at it; one that clicks or unfolds takes `open_page`."""
     with sharing(browser) as opened:
         yield opened
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["probe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = capsys.readouterr()
+        return int(stop.value.code or 0), said.out, said.err
+
+    return run
 
 
 @pytest.fixture

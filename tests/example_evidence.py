@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from probe.study.columns import CURVES
-from probe.study.ways import COLUMNS
+from probe.study.ways import COLUMNS, whole
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CONDITIONS = {"as measured": None, "labels permuted": 0.49, "later token": 0.65, "untrained model": 0.51}
@@ -114,4 +114,4 @@ def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
         for pos, behind in (("cue", 0), ("cue + 1", 1), ("word", None))
     ]
     made = {"positions": first.merge(pd.DataFrame(grid), how="cross"), "paths": edges, "ways": steps}
-    return {name: made[name].reindex(columns=columns) for name, columns in COLUMNS.items()}
+    return {name: whole(made[name].reindex(columns=columns), name) for name, columns in COLUMNS.items()}

@@ -203,7 +203,7 @@ def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] 
     }
     says = _unembedding(tensors["wte.weight"], seed)
     exact["lm_head.weight"] = torch.tensor(says, dtype=torch.float32).contiguous()
-    return _save(folder, _config(len(tokenizer)), tokenizer, exact)
+    return write_checkpoint(folder, _config(len(tokenizer)), tokenizer, exact)
 
 
 def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
@@ -234,7 +234,7 @@ def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequenc
         type_vocab_size=1,
     )
     config.architectures = ["BertModel"]
-    return _save(folder, config, tokenizer, {name: tensor.contiguous() for name, tensor in exact.items()})
+    return write_checkpoint(folder, config, tokenizer, {name: tensor.contiguous() for name, tensor in exact.items()})
 
 
 def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -294,7 +294,7 @@ def _unembedding(tokens: np.ndarray, seed: int) -> np.ndarray:
     return tokens + np.outer(says, write_vector({"resolved": 1.0}))
 
 
-def _save(
+def write_checkpoint(
     folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, tensors: dict[str, torch.Tensor]
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)

@@ -232,10 +232,15 @@ KINDS: dict[str, Callable[[np.random.Generator], Circuit]] = {
 }
 
 
+def circuit_of(kind: str, seed: int) -> Circuit:
+    """A circuit at places drawn with the seed."""
+    return KINDS[kind](np.random.default_rng([seed, *map(ord, kind)]))
+
+
 @cache
 def planted_model(kind: str, seed: int) -> tuple[Model, Circuit]:
     """A model with one circuit in it, at places drawn with the seed. Shared: do not change it."""
-    circuit = KINDS[kind](np.random.default_rng([seed, *map(ord, kind)]))
+    circuit = circuit_of(kind, seed)
     with TemporaryDirectory() as folder:
         last = max(layer for layer, _ in circuit.places)
         here = [unit for unit in circuit.units if unit.layer == last]

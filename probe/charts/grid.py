@@ -1,6 +1,7 @@
 """One head's attention in a text: tokens against tokens, queries, keys and values in a plane, weights and ΔE by source.
 
-Every chart here stands in a walk, whose script replaces its rows by those of another head or token (`palette.live`).
+Every chart here stands in a walk, whose script replaces its rows by those of another head or token (`palette.live`),
+and by those of another text where one is typed: tokens stand in the order of the rows, each as high as all others.
 """
 
 from collections.abc import Hashable, Mapping
@@ -15,6 +16,7 @@ from probe.stats.numbers import decimal, percent
 
 Orientation = Literal["rows", "columns"]
 NAMES = {"query": "query: the token that looks", "key": "key: the token looked at"}
+BY_TEXT = alt.AutoSizeParams(type="fit-x", contains="padding")  # as high as the text has tokens
 KINDS = {"dot": "Q·K", "pattern": "attention weight", "open": "weight without the mask"}
 
 
@@ -32,8 +34,8 @@ def token_grid(
     step = 30 if count <= 14 else 22 if count <= 20 else 15  # pixels from a token to the next
     down, across = ("query", "key") if queries == "rows" else ("key", "query")
     axis = {"grid": False, "labelLimit": 90}
-    y = alt.Y(f"{down}:N", title=named[down], sort=labels[down], axis=token_axis(**axis))
-    x = alt.X(f"{across}:N", title=named[across], sort=labels[across], axis=token_axis(labelAngle=-45, **axis))
+    y = alt.Y(f"{down}:N", title=named[down], sort=None, axis=token_axis(**axis))
+    x = alt.X(f"{across}:N", title=named[across], sort=None, axis=token_axis(labelAngle=-45, **axis))
     rows = cells.assign(size=cells[kind].abs(), positive=cells[kind] >= 0)
     base = alt.Chart().encode(x=x, y=y)
     ground = base.mark_rect(fill="transparent", stroke=LINE, strokeOpacity=0.5)
@@ -44,7 +46,7 @@ def token_grid(
     dots = dots.encode(size=_area(kind, step), color=_signed("!datum.positive"), tooltip=tip)
     masked = [] if cells["allowed"].all() else [closed]
     picture = alt.layer(ground, *masked, row, dots, data=live(rows, "cells"))
-    picture = picture.properties(width="container", height=step * len(labels[down]))
+    picture = picture.properties(width="container", height=alt.Step(step), autosize=BY_TEXT)
     return finish(picture, _description(cells, kind, queries))
 
 
@@ -127,7 +129,7 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     scale, axis = alt.Scale(type="log", nice=False, padding=14), alt.Axis(tickCount=5, format="~g")
     x = alt.X("before:Q", title="length of the vector (logarithmic)", scale=scale, axis=axis)
     tip = tips("label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after")))
-    base = alt.Chart().encode(y=_by_token(norms["label"], "token"), tooltip=tip)
+    base = alt.Chart().encode(y=_by_token("token"), tooltip=tip)
     rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2="after:Q")
     look = {"filled": True, "size": 70, "opacity": 1}
     before, after = base.mark_point(color=MUTED, **look).encode(x=x), base.mark_point(color=WITH, **look)
@@ -137,14 +139,14 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     return finish(_tall(picture, len(norms), 20), f"{said} {low:.3g} and {high:.3g}.")
 
 
-def _by_token(labels: pd.Series, title: str) -> alt.Y:
+def _by_token(title: str) -> alt.Y:
     """The tokens one below the other, in the order of the text."""
-    return alt.Y("label:N", title=title, sort=labels.tolist(), axis=token_axis(labelLimit=110))
+    return alt.Y("label:N", title=title, sort=None, axis=token_axis(labelLimit=110))
 
 
 def _tall(picture: Any, count: int, step: int) -> Any:
-    """The picture as wide as its place, and as high as `count` lines of text need."""
-    return picture.properties(width="container", height=(step if count <= 20 else 15) * count)
+    """The picture as wide as its place, each line of text `step` pixels high, less where there are more than 20."""
+    return picture.properties(width="container", height=alt.Step(step if count <= 20 else 15), autosize=BY_TEXT)
 
 
 DIVIDED, UNDIVIDED = "divided by √d_head", "not divided"
@@ -157,7 +159,7 @@ def softmax_bars(row: pd.DataFrame) -> Any:
     """
     labels = row["key"].drop_duplicates().tolist()
     axis = alt.Axis(labelAngle=-45, labelLimit=90, labelOverlap=False, ticks=False)
-    x = alt.X("key:N", title="key: the token looked at", sort=labels, axis=axis)
+    x = alt.X("key:N", title="key: the token looked at", sort=None, axis=axis)
     scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(tickCount=5, format=".0%")
     y = alt.Y("weight:Q", title="attention weight", scale=scale, axis=axis)
     order = [DIVIDED, UNDIVIDED]
@@ -182,7 +184,7 @@ def source_bars(values: pd.DataFrame) -> Any:
     axis = alt.Axis(tickCount=5, format=".0%")
     x = alt.X("share:Q", title="share of ΔE (bars), weight (ticks)", axis=axis)
     tip = tips("label:N | source", "share:Q | share of ΔE | .6g", "weight:Q | attention weight | .6g")
-    base, bars = _source_bars(values, x, "share", tip)
+    base, bars = _source_bars(x, "share", tip)
     ticks = base.mark_tick(color=INK, thickness=2, height={"band": 0.85}).encode(x=alt.X("weight:Q"))
     picture = alt.layer(bars, ticks, data=live(values, "values")) + reference_line("x", 0.0)
     largest = _largest(values, "share")
@@ -199,16 +201,16 @@ def logit_bars(values: pd.DataFrame, word: str) -> Any:
     `values` has `label` and `logit`, sources in the order of the text.
     """
     x = alt.X("logit:Q", title=f"added to the logit of “{word}”", axis=alt.Axis(tickCount=5))
-    _, bars = _source_bars(values, x, "logit", tips("label:N | source", "logit:Q | added | +.6g"))
+    _, bars = _source_bars(x, "logit", tips("label:N | source", "logit:Q | added | +.6g"))
     picture = alt.layer(bars, data=live(values, "logits")) + reference_line("x", 0.0)
     largest = _largest(values, "logit")
     said = f"What each source token adds to the logit of {word}: {largest['label']} {decimal(float(largest['logit']))}."
     return finish(_tall(picture, len(values), 22), said)
 
 
-def _source_bars(values: pd.DataFrame, x: alt.X, column: str, tip: list[alt.Tooltip]) -> tuple[Any, Any]:
+def _source_bars(x: alt.X, column: str, tip: list[alt.Tooltip]) -> tuple[Any, Any]:
     """What the layers of a chart by source token share, and its bars, coloured by their sign."""
-    base = alt.Chart().encode(y=_by_token(values["label"], "source token"), tooltip=tip)
+    base = alt.Chart().encode(y=_by_token("source token"), tooltip=tip)
     return base, base.mark_bar(height={"band": 0.6}).encode(x=x, color=_signed(f"datum.{column} < 0"))
 
 

@@ -219,8 +219,8 @@ class TargetStates:
         padded = functional.pad(self.pattern, (0, 1))  # behind the last token there is none
         following = [row[..., at + 1] for row, at in zip(padded, self.target.tolist(), strict=True)]
         itself = [row[..., at] for row, at, _ in rows]
-        found = {"cue": to_cue, "previous": previous, "next": following, "itself": itself}
-        return {name: torch.stack(parts) for name, parts in found.items()}
+        attention = {"cue": to_cue, "previous": previous, "next": following, "itself": itself}
+        return {name: torch.stack(parts) for name, parts in attention.items()}
 
     def __len__(self) -> int:
         return len(self.ids)

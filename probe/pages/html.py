@@ -77,8 +77,11 @@ def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
 def style(templates: Environment, name: str, values: Mapping[str, object]) -> Markup:
     """The style sheet `name` with the colours that the charts use and these values."""
     colours = {name: getattr(palette, name) for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")}
-    tint = " ".join(str(int(palette.WITH[place : place + 2], 16)) for place in (1, 3, 5))
-    return Markup(templates.get_template(name).render(colours, tint=tint, **values))
+    tint, against = (
+        " ".join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))
+        for colour in (palette.WITH, palette.AGAINST)
+    )
+    return Markup(templates.get_template(name).render(colours, tint=tint, against=against, **values))
 
 
 def assets(templates: Environment, *, sheet: str, script: str, values: Mapping[str, object]) -> dict[str, Markup | str]:

@@ -5,8 +5,7 @@ and counts, no p and no unit that must be looked up. A percentage is of the way 
 other. What lies behind a line is said by `probe.pages.answers` and `probe.pages.remarks`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -177,10 +176,10 @@ def _example(frames: Frames, word: str) -> Section | None:
     cues = first["role"].eq("cue")
     brought = toward.where(cues | (not cues.any()), 0.0).groupby(first["sentence"], sort=False).sum()
     number = int(brought.idxmax())
-    sentence: Mapping[str, Any] = of_word(frames["sentences"], word).iloc[number].to_dict()
+    sentence = {str(name): value for name, value in of_word(frames["sentences"], word).iloc[number].items()}
     return {
         "sense": sentence["sense"],
         "mark": sense_marks(frames, word)[sentence["sense"]],
-        "parts": excerpts.marked(dict(sentence)),
+        "parts": excerpts.marked(sentence),
         "head": head_name(first.iloc[0].to_dict()),
     }

@@ -193,7 +193,7 @@ def make_pairs(
         [row for row, of_a in zip(split.rows, split.is_a, strict=True) if of_a == side] for side in (True, False)
     ]
     same = [
-        [_same_sense_donor(sentences, distances, row, side, rng) for row in rows]
+        [same_sense_donor(sentences, distances, row, side, rng) for row in rows]
         for rows, side in zip((a, b), members, strict=True)
     ]
     frames = tuple(sentences[row].frame or f"row {index}" for index, row in enumerate(a))
@@ -213,7 +213,7 @@ def spread(units: Sequence[int], most: int, rng: np.random.Generator) -> list[in
     return [place for _, place in sorted(queue, key=lambda item: item[0])[:most]]
 
 
-def _same_sense_donor(
+def same_sense_donor(
     sentences: Sequence[Sentence],
     distances: Sequence[int | None],
     row: int,

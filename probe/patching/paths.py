@@ -47,7 +47,7 @@ from probe.patching.edges import (
     ways_in,
 )
 from probe.patching.live import Both, Point
-from probe.patching.positions import effects_of_heads, effects_of_stream
+from probe.patching.positions import HEAD, effects
 from probe.patching.swaps import NUMBERS, Rows
 from probe.stats.resampling import Array, order
 
@@ -132,21 +132,33 @@ def paths(
     receiving = senders if receivers is None else live.offsets_of(weights, pairs, receivers)
     edges = edges_of(weights, depth, senders, receiving, mlps=mlps)
     with torch.inference_mode():
-        kept = [live.keep(weights, rows, at, depth) for rows, at in pairs]
-        read = [*zip(kept, live.directions_of(weights, directions, len(pairs)), strict=True)]
+        read, gaps = live.keep_pairs(weights, pairs, directions, depth)
         measured = [_measure(both, senders, receiving, along, mlps=mlps) for both, along in read]
-        gaps = torch.stack([(both.final[0, both.at] - both.final[1, both.at]) @ along.T for both, along in read])
         fraction, direct = (torch.stack(part) for part in zip(*measured, strict=True))
-        effects = [_effects_of_receivers(both, receiving, along[:1], mlps=mlps) for both, along in read]
-        could = (_could_reach(edges, fraction, effects, receiving) / gaps[:, 0].sum().abs()).cpu().numpy()
+        swapped = [_effects_of_receivers(both, receiving, along[:1], mlps=mlps) for both, along in read]
+        could = (_could_reach(edges, fraction, swapped, receiving) / gaps[:, 0].sum().abs()).cpu().numpy()
         first = order(could)[:most]
         chosen, sampled = _choose(np.isin(np.arange(len(could)), first) & (could >= reach), sample, seed)
         total = torch.full_like(direct, torch.nan)
         for number, (both, along) in enumerate(read):
             total[number][:, chosen] = totals(both, edges[chosen], along)
-        found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(effects))]
-    gap, fraction, direct, total, swapped = (part.clone() for part in found)
-    return Paths(edges, gap, fraction, direct, total, sampled, swapped)
+        found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(swapped))]
+    gap, fraction, direct, total, moved = (part.clone() for part in found)
+    return Paths(edges, gap, fraction, direct, total, sampled, moved)
+
+
+def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: Edges, *, depth: int) -> Tensor:
+    """The total effect of given edges, of whatever pairs have their positions. `-> pair recipient edge direction`
+
+    Raises as `paths`.
+    """
+    _require_sum(weights)
+    pairs = live.pairs_of(weights, a, b, depth)
+    ends = np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist()
+    live.offsets_of(weights, pairs, ends)
+    with torch.inference_mode():
+        read, _ = live.keep_pairs(weights, pairs, directions, depth)
+        return torch.stack([totals(both, edges, along) for both, along in read]).cpu().clone()
 
 
 def _require_sum(weights: Weights) -> None:
@@ -250,10 +262,9 @@ def _effects_of_receivers(both: Both, receivers: Sequence[int], directions: Tens
 
     `-> recipient layer head pos`
     """
-    heads = effects_of_heads(both, receivers, directions)[..., 0]
-    if not mlps:
-        return heads
-    return torch.cat([heads, effects_of_stream(both, receivers, directions)[:, -1, :, None, :, 0]], dim=2)
+    parts = [HEAD, "mlp_out"] if mlps else [HEAD]
+    moved = effects(both, receivers, directions, parts)
+    return torch.cat([moved[part][..., 0] for part in parts], dim=2)
 
 
 def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]) -> Tensor:

@@ -31,6 +31,7 @@ def test_it_is_what_its_script_makes_without_outputs(path):
     nbformat.validate(notebook)
 
 
+@pytest.mark.campaign  # its cells are the script's, which every run runs
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_shows_charts_and_tables(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PROBE_MODEL", "tiny-senses")

@@ -20,6 +20,7 @@ ROOMS = (
     "charts",
     "sweep",
     "pages",
+    "explore",
     "cli",
     "__main__",
 )

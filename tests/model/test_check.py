@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 import torch
@@ -64,8 +65,7 @@ def test_every_family_of_the_table_is_made_here() -> None:
     assert set(MADE) == set(FAMILIES) == set(REPAIRED)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize(("dtype", "seed"), list(zip(BOUND, (0, 1), strict=True)))
 @pytest.mark.parametrize("kind", MADE)
 def test_a_sound_model_passes(kind: str, dtype: torch.dtype, seed: int) -> None:
     certificate = certify(family_model(kind, dtype, seed=seed)).require()
@@ -79,9 +79,8 @@ def test_a_sound_model_passes(kind: str, dtype: torch.dtype, seed: int) -> None:
     assert certificate.worst.error > 0  # the two sides are two computations
 
 
-@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize(("dtype", "seed"), list(zip(BOUND, (5, 6), strict=True)))
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("seed", [5, 6])
 def test_a_sound_model_passes_tied_or_not(dtype: torch.dtype, tied: bool, seed: int) -> None:
     certificate = certify(random_model(dtype, seed=seed, tied=tied)).require()
     for row in certificate.rows:
@@ -161,8 +160,7 @@ def expected_quantity(role: str, *, bias: bool, family: Family) -> str:
     return (normed | written | {"q": "q", "k": "k", "v": "v"})[role]
 
 
-@pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize(("kind", "dtype"), list(zip(MADE, cycle(BOUND), strict=False)))
 def test_one_wrong_number_in_any_raw_tensor_of_a_layer_is_named(kind: str, dtype: torch.dtype) -> None:
     model, family = family_model(kind, dtype), FAMILIES[kind]
     left = {name for name in model.weights if any(name.startswith(a.layers.split("{")[0]) for a in family.attentions)}
@@ -395,8 +393,10 @@ WRONG: list[tuple[str, str, Callable[..., Tensor], str]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize(("kind", "formula", "wrong", "quantity"), WRONG)
+@pytest.mark.parametrize(
+    ("kind", "formula", "wrong", "quantity", "dtype"),
+    [(*fault, dtype) for fault, dtype in zip(WRONG, cycle(BOUND), strict=False)],
+)
 def test_a_wrong_formula_is_named(
     kind: str,
     formula: str,

@@ -69,8 +69,8 @@ def test_every_chart_is_drawn_with_marks(unfolded):
     page = unfolded()
     boxes = page.locator(".chart").count()
     # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of
-    # heads, effects by distance and by route, three traces from cue to word; an account of each of 4 + 8 sentences
-    assert boxes == 8 + 3 + 2 * 9 + 12
+    # heads, effects by distance and by route, three traces and a circuit from cue to word; an account of each of 4 + 8
+    assert boxes == 8 + 3 + 2 * 10 + 12
     marks = page.eval_on_selector_all(
         ".chart",
         """boxes => boxes.map(box => [...box.querySelectorAll(
@@ -78,7 +78,7 @@ def test_every_chart_is_drawn_with_marks(unfolded):
         )].filter(mark => !mark.closest('.role-axis, .role-legend') &&
         mark.getBBox().width + mark.getBBox().height > 0).length)""",
     )
-    assert all(count >= 8 for count in marks), marks
+    assert all(count >= 7 for count in marks), marks  # a circuit of two edges has two lines, three parts and two names
     sizes = page.eval_on_selector_all(".chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
     assert len(sizes) == boxes and min(sizes) > 200
 
@@ -199,6 +199,23 @@ def test_tabs_change_the_head_by_keyboard_and_only_one_is_shown(open_page, page_
     assert [panels.nth(place).is_visible() for place in range(panels.count())] == [False, True]
     assert tabs.locator("input").nth(1).is_checked()
     assert page.url.endswith(tabs.locator("input").nth(1).get_attribute("id"))
+
+
+def test_a_circuit_is_gone_through_by_keyboard_and_each_part_says_what_it_is(open_page, page_path):
+    page = open_page(page_path).page
+    parts = page.locator("[data-circuit] path[role=graphics-symbol]")
+    stops = page.locator("[data-circuit] [tabindex='0']")
+    first = page.locator("[data-circuit]").first
+    count, told = first.locator("path[role=graphics-symbol]").count(), first.locator(".told")
+    assert count >= 3 and stops.count() == page.locator("[data-circuit]").count()  # one stop for every picture
+    first.locator("[tabindex='0']").focus()
+    names = []
+    for _ in range(count):
+        names.append(told.inner_text())
+        assert names[-1] == page.evaluate("document.activeElement.getAttribute('aria-label')")
+        page.keyboard.press("ArrowRight")
+    assert len(set(names)) == count and told.inner_text() == names[0] == parts.first.get_attribute("aria-label")
+    assert stops.count() == page.locator("[data-circuit]").count()
 
 
 def test_a_click_on_the_map_goes_to_the_head(open_page, page_path):

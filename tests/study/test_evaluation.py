@@ -3,9 +3,9 @@ command.
 """
 
 import json
-import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score
 
 import probe
-from probe.cli import main
 from probe.model.tokens import tokenize
 from probe.study import material, nearest
 from probe.study.columns import COLUMNS, METHODS
@@ -459,19 +458,11 @@ def test_numbers_that_disagree_with_the_from_scratch_math_are_not_reported(model
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path, checkpoint):
+def run(run, monkeypatch, tmp_path, checkpoint):
     """Runs `probe evaluate ARGS` with the small random model in an empty folder; exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(vars(sentence)) for sentence in (*ROWS, *MOLES)))
-
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["probe", "evaluate", "--model", str(checkpoint), *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return stop.value.code or 0, captured.out, captured.err
-
-    return run
+    return partial(run, "evaluate", "--model", checkpoint)
 
 
 def test_the_command_prints_every_word_and_the_mean_by_depth(run, tmp_path):

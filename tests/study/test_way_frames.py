@@ -1,6 +1,7 @@
 """From the cue to the word in a study: planted ways in its frames, in the maps and in the sentences of the page."""
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -227,13 +228,13 @@ def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
     assert [*files] == ["graph_0.json"]
     read = json.loads(files["graph_0.json"])
     assert read["metadata"]["prompt_tokens"] == ["cue", "cue + 1", "cue + 2", "word"]
-    assert (read["metadata"]["slug"], read["metadata"]["scan"]) == (WORD, "planted")
+    assert (read["metadata"]["slug"], read["metadata"]["scan"]) == ("graph_0", "planted")
     nodes = {node["node_id"]: node for node in read["nodes"]}
     assert len(nodes) == len(read["nodes"])
     links = {(nodes[link["source"]]["clerp"], nodes[link["target"]]["clerp"]): link["weight"] for link in read["links"]}
     assert len(links) == len(read["links"])
     mover, reader = names("two_step")
-    chain = ["cue", f"{mover} at cue + 1", f"{reader} at word", f"{WORD}: door or canal"]
+    chain = ["cue", f"{mover} at cue + 1", f"{reader} at word", f'Output "{WORD}: door or canal" (p=1.000)']
     edges = frames["paths"].iloc[:2]
     total = dict(zip(zip(edges["receiver_layer"], edges["receiver_head"], strict=True), edges["total"], strict=True))
     places = planted_model("two_step", 0)[1].places
@@ -243,3 +244,37 @@ def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
     assert target["feature_type"] == "logit" and target["ctx_idx"] == 3
     layers = {node["feature_type"]: node["layer"] for node in read["nodes"]}
     assert layers["embedding"] == "E" and int(layers["cross layer transcoder"]) < int(layers["logit"])
+
+
+KINDS = {
+    "metadata": {"slug": str, "scan": str, "prompt_tokens": list, "prompt": str, "schema_version": int, "info": dict},
+    "qParams": {"pinnedIds": list, "supernodes": list, "linkType": str, "clickedId": str, "sg_pos": str},
+    "nodes": {name: str for name in ("node_id", "layer", "feature_type", "jsNodeId", "clerp")}
+    | {"feature": int, "ctx_idx": int, "token_prob": float, "is_target_logit": bool},
+    "links": {"source": str, "target": str, "weight": float},
+}
+
+
+def test_the_attribution_graph_has_what_its_viewers_read():
+    _, frames = made("two_step")
+    read = json.loads(graph.files(frames, "planted")["graph_0.json"])
+    assert read.keys() == KINDS.keys()
+    for part, kinds in KINDS.items():
+        for record in read[part] if isinstance(read[part], list) else [read[part]]:
+            assert {name: type(record[name]) for name in kinds} == kinds
+            assert None not in record.values()  # the schema takes null for none of what is written
+    heads, tokens = frames["heads"]["head"].max() + 1, read["metadata"]["prompt_tokens"]
+    for node in read["nodes"]:
+        layer, number, place = node["node_id"].split("_")
+        assert (layer, int(place)) == (node["layer"], node["ctx_idx"]) and int(place) < len(tokens)
+        if node["feature_type"] == "embedding":
+            assert layer == "E" and node["feature"] == node["ctx_idx"]
+        else:  # schema 1: the pair is read back from the number
+            diagonal = math.isqrt(8 * node["feature"] + 1) - 1 >> 1
+            second = node["feature"] - diagonal * (diagonal + 1) // 2
+            assert (diagonal - second, second) == (int(layer), int(number)) and second <= heads
+        if node["feature_type"] == "logit":
+            assert float(node["clerp"].split("(p=")[1].split(")")[0]) == node["token_prob"] == 1
+            assert node["clerp"].split('"')[1] == read["metadata"]["info"]["description"] == f"{WORD}: door or canal"
+    known = {node["node_id"] for node in read["nodes"]}
+    assert all({link["source"], link["target"]} <= known for link in read["links"])

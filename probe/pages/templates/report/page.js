@@ -40,6 +40,29 @@ const follow = (box, view) => {
     goTo(document.getElementById(`word-${name}`) ? `word-${name}` : `every-${name}`);
   });
 };
+// The parts of a circuit are reached with the keyboard: one stop for all, arrows from one to the next; what it is stands below.
+const reachable = (box) => {
+  const parts = [...box.querySelectorAll("path[role=graphics-symbol]")];
+  const told = Object.assign(document.createElement("p"), { className: "quiet told" });
+  const idle = "Hover, or go through edges and parts with Tab and the arrow keys.";
+  told.textContent = idle;
+  box.setAttribute("role", "group");
+  parts.forEach((part, number) => {
+    part.setAttribute("tabindex", number ? -1 : 0);
+    part.addEventListener("focus", () => (told.textContent = part.getAttribute("aria-label")));
+    part.addEventListener("blur", () => (told.textContent = idle));
+    part.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      part.setAttribute("tabindex", -1);
+      const next = parts.at((number + step) % parts.length);
+      next.setAttribute("tabindex", 0);
+      next.focus();
+    });
+  });
+  box.after(told);
+};
 const begun = new Set();
 const draw = (script) => {
   const box = document.getElementById(script.dataset.for);
@@ -51,7 +74,8 @@ const draw = (script) => {
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
       box.classList.add("drawn");
-      box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box is the picture and says what is in it
+      if (box.closest("[data-circuit]")) reachable(box);
+      else box.querySelector("svg").setAttribute("aria-hidden", "true"); // the box is the picture and says what is in it
       follow(box, view);
       saving(box, (ending) => saveAs(wide(), name, ending));
     },

@@ -1,0 +1,71 @@
+"""The explorer's page: the walk's template with its own sentences typed, so that steps, scripts and charts are shared.
+
+It is rendered once per model, from the walk of a pair of sentences that ship; every other text comes as an answer to a
+question.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment
+from markupsafe import Markup
+
+from probe.errors import InputError
+from probe.model import attention
+from probe.model.model import Model
+from probe.model.tokens import tokenize
+from probe.pages import html
+from probe.pages.walk import page as walk_page
+from probe.pages.walk.walk import Walk, walk
+from probe.stats.axes import Axis
+from probe.text import lexicon
+
+TEMPLATES = Path(__file__).parent / "templates"
+WORD = "bank"
+
+
+def opening(model: Model) -> tuple[str, str]:
+    """Two sentences that ship, with one word in two senses, as many tokens in both and the word in the same place."""
+    rows = sorted(lexicon.expand(WORD).sentences, key=lambda row: len(row.text))
+    for one in rows:
+        for other in rows:
+            if one.frame == other.frame and one.sense != other.sense:
+                try:
+                    lengths = {len(tokenize(model, row.text[: row.end])) for row in (one, other)}
+                except InputError:  # a context window of a few tokens
+                    continue
+                if len(lengths) == 1:
+                    return one.text, other.text
+    return rows[0].text, next(row.text for row in rows if row.sense != rows[0].sense)
+
+
+def opened(model: Model) -> Walk:
+    """The walk that the page opens with. Raises as `probe.walk`."""
+    text, other = opening(model)
+    return walk(model, text, word=WORD, against=other)
+
+
+def render(opened: Walk, *, bridge: str = "http") -> tuple[str, str]:
+    """The page and its content security policy; `bridge` says how it asks: over http, or through a notebook."""
+    templates = _templates()
+    assets = html.assets(templates, sheet="explore.css.j2", script="explore.js", values=walk_page.LOOKS)
+    assets["policy"] = f"{assets['policy']}; connect-src {chr(39)}self{chr(39)}"
+    values = walk_page.values(replace(opened, later=None, caution=None))
+    values["formulas"] |= walk_page.formulas(Axis.coordinate, attention.softmax)
+    page = templates.get_template("explore.html.j2").render(values, bridge=bridge, **assets)
+    return page, str(assets["policy"])
+
+
+def choices(tokens: Sequence[Mapping[str, Any]]) -> Markup:
+    """The tokens of a text to choose from, as the walk has them above its steps."""
+    parts: Any = _templates().get_template("parts.html.j2").module
+    return Markup(parts.choices(walk_page.chips(pd.DataFrame(list(tokens)))))
+
+
+@cache
+def _templates() -> Environment:
+    return walk_page.environment(TEMPLATES)

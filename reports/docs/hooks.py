@@ -1,0 +1,86 @@
+"""What the pages do not hold themselves: pictures of reports/, and the three chapters that the program writes.
+
+A line `<!-- NAME -->` of a page becomes what the function of that name returns: the commands' own help, the meaning of
+every column, the docstring of every public name. So none of these is written twice.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer.main
+from typer.testing import CliRunner
+
+import probe.cli
+from probe.pages.sections import DOWNLOADS
+from probe.study.columns import COLUMNS, UNITS
+
+REPORTS = Path(__file__).parents[1]
+PICTURES = ("lessons/*.png", "real/*.png", "*.png")
+OUTSIDE = "../../"  # from a page to reports/: how its pictures are named, so that they show in the repository as well
+
+
+def on_files(files, config):
+    """Adds the pictures of reports/ to the site."""
+    from mkdocs.structure.files import File
+
+    for picture in sorted(path for pattern in PICTURES for path in REPORTS.glob(pattern)):
+        files.append(File.generated(config, picture.relative_to(REPORTS).as_posix(), abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    return filled(markdown).replace(f"]({OUTSIDE}", "](")
+
+
+def filled(markdown: str) -> str:
+    """The page with each of its marked lines replaced by what it stands for. KeyError for a name that is not known."""
+    return re.sub(r"^<!-- (\w+) -->$", lambda mark: WRITTEN[mark[1]](), markdown, flags=re.MULTILINE)
+
+
+def commands() -> str:
+    """Every command with its help, as the program prints it."""
+    parts = []
+    for command in ("", *typer.main.get_command(probe.cli.app).commands):
+        line = f"probe {command}".strip()
+        shown = CliRunner().invoke(
+            probe.cli.app, [*command.split(), "--help"], prog_name="probe", env={"COLUMNS": "100"}
+        )
+        parts.append(f"## {line}\n\n```console\n$ {line} --help\n{shown.output.strip()}\n```\n")
+    return "\n".join(parts)
+
+
+def tables() -> str:
+    """Every table of a report, and what a row of it is about."""
+    return "\n".join(["| table | what it holds |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in DOWNLOADS.items())])
+
+
+def columns() -> str:
+    """Every column by name: what it says and its unit; `table.column` where it says something else in one table."""
+    rows = sorted(COLUMNS, key=lambda name: (name.rpartition(".")[2], name))
+    cells = (f"| `{name}`{{ #{name} }} | {COLUMNS[name]} | {UNITS.get(name, '')} |" for name in rows)
+    return "\n".join(["| column | what it says | unit |", "|---|---|---|", *cells])
+
+
+def names() -> str:
+    """Every public name in pipeline order, from its docstring; errors last."""
+    stub = ast.parse((REPORTS.parent / "probe" / "__init__.pyi").read_text(encoding="utf-8"))
+    found = [
+        (alias.name, f"probe.{node.module}.{alias.name}")
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    return "\n\n".join(_entry(name, home) for name, home in sorted(found, key=lambda one: "errors" in one[1]))
+
+
+def _entry(name: str, home: str) -> str:
+    return f"::: {home}\n    options:\n      heading: probe.{name}"
+
+
+def _records() -> Iterator[str]:
+    yield from ()
+
+
+WRITTEN = {"commands": commands, "tables": tables, "columns": columns, "names": names}

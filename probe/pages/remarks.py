@@ -172,9 +172,9 @@ def numbers_apart(head: answers.Head) -> str:
         return ""
     net, own, said = percent(head["net"]), percent(head["direct"]), []
     if head["direct"] < SHORT * head["net"]:
-        said.append(f"It moves the word by {net} and itself writes {own}: what comes after it adds the rest.")
+        said.append(f"It moves the word {net} of the way and itself writes {own}: what comes after it adds the rest.")
     elif head["direct"] > OVER * head["net"]:
-        said.append(f"It writes {own} and moves the word by {net}: what comes after it takes part of that back.")
+        said.append(f"It writes {own} of the way and moves the word {net}: what comes after it takes part of it back.")
     if head["attention_cue"] < CLOSE:
         cue = percent(head["attention_cue"])
         said.append(

@@ -49,6 +49,24 @@ def rows_of(spec, *columns):
     raise AssertionError(f"no dataset has {columns}")
 
 
+def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
+    traces = FRAMES["positions"].assign(same_sense=0.1)
+    mlps = charts.mlps_at_word(traces)
+    cells = traces.query("component == 'mlp_out' and pos == 'word'")
+    assert mlps["net"].tolist() == pytest.approx((cells["effect"] - 0.1).tolist())
+    large = mlps.assign(net=mlps["net"].where(mlps["layer"] != 1, -0.87))
+    spec = charts.head_map(HEADS, "bank", large).to_dict()
+    assert colour_scale(spec)["domain"][-1] == pytest.approx(0.9) == charts.effect_limit(HEADS, large)
+    drawn = rows_of(spec, "same_sense", "effect", "mark")
+    assert [(row["layer"], row["head"], row["net"]) for row in drawn if row["head"] == "MLP"] == [
+        (row.layer, "MLP", row.net) for row in large[large["word"] == "bank"].itertuples()
+    ]
+    columns = [view["encoding"]["x"]["scale"]["domain"] for view in parts(spec) if "scale" in view["encoding"]["x"]]
+    assert columns and all(column == [0, 1, 2, 3, "MLP"] for column in columns)
+    assert charts.head_map(HEADS, "bank", mlps[:0]).to_dict() == charts.head_map(HEADS, "bank").to_dict()
+    assert charts.mlps_at_word(FRAMES["positions"]).empty  # without a same-sense donor there is no net effect
+
+
 @pytest.mark.parametrize("name", CHARTS)
 def test_every_chart_has_a_description_and_titled_axes(name):
     spec = CHARTS[name].to_dict()

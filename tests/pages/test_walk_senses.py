@@ -53,7 +53,7 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
         in (found.because)
     )
     assert (
-        "of the way from “money”, along the axis between the two that 32 sentences of the lexicon give."
+        "of the way from “money”. Where the two senses lie was measured in 32 sentences of the lexicon."
         in found.because
     )
 

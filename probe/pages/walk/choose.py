@@ -205,7 +205,7 @@ def _furthest(seen: Seen, here: Place, layers: Sequence[int], toward: Toward) ->
     why = (
         f"L{layer}H{head} is followed because, {_among(layers, toward.moved.shape[1])}, it moves “{here.word}” "
         f"furthest towards its sense “{toward.sense}”{_to_take_from(seen, here)[1]}: {way} of the way from "
-        f"“{toward.other}”, along the axis between the two that {toward.fitted} sentences of the lexicon give."
+        f"“{toward.other}”. Where the two senses lie was measured in {toward.fitted} sentences of the lexicon."
     )
     return layer, head, why
 

@@ -6,7 +6,7 @@ const show = (target) => {
   const own = target.querySelector(":scope > details.fold");
   if (own) own.open = true;
   if (target.type === "radio") choose(target);
-  (target.labels?.[0] ?? target).scrollIntoView();
+  (target.closest(".tabs")?.previousElementSibling ?? target).scrollIntoView(); // a head stands under its word
 };
 const arrive = () => {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -50,6 +50,8 @@ const drawMap = ({ box, name, cells }) => {
   box.lastChild.replaceChildren("scale: ", ...steps);
 };
 
+{% include "lines.js" %}
+
 // Pictures: drawn once, then given other data; what is hidden or folded has no width yet and waits.
 {% include "saving.js" %}
 const views = new Map();
@@ -107,6 +109,7 @@ const show = (change) => {
   drawForm();
   maps.filter(({ name }) => has(name)).forEach(drawMap);
   drawAll(c);
+  linesOf(c);
   if (Object.keys(change).length) page.remember();
   page.shown();
   return refreshAll();
@@ -126,6 +129,13 @@ form.addEventListener("change", () => {
 });
 for (const folded of document.querySelectorAll("details")) folded.addEventListener("toggle", () => folded.open && drawWaiting().then(refreshAll));
 for (const input of document.querySelectorAll('[name="queries"]')) input.addEventListener("change", () => turn(input.value));
+const KEYS = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+for (const grid of document.querySelectorAll(".square[data-queries]"))
+  grid.addEventListener("keydown", (event) => {
+    if (!(event.key in KEYS)) return;
+    event.preventDefault();
+    show({ at: Math.min(Math.max(state.at + KEYS[event.key], 0), tokens.length - 1) });
+  });
 for (const chip of document.querySelectorAll("[data-pos]")) chip.addEventListener("click", () => goTo(({ pos }) => pos === Number(chip.dataset.pos)));
 // The address holds what is followed: #L5H1@9.
 const addressed = () => {

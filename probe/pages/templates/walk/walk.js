@@ -240,7 +240,7 @@ const drawSlots = (c) => {
     token: token(),
     answer: answer(c, open),
     layer: String(layer),
-    line: state.queries === "rows" ? "row" : "column",
+    line: { rows: "row", columns: "column", lines: "bundle of lines" }[state.queries],
     heading: at === data.first.at ? heading : data.alone ? `What happens to ${token()}?` : `What does the translation read at ${token()}?`,
     because: isFirst() ? data.because : `You follow L${layer}H${head} at ${token()}; the page opened at L${data.first.layer}H${data.first.head}.`,
     following: `L${layer}H${head} at ${token()}, token ${tokens[at].pos}`,

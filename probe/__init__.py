@@ -11,8 +11,8 @@ imports only from its own room and from rooms above it:
     certificate, the ledger patching               the engine of swaps; effects, routes, sets of heads, cross-attention
     study                  one word measured, a study of several, evaluation; the border to pandas charts
     frames in, pictures out sweep                  the same measurements over a corpus of any size, in shards pages
-    report, walk, sweep: one HTML file and a folder that is whole or absent explore                the walk live: a local
-    server, one page, one's own sentences cli                    parse, call one library function, write
+    report, walk, sweep: one HTML file and a folder that is whole or absent explore                the walk live, on one's
+    own sentences: a local server, one page cli                    parse, call one library function, write
 """
 
 import sys

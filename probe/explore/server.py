@@ -157,7 +157,11 @@ def application(model: Model, *, token: str, host: str = LOCAL) -> Starlette:
         finally:
             await asyncio.get_running_loop().run_in_executor(None, desk.close)
 
-    return Starlette(routes=[Route("/", show), Route("/ask", ask, methods=["POST"])], lifespan=lifespan)
+    async def icon(_: Request) -> Response:
+        return Response(status_code=204)
+
+    routes = [Route("/", show), Route("/ask", ask, methods=["POST"]), Route("/favicon.ico", icon)]
+    return Starlette(routes=routes, lifespan=lifespan)
 
 
 def refused(request: Request, given: str, token: str, host: str) -> Response | None:

@@ -100,16 +100,16 @@ def test_typing_changes_tokens_head_pictures_and_the_address(opened):
     shown = opened()
     page = shown.page
     answered(page, lambda: page.locator('[name="text"]').fill("In the wet garden they found a mole"))
-    assert "give a word that stands in the text" in page.locator("[data-trouble]").inner_text()
+    assert "“the”" in outcome(page)  # the last word that both have
     answered(page, lambda: page.locator('[name="other"]').fill("In the agency they found a mole"))
     assert page.locator("[data-trouble]").is_hidden()
     assert [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()][-1].endswith("mole")
     assert "“mole”" in outcome(page)
     grid = page.locator('#softmax [data-queries="rows"] .chart')
     assert grid.locator(".mark-symbol.role-mark path").count() > 0
-    labels = grid.locator(".role-axis-label text").all_inner_texts()
+    labels = grid.locator(".role-axis-label text").all_text_contents()
     assert any(label.endswith("·mole") for label in labels) and not any(label.endswith("·bank") for label in labels)
-    page.wait_for_function("location.hash.includes('garden')", timeout=PATIENCE)
+    page.wait_for_function("() => location.hash.includes('garden')", timeout=PATIENCE)
     assert shown.trouble == []
 
 
@@ -119,7 +119,7 @@ def test_each_key_is_answered_and_the_last_one_stands(opened):
     box.press("End")
     box.press_sequentially(" today", delay=20)
     page.wait_for_function(
-        "[...document.querySelectorAll('.strip .chip')].at(-1)?.textContent.endsWith('today')", timeout=PATIENCE
+        "() => [...document.querySelectorAll('.strip .chip')].at(-1)?.textContent.endsWith('today')", timeout=PATIENCE
     )
     answered(page)
     assert page.locator("[data-trouble]").is_hidden()
@@ -180,7 +180,7 @@ def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
     assert page.locator(".trace button").first.get_attribute("aria-label").startswith("Layer 0, “river”: ")
     page.locator(".trace button").first.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('[data-slot=following]').textContent.includes('river')")
+    page.wait_for_function("() => document.querySelector('[data-slot=following]').textContent.includes('river')")
     assert shown.trouble == []
 
 
@@ -188,7 +188,7 @@ def test_every_head_swapped_by_itself_is_drawn_when_asked_for(opened):
     page = opened().page
     assert page.locator('[data-map="effect"]').is_hidden()
     page.locator('[name="map"][value="effect"]').check(force=True)
-    page.wait_for_function("[...document.querySelectorAll('[data-map=effect] .cell')].some(cell => cell.title)")
+    page.wait_for_function("() => [...document.querySelectorAll('[data-map=effect] .cell')].some(cell => cell.title)")
     assert page.locator('[data-map="effect"] .against').count() > 0
 
 
@@ -198,7 +198,7 @@ def test_hostile_text_runs_nothing_and_stands_there(opened):
     page.locator('[name="other"]').fill("")
     answered(page, lambda: page.locator('[name="text"]').fill(HOSTILE))
     assert page.evaluate("window.canary") is None and page.locator("img").count() == 0
-    assert "onerror" in page.locator(".strip .chips").inner_text().replace("\n", "")
+    assert "</s" in page.locator(".strip .chips").inner_text().replace("\n", "")
     answered(page, lambda: page.locator('[name="text"]').fill("bank " * 3000))
     assert "the context window of tiny-senses" in page.locator("[data-trouble]").inner_text()
     answered(page, lambda: page.locator('[name="text"]').fill("The river bank"))

@@ -12,6 +12,7 @@ from handmade import WORD, corpus_of, make_sentences, without
 from planted import planted_model
 
 from probe import charts
+from probe.charts.ways import PARTS
 from probe.errors import UnsupportedModel
 from probe.model.weights import read_weights
 from probe.pages import answers, graph
@@ -98,7 +99,7 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
     result, frames = made("two_step")
     maps = charts.position_maps(frames["positions"], WORD)
     assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
-    for (_, chart), name in zip(maps, charts.ways.PARTS, strict=True):
+    for (_, chart), name in zip(maps, PARTS, strict=True):
         spec = chart.to_dict()
         [rows] = spec["datasets"].values()
         mine = frames["positions"].query("component == @name")
@@ -206,7 +207,7 @@ def test_a_family_whose_paths_are_refused_has_its_maps_and_the_reason(monkeypatc
     monkeypatch.setattr(ways.paths, "paths", refuse)
     found = ways.frames(planted_model("two_step", 0)[0], [result], frames["word_heads"], OPTIONS)
     assert found["paths"].empty and found["ways"].empty
-    assert set(found["positions"]["component"]) == {*charts.ways.PARTS}
+    assert set(found["positions"]["component"]) == {*PARTS}
     [item] = pages.section(frames | found)["words"]
     assert item["missing"] == pages.NORMED and item["said"] == [] and len(item["charts"]) == 3
     assert graph.files(frames | found, "planted") == {}

@@ -235,45 +235,12 @@ def _same_sense_donor(
 
 
 def measure(
-    weights: Weights,
-    texts: Rows,
-    states: TargetStates,
-    studies: Sequence[tuple[HeldOutAxes, Pairs]],
-    reading: Readings,
-) -> list[Measured]:
-    """Swap every head in every pair, both ways and with same-sense donors; one result per pair of senses.
+    weights: Weights, texts: Rows, states: TargetStates, axes: HeldOutAxes, pairs: Pairs, reading: Readings
+) -> Measured:
+    """Swap every head in every pair of two senses, both ways and with same-sense donors.
 
     `texts`: row by row what `states` was read from.
     """
-    stages = stages_of(weights, states)
-    return [_measure(weights, texts, states, stages, axes, pairs, reading) for axes, pairs in studies]
-
-
-def stages_of(weights: Weights, states: TargetStates) -> Tensor:
-    """The residual stream at every depth and, for a causal model that predicts tokens, behind the final norm.
-
-    `-> row stage d_model`
-    """
-    if not predicts(weights):
-        return states.resid
-    final = forward.finish(weights, states.resid[:, -1].to(weights.device)).cpu()
-    return torch.cat([states.resid, final[:, None]], dim=1)
-
-
-def predicts(weights: Weights) -> bool:
-    """Whether the model says what comes next: it reads left to right and has an unembedding."""
-    return weights.causal and weights.config.has_head
-
-
-def _measure(
-    weights: Weights,
-    texts: Rows,
-    states: TargetStates,
-    stages: Tensor,
-    axes: HeldOutAxes,
-    pairs: Pairs,
-    reading: Readings,
-) -> Measured:
     swaps = list(dict.fromkeys(_swaps(pairs)))
     moved = moved_by(
         weights, texts, [recipient for recipient, _ in swaps], states.z[[donor for _, donor in swaps]], axes
@@ -286,7 +253,7 @@ def _measure(
     a, b = list(pairs.a), list(pairs.b)
     denoise, noise = effect(b, a), -effect(a, b)
     same = (effect(b, pairs.same_b) - effect(a, pairs.same_a)) / 2
-    gap = gaps(axes, stages, pairs)
+    gap = gaps(axes, stages_of(weights, states), pairs)
 
     def at(chosen: Sequence[int]) -> Effects:
         parts = [by_layer(part, np.asarray(chosen) - 1) for part in (denoise, noise, same)]
@@ -303,6 +270,22 @@ def _measure(
     )
     direct = (written[: len(a)] - written[len(a) :]).numpy()
     return Measured(word, said, direct, gap[:, list(reading.direct)], profile)
+
+
+def stages_of(weights: Weights, states: TargetStates) -> Tensor:
+    """The residual stream at every depth and, for a causal model that predicts tokens, behind the final norm.
+
+    `-> row stage d_model`
+    """
+    if not predicts(weights):
+        return states.resid
+    final = forward.finish(weights, states.resid[:, -1].to(weights.device)).cpu()
+    return torch.cat([states.resid, final[:, None]], dim=1)
+
+
+def predicts(weights: Weights) -> bool:
+    """Whether the model says what comes next: it reads left to right and has an unembedding."""
+    return weights.causal and weights.config.has_head
 
 
 def by_layer(values: Array, stage: NDArray[np.intp]) -> Array:

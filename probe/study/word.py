@@ -165,18 +165,19 @@ def observe_word(model: Model, material: Material, options: StudyOptions) -> Wor
     states = target_states(model, material.tokens, material.targets)
     unread = states.z[..., :0]  # queries, keys and values, 0.1 GB of GPT-2 small that nothing in a study reads
     states = replace(states, q=unread, k=unread, v=unread)
-    separations = [
-        axes.separation_by_holdout(states.resid[list(split.rows)], split.is_a, split.units, split.holdouts)
-        for split, _ in parted
-    ]
-    depth = axes.choose_depth(separations)
     stages = effects.stages_of(weights, states)
     root = axes.next_token_root(forward.unembedding(weights, weights.dtype)) if effects.predicts(weights) else None
+    held_out = [axes.hold_out(stages, split, pair, root) for pair, (split, _) in zip(senses, parted, strict=True)]
+    separations = [
+        axes.separation_by_holdout(along, states.resid, split)
+        for along, (split, _) in zip(held_out, parted, strict=True)
+    ]
+    depth = axes.choose_depth(separations)
     writes = ledger.write_coordinates(states.z, weights)
     word = WordResult(material, states, depth, model.config.causal)
     results = [
-        _observed(word, stages, root, writes, pair, split, nuisance, separation, options)
-        for pair, (split, nuisance), separation in zip(senses, parted, separations, strict=True)
+        _observed(word, stages, root, writes, along, split, nuisance, separation, options)
+        for along, (split, nuisance), separation in zip(held_out, parted, separations, strict=True)
     ]
     return replace(word, pairs=tuple(_corrected_gate(results)))
 
@@ -215,32 +216,29 @@ def _observed(
     stages: torch.Tensor,
     root: torch.Tensor | None,
     writes: torch.Tensor,
-    senses: tuple[str, str],
+    held_out: HeldOutAxes,
     split: CrossFit,
     nuisance_p: float,
     separation: DepthSeparation,
     options: StudyOptions,
 ) -> PairResult:
-    """Axes, gate and held-out separation of one pair of senses."""
+    """Pairs, gate and held-out separation of one pair of senses."""
     rows, layers = list(split.rows), stages.shape[1] - 1 - (root is not None)
-    held_out = axes.hold_out(stages, split, senses, root)
     pairs = effects.make_pairs(
         word.sentences, word.material.distances, split, most=options.max_pairs, seed=options.seed
     )
 
     def test(vectors: torch.Tensor) -> Gap:
-        return permutation.gap_test(
-            vectors.double().numpy(), split.is_a, split.exchanged, split.holdouts, seed=options.seed
-        )
+        return permutation.gap_test(vectors.double().numpy(), split, seed=options.seed)
 
     gate = test(stages[rows, 1 : 1 + layers])
     apart = np.flatnonzero(separation.g[1:] >= HALF_APART * separation.g[word.depth])
     first = 1 + int(apart[0]) if len(apart) else word.depth
-    a, b = (word.resid[[row for row in rows if word.material.labels[row] == sense]] for sense in senses)
+    a, b = (word.resid[[row for row in rows if word.material.labels[row] == sense]] for sense in held_out.senses)
     return PairResult(
         split=split,
         axes=held_out,
-        axis=axes.fit_axis(a, b, senses, word.depth),
+        axis=axes.fit_axis(a, b, held_out.senses, word.depth),
         pairs=pairs,
         gap=effects.gaps(held_out, stages, pairs),
         gate=gate,
@@ -271,7 +269,7 @@ def _swapped(
     results = []
     for pair in passed:
         study = (pair.axes, pair.pairs)
-        [measured] = effects.measure(weights, word.placed, word.states, [study], pair.reading)
+        measured = effects.measure(weights, word.placed, word.states, *study, pair.reading)
         routes = measure_routes(
             weights, word.placed, word.states.z, word.material.cues, measured.word, (*study, pair.reading)
         )
@@ -348,7 +346,7 @@ def _ranking(weights: Weights, word: WordResult, pair: PairResult, options: Stud
     inside = replace(pair.axes, cell=np.zeros_like(pair.axes.cell))  # read along the axis that they were fitted on
     if not len(learned):
         return pair.pairs, pair.effects.net
-    [measured] = effects.measure(weights, word.placed, word.states, [(inside, learned)], pair.reading)
+    measured = effects.measure(weights, word.placed, word.states, inside, learned, pair.reading)
     return learned, measured.word.net
 
 

@@ -136,7 +136,7 @@ def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, se
     (model, circuit), result = planted_model(kind, seed), measured(kind, seed)
     [pair] = result.pairs
     behind = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
-    [found] = effects.measure(read_weights(model), result.placed, result.states, [(pair.axes, pair.pairs)], behind)
+    found = effects.measure(read_weights(model), result.placed, result.states, pair.axes, pair.pairs, behind)
     for place in circuit.places:
         assert (found.word.ratio("denoise")[place], found.word.ratio("noise")[place]) == pytest.approx(
             expected, abs=0.06

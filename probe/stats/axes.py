@@ -137,8 +137,7 @@ def separation_by_holdout(axes: HeldOutAxes, resid: Tensor, split: CrossFit) -> 
         sides.append((along[of_a[test]], along[~of_a[test]]))
     aurocs = [resampling.auroc(a, b) for a, b in sides if len(a) and len(b)]
     if not aurocs or min(sum(map(len, side)) for side in zip(*sides, strict=True)) < 2:
-        nothing = np.zeros(resid.shape[1])
-        return DepthSeparation(nothing + 0.5, nothing, nothing + 1)
+        return _not_told_apart(resid.shape[1])
     a, b = (np.concatenate(side) for side in zip(*sides, strict=True))
     g = resampling.hedges_g(a, b)
     n = min(len({split.units[place] for place in split.tested if of_a[place] == side}) for side in (True, False))
@@ -157,8 +156,14 @@ def separation_by_depth(
         folds = (Holdout(tuple(train), tuple(test)) for train, test in resampling.folds(units, FOLDS, seed=seed))
         learned = tuple(fold for fold in folds if len({is_a[place] for place in fold.train}) == 2)
         split = CrossFit(rows, is_a, units, units, learned)
-        found.append(separation_by_holdout(hold_out(resid, split, senses), resid, split))
+        told = separation_by_holdout(hold_out(resid, split, senses), resid, split) if learned else None
+        found.append(told or _not_told_apart(resid.shape[1]))
     return found
+
+
+def _not_told_apart(depths: int) -> DepthSeparation:
+    nothing = np.zeros(depths)
+    return DepthSeparation(nothing + 0.5, nothing, nothing + 1)
 
 
 def choose_depth(separations: Sequence[DepthSeparation]) -> int:

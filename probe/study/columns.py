@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from probe.patching.routes import KINDS
 from probe.stats.resampling import Array
 from probe.study.word import PairResult, WordResult
 
@@ -30,6 +31,7 @@ CURVES = (
     *("word", "area", "smallest", "pairs", "size", "added", "faithfulness", "faithfulness_low", "faithfulness_high"),
     *("necessity", "necessity_low", "necessity_high"),
 )
+ROUTES = tuple(f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high"))
 METHODS = {
     "nearest": "nearest sense centroid",
     "frequent": "most frequent sense",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from probe.patching import effects
-from probe.patching.routes import KINDS, by_distance
+from probe.patching.routes import by_distance
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts
@@ -20,6 +20,7 @@ from probe.study.columns import (
     CURVES,
     KEYS,
     RANKS,
+    ROUTES,
     by_head,
     key_of,
     sense_pairs_of,
@@ -153,17 +154,17 @@ def distances(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def routes(results: Sequence[WordResult]) -> pd.DataFrame:
-    """What each head does by where it looks, by what it carries, from the cue, and its ablation; see
+    """What each head does by where it looks, by what it carries, from the cue, and its ablation, with intervals; see
     `probe.patching.routes`.
     """
     parts = []
     for result, pair in sense_pairs_of(results):
         if pair.routes is not None:
-            blank = np.full(pair.routes.ablation.shape, np.nan)
-            measured = {name: getattr(pair.routes, name) for name in KINDS}
-            arrays = {name: blank if values is None else values for name, values in measured.items()}
-            parts.append(with_key(by_head(arrays).assign(pairs=pair.routes.pairs), key_of(result, pair)))
-    return stacked(parts, [*KEYS, "layer", "head", *KINDS, "pairs"])
+            arrays = dict.fromkeys(ROUTES, np.full(pair.separation.auroc.shape, np.nan)) | pair.routes.shares
+            for name, ends in pair.routes.intervals().items():
+                arrays |= {f"{name}_{end}": values for end, values in zip(("low", "high"), ends, strict=True)}
+            parts.append(with_key(by_head(arrays).assign(pairs=len(pair.routes.pairs)), key_of(result, pair)))
+    return stacked(parts, [*KEYS, "layer", "head", *ROUTES, "pairs"])
 
 
 def by_depth(results: Sequence[WordResult]) -> pd.DataFrame:

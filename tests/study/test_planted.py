@@ -195,8 +195,8 @@ def test_the_marked_cue_is_credited_where_a_head_reads_it():
 @planted("function_word")
 def test_the_function_word_is_credited_where_the_marked_cue_is_read_by_nobody(kind, seed):
     """It stands in every sentence of its sense, so an untrained model hears it as well: the report says so."""
-    routes, place = measured(kind, seed).pairs[0].routes, planted_model(kind, seed)[1].places[0]
-    assert (routes.cue_only[place], routes.other_only[place]) == pytest.approx((0, 1), abs=0.02)
+    routes, place = measured(kind, seed).pairs[0].routes.shares, planted_model(kind, seed)[1].places[0]
+    assert (routes["cue_only"][place], routes["other_only"][place]) == pytest.approx((0, 1), abs=0.02)
 
 
 def test_a_word_that_an_untrained_model_hears_as_well_is_no_meaning():
@@ -210,8 +210,8 @@ def test_the_whole_way_is_told_where_the_last_head_reads_a_token_between():
 @planted("two_step")
 def test_a_reader_of_a_token_between_takes_nothing_from_the_cue(kind, seed):
     place = planted_model(kind, seed)[1].places[1]
-    routes = measured(kind, seed).pairs[0].routes
-    assert abs(routes.cue_only[place]) < 0.02
+    routes = measured(kind, seed).pairs[0].routes.shares
+    assert abs(routes["cue_only"][place]) < 0.02
     assert heads_of(kind, seed)[0].loc[place, "attention_cue"] < 0.02
 
 

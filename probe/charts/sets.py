@@ -166,7 +166,7 @@ def _route_scale(frame: pd.DataFrame) -> alt.Scale:
 
 
 def route_table(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
-    """The bars: `name`, `route`, `what` in words, `value low high` in fractions of the gap; no swap that was not made."""
+    """The bars: `name`, `route`, `what` in words, `value low high` in fractions of the gap; none of a swap not made."""
     swap = leading(word_heads[["word", "layer", "head", *(f"swap{end}" for end in ENDS)]], word, heads)
     wide = leading(routes, word, heads).merge(swap, on="name")
     parts = [

@@ -62,7 +62,8 @@ class HeldOutAxes:
 
     `u midpoint: cell stage d_model`, `gap: cell stage` · `cell: row`, the holdout in which a row is tested, -1 where it
     is only fitted on. A stage is a depth; behind the last depth stands, for a model that predicts tokens, the stream
-    behind the final norm, read along what the senses change in the logits (`next_token_root`).
+    behind the final norm, read along what the senses change in the logits (`next_token_root`), and where words are
+    known that continue one sense only, once more along their mean logits.
     """
 
     senses: tuple[str, str]
@@ -88,12 +89,19 @@ class HeldOutAxes:
         return Axis(*self.senses, stage, self.u[cell, stage], self.midpoint[cell, stage], float(self.gap[cell, stage]))
 
 
-def hold_out(resid: Tensor, split: CrossFit, senses: tuple[str, str], root: Tensor | None = None) -> HeldOutAxes:
+def hold_out(
+    resid: Tensor,
+    split: CrossFit,
+    senses: tuple[str, str],
+    root: Tensor | None = None,
+    toward: Tensor | None = None,
+) -> HeldOutAxes:
     """Axes of every stage for each holdout, fitted on what it learns from. `row stage d_model`, rows by their numbers
     in the split.
 
-    u = Δ / |Δ| and gap = |Δ| with Δ the difference of means, in float64; at the last stage, with a metric R Rᵀ,
-    u = R Rᵀ Δ / |R Rᵀ Δ| and gap = <Δ, u>, so that M is 1 apart in what the metric measures.
+    u = Δ / |Δ| and gap = |Δ| with Δ the difference of means, in float64. Behind the last depth, with a metric R Rᵀ:
+    u = R Rᵀ Δ / |R Rᵀ Δ| and gap = <Δ, u>, so that M is 1 apart in what the metric measures; and behind that, with a
+    direction `toward: d_model` that is known beforehand, u = toward / |toward|.
     """
     rows, of_a = np.asarray(split.rows), np.asarray(split.is_a)
     origin = resid[0].double()  # means around it: those of identical vectors are exactly the same
@@ -105,7 +113,10 @@ def hold_out(resid: Tensor, split: CrossFit, senses: tuple[str, str], root: Tens
     difference = mean_a - mean_b
     along = difference.clone()
     if root is not None:
-        along[:, -1] = difference[:, -1] @ root @ root.T
+        behind = -1 if toward is None else -2
+        along[:, behind] = difference[:, behind] @ root @ root.T
+    if toward is not None:
+        along[:, -1] = toward
     length = along.norm(dim=-1)
     u = along / torch.where(length > 0, length, 1.0)[..., None]
     gap = (difference * u).sum(-1)

@@ -24,7 +24,7 @@ HEADS = (
     *(*KEYS, "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
     *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),
     *("p_auroc", "q_auroc", "p_swap", "q_swap", "attention_cue", "attention_previous", "verdict", *RANKS),
-    *("net", "net_low", "net_high", "said", "p_said", "read_depth"),
+    *("net", "net_low", "net_high", "said", "p_said", "continued", "p_continued", "read_depth"),
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 CURVES = (

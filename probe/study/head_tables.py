@@ -52,19 +52,22 @@ def _heads_of_pair(result: WordResult, pair: PairResult, untrained_p: float) -> 
 
 
 def _tested(pair: PairResult) -> dict[str, Array]:
-    """Corrected p and false discovery rate of separation, swap and what is said next; missing where not swapped."""
+    """Corrected p and false discovery rate of separation, swap, what is said next and known continuations; missing
+    where not swapped, and where what is measured was not shown to differ between the senses.
+    """
     blank = np.full(pair.separation.auroc.shape, np.nan)
-    names = ("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes", "said", "p_said")
+    names = ("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes", "said", "p_said", "continued", "p_continued")
+    tested = dict.fromkeys(names, blank)
     if pair.tests is None or pair.measured is None:
-        return dict.fromkeys(names, blank)
-    separation, swap, said = pair.tests.separation, pair.tests.swap, pair.tests.said
-    tested = {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
+        return tested
+    separation, swap = pair.tests.separation, pair.tests.swap
+    tested |= {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
     tested["p_opposes"] = pair.tests.opposes.p
-    if said is None or pair.measured.said is None:
-        return tested | {"said": blank, "p_said": blank}
-    if pair.said_p >= GATE:  # a share of a difference that is not there is noise over noise
-        return tested | {"said": blank, "p_said": blank}
-    return tested | {"said": pair.measured.said.net.mean(0), "p_said": said.p}
+    for name, shown in (("said", pair.said_p), ("continued", pair.continued_p)):
+        test, effect = getattr(pair.tests, name), getattr(pair.measured, name)
+        if test is not None and shown < GATE:  # a share of a difference that is not there is noise over noise
+            tested |= {name: effect.net.mean(0), f"p_{name}": test.p}
+    return tested
 
 
 def _stands_in(pair: PairResult) -> dict[str, Array]:

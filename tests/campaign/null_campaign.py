@@ -178,7 +178,7 @@ KINDS = {
     "reassigned, unpaired": Kind(trained, lambda rng: dealt(of_lexicon(rng, frames=6, distances=2), rng)),
     **{make.__name__: Kind(random_weights, make) for make in (function_word, always_longer)},
 }
-NUISANCE = (function_word.__name__, always_longer.__name__)
+NUISANCE = tuple(make.__name__ for make in (longer, function_word, always_longer))
 
 
 def study_of(kind: str, run: int) -> dict[str, object]:

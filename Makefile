@@ -21,7 +21,7 @@ real: $(READY)
 ioi: $(READY)
 	PROBE_MODEL="$(MODEL)" $(BIN)/python analyses/ioi.py
 
-# A file stays with one worker, so that what its tests share is made once; heavy folders are collected first.
+# A file stays with one worker, so that what its tests share is made once; tests/conftest.py puts the longest first.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 test: $(READY)

@@ -5,6 +5,7 @@ bank has two senses and three clear heads (two resolve, one is against), mole ha
 apart), apple is not apart at all. Words are read after layer 2, the heads of layer 3 at the end.
 """
 
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -31,11 +32,8 @@ MEASURED = CAUSAL[: CAUSAL.index("net")]
 TOKENS = ("<|endoftext|>", "The", " old", " {cue}", " near", " the", " {word}", " looked", " quiet", ".")
 
 
-def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
-    """The study; every one of `texts` appears as a sentence, a token, a showcase and a reason for leaving out.
-
-    With `apart` false no word has a gap between its senses, so nothing is ranked.
-    """
+@cache
+def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
     rng = np.random.default_rng(7)
     words = _words(apart)
     heads = _heads(words, rng)
@@ -63,6 +61,16 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
     frames |= ways(heads)
     frames["ledger"] = ledger(frames["readings"])
     frames["beside"] = _beside(frames["showcase"])
+    return frames
+
+
+def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
+    """The study; every one of `texts` appears as a sentence, a token, a showcase and a reason for leaving out.
+
+    With `apart` false no word has a gap between its senses, so nothing is ranked. Its frames are shared: put another in
+    the place of one, and change none.
+    """
+    frames = dict(_frames(texts, apart))
     rows = tuple(
         Row(
             None if pd.isna(row.layer) else int(row.layer),

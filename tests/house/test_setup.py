@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
+from conftest import LONGEST
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -34,6 +35,10 @@ def test_importing_probe_loads_nothing_heavy(asked: str) -> None:
 
 def test_asking_for_a_name_loads_its_module() -> None:
     assert run("import probe, sys; probe.load; print('torch' in sys.modules)") == "True"
+
+
+def test_the_longest_files_of_tests_are_where_they_are_said_to_be() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
 def stub() -> dict[str, str]:

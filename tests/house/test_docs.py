@@ -1,8 +1,8 @@
 """README and the chapters of the documentation are true: commands and code run in the order of the page, and every link
 leads somewhere.
 
-A block with a title is a file that the reader saves; a block with `needs` runs where that package is installed. Reports
-are planned only (`--dry-run`); the campaign makes them as they stand.
+A block with a title is a file that the reader saves, for this page and others; a block with `needs` runs where that
+package is installed. Reports are planned only (`--dry-run`); the campaign makes them as they stand.
 """
 
 import importlib.util
@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer.main
 
 import probe.cli
 from probe.errors import ModelError
-from probe.model import architectures
+from probe.model.architectures import FAMILIES
 from probe.model.packaged import find_packaged
 
 ROOT = Path(__file__).parents[2]
@@ -88,18 +89,19 @@ def run(command: str, monkeypatch, *, planned: bool) -> None:
 def follow(page: Path, folder: Path, monkeypatch, wanted, *, code: bool = True, planned: bool = True) -> int:
     """Does what the page says, in `folder`; of its commands those that are wanted. How many of them there were."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(architectures, "FAMILIES", dict(architectures.FAMILIES))
     names: dict[str, object] = {}
-    ran = 0
+    known, ran = set(FAMILIES), 0
+    for saved in (block for other in PAGES for block in blocks(other) if block.says("title")):
+        Path(saved.says("title")).write_text(saved.text, encoding="utf-8")
     for block in blocks(page):
-        if block.says("title"):
-            Path(block.says("title")).write_text(block.text, encoding="utf-8")
-        if block.language == "python" and not block.says("needs") and (code or block.says("title")):
+        if block.language == "python" and not block.says("needs") and code:
             exec(block.text, names)  # noqa: S102 - the page's own lines
         for command in block.commands:
             if command.startswith("probe ") and is_local(command) and wanted(command):
                 run(command, monkeypatch, planned=planned)
                 ran += 1
+    for added in set(FAMILIES) - known:
+        del FAMILIES[added]  # a row that the page added
     return ran
 
 
@@ -132,6 +134,10 @@ def test_the_reports_of_a_page_are_made_as_they_stand(page, tmp_path, monkeypatc
         needs_smollm2()
     follow(page, tmp_path, monkeypatch, lambda command: True, code=False, planned=False)
     assert (tmp_path / "out" / "ambiguity.html").stat().st_size > 10_000
+    if page.stem == "first_hour":  # whose last report is of a word of one's own
+        heads = pd.read_csv(tmp_path / "out" / "word_heads.csv").set_index("rank")
+        assert [(heads.at[rank, "layer"], heads.at[rank, "head"]) for rank in (1, 2, 3)] == [(4, 1), (5, 1), (4, 2)]
+        assert heads.at[1, "net"] == pytest.approx(0.34, abs=0.01)
 
 
 @pytest.mark.real_model
@@ -142,6 +148,13 @@ def test_a_trace_is_handed_over(package):
     handed = [block for block in blocks(DOCS / "pages" / "python.md") if block.says("needs") == package]
     assert len(handed) == 1
     exec(handed[0].text, names)  # noqa: S102 - the page's own lines
+
+
+def test_the_first_hour_names_the_sections_that_a_report_has():
+    templates = (ROOT / "probe" / "pages" / "templates" / "report").glob("*.j2")
+    headings = {heading for path in templates for heading in re.findall("<h2>(.+?)</h2>", path.read_text("utf-8"))}
+    told = re.findall(r"^\* \*\*(.+?)\*\*", (DOCS / "pages" / "first_hour.md").read_text("utf-8"), re.MULTILINE)
+    assert len(told) > 5 and set(told) - headings == {"A card for each word"}
 
 
 @pytest.mark.parametrize("command", PROBE)

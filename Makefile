@@ -55,7 +55,7 @@ gallery: $(READY) analyses/investigation.ipynb analyses/a_real_model.ipynb
 
 # The chapters of reports/docs as pages to be opened as files: reports/site/index.html.
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --quiet --strict --config-file reports/docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file reports/docs/mkdocs.yml
 
 # A wheel and a source archive in dist/.
 wheel: $(READY)

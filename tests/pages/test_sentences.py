@@ -135,6 +135,7 @@ ODD = changed(
 )
 SILENT = FRAMES["words"]["ranked"] & (FRAMES["words"]["word"] == "mole")
 ONE_SILENT = changed("words", continued_p=np.where(SILENT & (SILENT.cumsum() == 1), 0.5, 0.001))
+UNMARKED = changed("sentences", text=ODD["sentences"]["text"], cue_start=pd.NA)
 NEAR = changed("distances", "distance == 1")
 LAYERS = FRAMES["heads"].query("word == 'bank'").assign(verdict="none")
 DEEP = {"heads": pd.concat([LAYERS, LAYERS.assign(layer=LAYERS["layer"] + 1)])}
@@ -206,6 +207,8 @@ SENTENCES = [
     (plain, "from another word, such as “river”", frames_of(causal=False), frames_of()),
     (plain, "from an earlier word that is not the marked cue, such as “The” or “Any”",
      frames_of(routes=(0.4, 0.5), frames=ODD), frames_of(routes=(0.4, 0.49), frames=ODD)),
+    (plain, "from an earlier word, such as “The” or “Any”", frames_of(routes=(0.4, 0.5), frames=UNMARKED),
+     frames_of(routes=(0.4, 0.5), frames=ODD)),
     (plain, "is not the marked cue", frames_of(routes=(0.4, 0.5), frames=ODD),
      frames_of(routes=(0.5, 0.9), frames=ODD)),
     (plain, "from a word that is not the marked cue, such as", frames_of(routes=(0.1, 0.9), frames=ODD, causal=False),

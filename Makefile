@@ -21,7 +21,7 @@ real: $(READY)
 ioi: $(READY)
 	PROBE_MODEL="$(MODEL)" $(BIN)/python analyses/ioi.py
 
-# A file stays with one worker, so that what its tests share is made once; heavy folders are collected first.
+# A file stays with one worker, so that what its tests share is made once; tests/conftest.py puts the longest first.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 test: $(READY)
@@ -55,7 +55,7 @@ gallery: $(READY) analyses/investigation.ipynb analyses/a_real_model.ipynb
 
 # The chapters of reports/docs as pages to be opened as files: reports/site/index.html.
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --quiet --strict --config-file reports/docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file reports/docs/mkdocs.yml
 
 # A wheel and a source archive in dist/.
 wheel: $(READY)

@@ -286,6 +286,9 @@ def test_routes_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_no
     first = {row["route"]: row["value"] for row in rows if row["name"] == "L0H1"}
     parts = {"swap": 1, "pattern_only": 0.1, "values_only": 0.9, "cue_only": 0.95, "other_only": 0.03, "ablation": 0.8}
     assert first == {route: pytest.approx(part * whole) for route, part in parts.items()}
+    ends = {row["route"]: (row["low"], row["high"]) for row in rows if row["name"] == "L0H1"}
+    assert ends["cue_only"] == pytest.approx((0.95 * whole - 0.04, 0.95 * whole + 0.03))
+    assert ends["swap"][0] < whole < ends["swap"][1]
     unpaired = FRAMES["routes"].assign(**dict.fromkeys(list(parts)[1:5], np.nan))
     spec = charts.route_bars(unpaired, HEADS, "mole", LEADERS).to_dict()
     assert {row["route"] for row in rows_of(spec, "what", "value")} == {"swap", "ablation"}

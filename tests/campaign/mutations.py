@@ -201,7 +201,7 @@ FAULTS = (
         "train, test = list(holdout.train), list(holdout.test)",
         "train, test = list(holdout.test), list(holdout.test)",
     ),
-    Fault("sweep/measure.py", "a donor that is the sentence itself", '!= record["draw"]]', '== record["draw"]]'),
+    Fault("sweep/measure.py", "one same-sense donor for all sentences", '!= record["draw"]]', '== record["draw"]]'),
     Fault("sweep/measure.py", "the wrong sign of the second sense", "-sign[:, None, None] * swap", "-swap"),
 )
 

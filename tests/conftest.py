@@ -20,10 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A file stays with one worker, so the longest come first: one that came last would keep the others waiting.
 LONGEST = (
-    *("study/test_study.py", "analyses/test_analyses.py", "house/test_readme.py", "pages/test_walk_families.py"),
-    *("study/test_known_answers.py", "model/test_check.py", "sweep/test_sweep_faults.py", "pages/test_page.py"),
-    *("pages/test_every_page.py", "study/test_planted.py", "patching/test_both_ways.py", "study/test_beside.py"),
-    *("patching/test_swaps.py", "charts/test_charts.py", "pages/test_walk_page.py"),
+    *("study/test_study.py", "patching/test_positions.py", "analyses/test_analyses.py", "house/test_readme.py"),
+    *("pages/test_walk_families.py", "patching/test_paths.py", "model/test_check.py", "sweep/test_sweep_faults.py"),
+    *("pages/test_page.py", "pages/test_every_page.py", "study/test_planted.py", "study/test_known_answers.py"),
+    *("patching/test_engine.py", "patching/test_both_ways.py", "study/test_beside.py", "charts/test_charts.py"),
 )
 
 

@@ -49,8 +49,9 @@ def quick(model):
 
 
 def corpus_of(word, **changes):
+    """A third of its sentences, changed."""
     given = probe.expand(word)
-    rows = tuple(dataclasses.replace(sentence, **changes) for sentence in given.sentences)
+    rows = tuple(dataclasses.replace(sentence, **changes) for sentence in given.sentences[: len(given.sentences) // 3])
     return Corpus(rows, (), "own.jsonl", given.sha256)
 
 
@@ -206,7 +207,7 @@ def test_swapped_labels_flip_every_coordinate(model, study):
 
 
 def test_an_untrained_model_has_no_gap_and_nothing_is_ranked(untrained):
-    study = probe.study(untrained, ["seal", "crane"])
+    study = probe.study(untrained, "seal")
     assert not study.words["ranked"].any()
     assert study.heads[["swap", "direct", "rank"]].isna().all(axis=None)
     assert study.word_heads.empty and study.readings.empty
@@ -224,7 +225,7 @@ def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors(mo
 def test_a_split_given_in_the_file_is_kept(model):
     rows = [
         dataclasses.replace(sentence, split="train" if index % 2 else "test")
-        for index, sentence in enumerate(probe.expand("bank").sentences)
+        for index, sentence in enumerate(corpus_of("bank").sentences)
     ]
     study = probe.study(model, corpus=Corpus(tuple(rows), (), "own", "0"), permutations=99)
     assert study.words["split_design"].item() == "the split given in the file"

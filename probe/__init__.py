@@ -6,13 +6,15 @@ imports only from its own room and from rooms above it:
 
     errors, provenance     what a user is told; what made a result
     text                   sentences and their files, the lexicon, splits
-    stats                  what a number is worth: axes, resampling, permutation tests, verdicts, how numbers are
-    written model                  the table of architectures, loading, hooks, traces, the from-scratch forward, the
-    certificate, the ledger patching               the engine of swaps; effects, routes, sets of heads, cross-attention
-    study                  one word measured, a study of several, evaluation; the border to pandas charts
-    frames in, pictures out sweep                  the same measurements over a corpus of any size, in shards pages
-    report, walk, sweep: one HTML file and a folder that is whole or absent explore                the walk live, on one's
-    own sentences: a local server, one page cli                    parse, call one library function, write
+    stats                  what a number is worth: axes, resampling, permutation tests, verdicts, how numbers look
+    model                  the table of architectures, loading, hooks, traces, the from-scratch forward, the ledger
+    patching               the engine of swaps; effects, routes, sets of heads, cross-attention
+    study                  one word measured, a study of several, evaluation; the border to pandas
+    charts                 frames in, pictures out
+    sweep                  the same measurements over a corpus of any size, in shards
+    pages                  report, walk, sweep: one HTML file and a folder that is whole or absent
+    explore                the walk live, on one's own sentences: a local server, one page
+    cli                    parse, call one library function, write
 """
 
 import sys

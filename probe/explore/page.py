@@ -36,14 +36,14 @@ def opened(model: Model) -> Walk:
     return walk(model, text, against=other)
 
 
-def render(opened: Walk, *, bridge: str = "http") -> tuple[str, str]:
-    """The page and its content security policy; `bridge` says how it asks: over http, or through a notebook."""
+def render(opened: Walk) -> tuple[str, str]:
+    """The page and its content security policy, which lets it ask its own server and nobody else."""
     templates = _templates()
     assets = html.assets(templates, sheet="explore.css.j2", script="explore.js", values=walk_page.LOOKS)
-    assets["policy"] = f"{assets['policy']}; connect-src {chr(39)}self{chr(39)}"
+    assets["policy"] = f"{assets['policy']}; connect-src 'self'"
     values = walk_page.values(replace(opened, later=None, caution=None))
     values["formulas"] |= walk_page.formulas(Axis.coordinate, attention.softmax)
-    page = templates.get_template("explore.html.j2").render(values, bridge=bridge, examples=EXAMPLES, **assets)
+    page = templates.get_template("explore.html.j2").render(values, examples=EXAMPLES, **assets)
     return page, str(assets["policy"])
 
 

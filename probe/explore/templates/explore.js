@@ -11,40 +11,21 @@ const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" 
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
 let [swaps, turns, questions, along, outcome, traced, chosen] = [[], 0, 0, null, null, null, null];
 
-// Over http: a line of JSON a message. Through a notebook: the page is a frame, and the widget around it asks.
-const bridges = {
-  async *http(question) {
-    const token = new URLSearchParams(location.search).get("token");
-    const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
-    const response = await fetch(new URL("ask", location), { method: "POST", headers, body: JSON.stringify(question) });
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "";
-    for (;;) {
-      const { value, done } = await reader.read();
-      const lines = (rest + (value ?? "")).split("\n");
-      rest = lines.pop();
-      for (const line of lines) if (line) yield JSON.parse(line);
-      if (done) return;
-    }
-  },
-  async *notebook(question) {
-    const [arrived, number] = [[], question.number];
-    let wake;
-    const listen = ({ data: message }) => message?.number === number && (arrived.push(message), wake?.());
-    window.addEventListener("message", listen);
-    window.parent.postMessage(question, "*");
-    try {
-      for (;;) {
-        while (!arrived.length) await new Promise((done) => (wake = done));
-        const message = arrived.shift();
-        yield message;
-        if (!("doing" in message)) return;
-      }
-    } finally {
-      window.removeEventListener("message", listen);
-    }
-  },
-};
+// The messages of an answer: a line of JSON each.
+async function* exchange(question) {
+  const token = new URLSearchParams(location.search).get("token");
+  const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+  const response = await fetch(new URL("ask", location), { method: "POST", headers, body: JSON.stringify(question) });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    const lines = (rest + (value ?? "")).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line) yield JSON.parse(line);
+    if (done) return;
+  }
+}
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${message.doing} …` : "";
   const bar = ask.querySelector("progress");
@@ -54,7 +35,7 @@ const doing = (message) => {
 const answered = async (what, more = {}, told = () => {}) => {
   const turn = turns;
   const question = { ...asked(), ...more, what, page: own, number: ++questions };
-  for await (const message of bridges[ask.dataset.bridge](question)) {
+  for await (const message of exchange(question)) {
     if (turn !== turns || message.superseded) return null;
     if ("error" in message) throw new Error(message.error);
     if ("result" in message) return doing(), message.result;
@@ -299,7 +280,7 @@ const written = () => {
 };
 const remember = (step) => {
   const address = written();
-  if (ask.dataset.bridge === "http" && address !== location.hash) history[step ? "pushState" : "replaceState"](null, "", address);
+  if (address !== location.hash) history[step ? "pushState" : "replaceState"](null, "", address);
 };
 const restore = () => {
   const parts = new URLSearchParams(location.hash.slice(1));

@@ -4,7 +4,9 @@ BIN := .venv/bin
 READY := .venv/ready
 WORKERS ?= 2
 
-.PHONY: report real test test-fast campaign check gallery docs wheel clean
+MODEL ?= gpt2
+
+.PHONY: report real ioi test test-fast campaign check gallery docs wheel clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
@@ -15,7 +17,11 @@ real: $(READY)
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
 	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
 
-# A file stays with one worker, so that what its tests share is made once; heavy folders are collected first.
+# What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
+ioi: $(READY)
+	PROBE_MODEL="$(MODEL)" $(BIN)/python analyses/ioi.py
+
+# A file stays with one worker, so that what its tests share is made once; tests/conftest.py puts the longest first.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 test: $(READY)
@@ -33,6 +39,8 @@ campaign: $(READY)
 	$(BIN)/python tests/campaign/any_processor.py --out reports
 	$(BIN)/python tests/campaign/python_versions.py --out reports
 	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tracr]'
+	PYTHONPATH=tests $(BIN)/python tests/campaign/tracr_circuits.py --out reports
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -47,7 +55,7 @@ gallery: $(READY) analyses/investigation.ipynb analyses/a_real_model.ipynb
 
 # The chapters of reports/docs as pages to be opened as files: reports/site/index.html.
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --quiet --strict --config-file reports/docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file reports/docs/mkdocs.yml
 
 # A wheel and a source archive in dist/.
 wheel: $(READY)

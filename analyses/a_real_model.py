@@ -71,6 +71,7 @@ chart
 # What the first heads keep of the gap when every other head of the first six layers has the output of a sentence of the other
 # sense, in an order that other sentences gave; beside it the best of 200 random sets with as many heads in every layer.
 
+
 # %%
 def smallest_sets(curves: pd.DataFrame, random_sets: pd.DataFrame) -> pd.DataFrame:
     best = random_sets.groupby(["word", "size"], as_index=False)["faithfulness"].max()

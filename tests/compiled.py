@@ -61,6 +61,15 @@ class Compiled:
     heads: frozenset[Part]
     edges: frozenset[Edge]
 
+    @property
+    def steps(self) -> int:
+        """How many heads stand one behind the other on the longest chain of edges."""
+
+        def longest(part: Part) -> int:
+            return (part[1] != MLP) + max((longest(one) for one, other, _ in self.edges if other == part), default=0)
+
+        return max(map(longest, self.heads))
+
 
 def programs() -> dict[str, tuple[Callable[[], Any], tuple[Any, ...]]]:
     """Every program by name: what makes it, and its tokens."""

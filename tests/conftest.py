@@ -18,6 +18,20 @@ from probe.model.model import Model
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+# A file stays with one worker, so the longest come first: one that came last would keep the others waiting.
+LONGEST = (
+    *("study/test_study.py", "analyses/test_analyses.py", "house/test_readme.py", "pages/test_walk_families.py"),
+    *("study/test_known_answers.py", "model/test_check.py", "sweep/test_sweep_faults.py", "pages/test_page.py"),
+    *("pages/test_every_page.py", "study/test_planted.py", "patching/test_both_ways.py", "study/test_beside.py"),
+    *("patching/test_swaps.py", "charts/test_charts.py", "pages/test_walk_page.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete GPT-2 folder with random weights; tests that change it take `copy` instead."""

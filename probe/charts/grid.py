@@ -1,7 +1,8 @@
 """One head's attention in a text: tokens against tokens, queries, keys and values in a plane, weights and ΔE by source.
 
 Every chart here stands in a walk, whose script replaces its rows by those of another head or token (`palette.live`),
-and by those of another text where one is typed: tokens stand in the order of the rows, each as high as all others.
+and by those of another text where one is typed: tokens stand in the order of the rows, and `usermeta` says how many
+pixels each is high.
 """
 
 from collections.abc import Hashable, Mapping
@@ -16,7 +17,6 @@ from probe.stats.numbers import decimal, percent
 
 Orientation = Literal["rows", "columns"]
 NAMES = {"query": "query: the token that looks", "key": "key: the token looked at"}
-BY_TEXT = alt.AutoSizeParams(type="fit-x", contains="padding")  # as high as the text has tokens
 KINDS = {"dot": "Q·K", "pattern": "attention weight", "open": "weight without the mask"}
 
 
@@ -46,7 +46,7 @@ def token_grid(
     dots = dots.encode(size=_area(kind, step), color=_signed("!datum.positive"), tooltip=tip)
     masked = [] if cells["allowed"].all() else [closed]
     picture = alt.layer(ground, *masked, row, dots, data=live(rows, "cells"))
-    picture = picture.properties(width="container", height=alt.Step(step), autosize=BY_TEXT)
+    picture = picture.properties(width="container", height=step * len(labels[down]), usermeta=_lines(step, down))
     return finish(picture, _description(cells, kind, queries))
 
 
@@ -171,8 +171,14 @@ def _by_token(title: str) -> alt.Y:
 
 
 def _tall(picture: Any, count: int, step: int) -> Any:
-    """The picture as wide as its place, each line of text `step` pixels high, less where there are more than 20."""
-    return picture.properties(width="container", height=alt.Step(step if count <= 20 else 15), autosize=BY_TEXT)
+    """The picture as wide as its place, and as high as `count` lines of text need."""
+    step = step if count <= 20 else 15
+    return picture.properties(width="container", height=step * count, usermeta=_lines(step, "label"))
+
+
+def _lines(step: int, field: str) -> dict[str, object]:
+    """What a page needs to draw another text: pixels per token, and the field that holds the tokens down the side."""
+    return {"step": step, "by": field}
 
 
 DIVIDED, UNDIVIDED = "divided by √d_head", "not divided"

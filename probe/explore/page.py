@@ -14,39 +14,26 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
-from probe.errors import InputError
 from probe.model import attention
 from probe.model.model import Model
-from probe.model.tokens import tokenize
 from probe.pages import html
 from probe.pages.walk import page as walk_page
 from probe.pages.walk.walk import Walk, walk
 from probe.stats.axes import Axis
-from probe.text import lexicon
 
 TEMPLATES = Path(__file__).parent / "templates"
-WORD = "bank"
-
-
-def opening(model: Model) -> tuple[str, str]:
-    """Two sentences that ship, with one word in two senses, as many tokens in both and the word in the same place."""
-    rows = sorted(lexicon.expand(WORD).sentences, key=lambda row: len(row.text))
-    for one in rows:
-        for other in rows:
-            if one.frame == other.frame and one.sense != other.sense:
-                try:
-                    lengths = {len(tokenize(model, row.text[: row.end])) for row in (one, other)}
-                except InputError:  # a context window of a few tokens
-                    continue
-                if len(lengths) == 1:
-                    return one.text, other.text
-    return rows[0].text, next(row.text for row in rows if row.sense != rows[0].sense)
+EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
+    ("The river rose, so he went to the bank", "The money came, so he went to the bank"),
+    ("They saw the river from the bank", "They took the money from the bank"),
+    ("In the garden they found a mole", "In the agency they found a mole"),
+    ("She baked a pie with the apple", "She sold the shares of the apple"),
+)
 
 
 def opened(model: Model) -> Walk:
     """The walk that the page opens with. Raises as `probe.walk`."""
-    text, other = opening(model)
-    return walk(model, text, word=WORD, against=other)
+    text, other = EXAMPLES[0]
+    return walk(model, text, against=other)
 
 
 def render(opened: Walk, *, bridge: str = "http") -> tuple[str, str]:
@@ -56,7 +43,7 @@ def render(opened: Walk, *, bridge: str = "http") -> tuple[str, str]:
     assets["policy"] = f"{assets['policy']}; connect-src {chr(39)}self{chr(39)}"
     values = walk_page.values(replace(opened, later=None, caution=None))
     values["formulas"] |= walk_page.formulas(Axis.coordinate, attention.softmax)
-    page = templates.get_template("explore.html.j2").render(values, bridge=bridge, **assets)
+    page = templates.get_template("explore.html.j2").render(values, bridge=bridge, examples=EXAMPLES, **assets)
     return page, str(assets["policy"])
 
 

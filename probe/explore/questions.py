@@ -156,7 +156,7 @@ class Explorer:
         self.model, self.weights = model, read_weights(model)
         self.traced: Callable[[str], Trace] = lru_cache(KEPT)(partial(trace, model))
         self.run: Callable[[str], Both] = lru_cache(KEPT)(self._run)
-        self.known: Callable[[str, str, str | None, str | None], SenseAxis] = lru_cache(KEPT)(self._known)
+        self.known: Callable[[str, str, str | None, str], SenseAxis] = lru_cache(KEPT)(self._known)
         self.unchanged: Callable[[str, int], Run] = lru_cache(KEPT)(self._unchanged)
 
     def answer(self, question: Question) -> Iterator[Message]:
@@ -241,17 +241,15 @@ class Explorer:
             return live.keep(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))
 
     def _axis(self, stand: Stand) -> SenseAxis:
-        """The axis that is asked for, or else the lexicon's where it has the word, or else that of the two sentences.
+        """The axis that is asked for, or else that of the two sentences, or with one alone the lexicon's.
 
         Raises InputError where there is neither.
         """
         question = stand.question
-        kind = question.axis or ("lexicon" if senses.ambiguous(stand.here.word) else "sentences")
-        if kind == "lexicon" or stand.there is None:
-            return self.known(question.text, stand.here.word, question.other, None)
-        return self.known(question.text, stand.here.word, question.other, "sentences")
+        kind = "lexicon" if question.axis == "lexicon" or stand.there is None else "sentences"
+        return self.known(question.text, stand.here.word, question.other, kind)
 
-    def _known(self, text: str, word: str, other: str | None, kind: str | None) -> SenseAxis:
+    def _known(self, text: str, word: str, other: str | None, kind: str) -> SenseAxis:
         here = choose.place(self.model, text, word)
         there = None if other is None else choose.place(self.model, other, word)
         if kind == "sentences" and there is not None:
@@ -377,8 +375,8 @@ class Explorer:
         yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
 
     def _pair(self, stand: Stand) -> tuple[Both, Tensor, range]:
-        """Both sentences kept up to the word, the axis as one direction in fractions of their distance, and the
-        positions from the first difference to the last.
+        """Both sentences kept up to the word, the axis between them behind the last layer as one direction in fractions
+        of their distance, and the positions from the first difference to the last.
 
         Raises InputError for sentences that cannot be traced.
         """
@@ -390,7 +388,7 @@ class Explorer:
                 f"Tracing two sentences: the word is token {sizes[0][0]} of this one and token {sizes[1][0]} of the "
                 f"other, and parts can be put only where they fit; write the two with as many tokens before the word."
             )
-        axis = self._axis(stand).axis
+        axis = self.known(stand.question.text, stand.here.word, stand.question.other, "sentences").axis
         texts = [Placed(place.tokens.ids, place.at) for place in (stand.here, stand.there)]
         ((rows, at),) = live.pairs_of(self.weights, texts[:1], texts[1:], axis.depth)
         offsets = live.offsets_of(self.weights, [(rows, at)], None)

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import uvicorn
@@ -105,7 +106,8 @@ class Desk:
             log.exception("a question could not be answered")
             job.say({"error": "Answering the question failed; the explorer goes on. Its terminal says what happened."})
         finally:
-            job.loop.call_soon_threadsafe(self._done) if not job.loop.is_closed() else None
+            if not job.loop.is_closed():
+                job.loop.call_soon_threadsafe(self._done)
 
     def _done(self) -> None:
         self.waiting -= 1
@@ -119,15 +121,20 @@ class Desk:
 
 
 def application(model: Model, *, token: str, host: str = LOCAL) -> Starlette:
-    """The server's two routes: the page, and /ask. Raises as `Explorer` and `probe.walk`."""
+    """The server's two routes: the page, which is made when it is first asked for, and /ask. Raises as `Explorer`."""
     explorer = Explorer(model)
-    html, policy = page.render(page.opened(model))
-    headers = HEADERS | {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
     desk = Desk(explorer)
+
+    @cache
+    def rendered() -> Response:
+        html, policy = page.render(page.opened(model))
+        return HTMLResponse(html, headers=HEADERS | {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
 
     async def show(request: Request) -> Response:
         problem = refused(request, request.query_params.get("token", ""), token, host)
-        return problem or HTMLResponse(html, headers=headers)
+        if problem is not None:
+            return problem
+        return await asyncio.get_running_loop().run_in_executor(desk.worker, rendered)
 
     async def ask(request: Request) -> Response:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -150,7 +157,11 @@ def application(model: Model, *, token: str, host: str = LOCAL) -> Starlette:
         finally:
             await asyncio.get_running_loop().run_in_executor(None, desk.close)
 
-    return Starlette(routes=[Route("/", show), Route("/ask", ask, methods=["POST"])], lifespan=lifespan)
+    async def icon(_: Request) -> Response:
+        return Response(status_code=204)
+
+    routes = [Route("/", show), Route("/ask", ask, methods=["POST"]), Route("/favicon.ico", icon)]
+    return Starlette(routes=routes, lifespan=lifespan)
 
 
 def refused(request: Request, given: str, token: str, host: str) -> Response | None:

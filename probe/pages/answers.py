@@ -285,7 +285,9 @@ def _credited(frames: Frames, pairs: pd.DataFrame, word: str) -> str:
     )
     found = [(head["swap"], rows.loc[(head["layer"], head["head"])]) for head in shown]
     _, cue, other = _BESIDE[bool(pairs["causal"].all())]
-    for route, who in (("cue_only", cue), ("other_only", f"{other} is not the marked cue")):
+    marks = frames["sentences"].loc[frames["sentences"]["word"] == word, "cue_start"].notna().any()
+    unmarked = f"{other} is not the marked cue" if marks else cue
+    for route, who in (("cue_only", cue), ("other_only", unmarked)):
         if any(share[route] >= max(MOST_OF_IT * effect, SMALLEST) for effect, share in found):
             told = _differing(frames["sentences"], word, _senses(pairs)[0], marked=route == "cue_only")
             return f"{who}, such as “{told[0]}” or “{told[1]}”" if told else ""

@@ -12,7 +12,7 @@ from probe import charts
 from probe.charts.sets import ROUTES
 from probe.pages import answers, remarks
 from probe.pages.sections import Frames, Section, head_facts, of_word, sense_marks, with_tests, words_of
-from probe.stats.numbers import decimal, p_value, percent
+from probe.stats.numbers import decimal, measured, p_value, percent
 from probe.study import suppliers
 
 TINTS = 20
@@ -76,11 +76,18 @@ def _reasons(verdicts: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[Se
 
 
 def _routes(routes: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[tuple[str, str]]:
-    """Effect of swapping a part of the head, mean over the pairs of senses; a swap that was not made is not listed."""
+    """Effect of swapping a part of the head with its interval, means over the pairs of senses; a swap that was not made
+    is not listed.
+    """
     names = {name: ROUTES[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")}
     names |= {"ablation": "lost with its mean"}
-    means = _of_head(routes, word, head)[list(names)].astype(float).mean()
-    return [(text, percent(means[name])) for name, text in names.items() if pd.notna(means[name])]
+    rows, ends = _of_head(routes, word, head), ("", "_low", "_high")
+    means = rows[[f"{name}{end}" for name in names for end in ends]].astype(float).mean()
+    return [
+        (text, measured(*(means[f"{name}{end}"] for end in ends)))
+        for name, text in names.items()
+        if pd.notna(means[name])
+    ]
 
 
 def _sentences(rows: pd.DataFrame, marks: dict[str, str]) -> Section:
@@ -257,7 +264,8 @@ BY_ROUTE = (
     "From top to bottom: the whole output swapped; the other sentence's attention over its own values; its own "
     "attention over the other sentence's values; only what it takes from the cue; only what it takes from other words "
     "that differ; its mean output instead, that is, the part of the gap that is lost without its choice. Measured on "
-    "up to 8 pairs."
+    "up to 8 pairs, with 95 % intervals over frames and cue words as for the whole head; over several pairs of senses "
+    "value and ends are means."
 )
 
 

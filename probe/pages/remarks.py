@@ -8,7 +8,7 @@ import pandas as pd
 
 from probe.pages import answers
 from probe.stats.numbers import NARROW, counted, decimal, grouped, listed, p_value, percent, scientific
-from probe.stats.verdicts import LEVEL
+from probe.stats.verdicts import GATE, LEVEL
 from probe.stats.verdicts import SMALLEST as MOVES
 
 Row = dict[Hashable, Any]
@@ -88,8 +88,8 @@ def evidence(frames: answers.Frames, word: str) -> list[str]:
     heads = answers.resolvers(frames, word)
     if answers.heads_of(frames, word).empty:
         return []
-    looks = _attention(heads[: answers.LEADERS])
-    return [*_tests(frames, word, heads), *looks, *_others(frames, word, heads), *_behind(frames, word)]
+    looks, follows = _attention(heads[: answers.LEADERS]), _continued(frames, word)
+    return [*_tests(frames, word, heads), *follows, *looks, *_others(frames, word, heads), *_behind(frames, word)]
 
 
 def _behind(frames: answers.Frames, word: str) -> list[str]:
@@ -123,6 +123,37 @@ def _tests(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> 
     who = "It moves" if len(heads) == 1 else "Each moves"
     moves = f"{who} the word beyond a same-sense swap ({_largest(rows['p_swap'])}){said}."
     return [moves, _separate(rows), f"Tests are corrected for {family} and {pairs} of senses together."]
+
+
+CONTINUED = "the lexicon's continuations"
+
+
+def _continued(frames: answers.Frames, word: str) -> list[str]:
+    """Where the logits of the lexicon's continuations say something else than the sense coordinate; nothing elsewhere.
+
+    Of the pairs of senses whose heads were swapped.
+    """
+    pairs = frames["words"][(frames["words"]["word"] == word) & frames["words"]["ranked"]]
+    silent, said = pairs[pairs["continued_p"] >= GATE], []
+    if len(silent):
+        which = "the senses" if len(pairs) == 1 else f"the senses of {counted(len(silent), 'such pair')}"
+        preferred = f"the model was not shown to prefer {CONTINUED} of the sense that is meant"
+        said.append(f"After the word {preferred}, although {which} are apart.")
+    rows = frames["heads"][(frames["heads"]["word"] == word) & frames["heads"]["p_continued"].notna()]
+    moves = (rows["p_continued"] < LEVEL) & (rows["continued"] >= MOVES)
+    resolving = [answers.head_name(head) for head in answers.resolvers(frames, word)]
+    unmoved, moving = (
+        list(dict.fromkeys(answers.head_name(head) for head in chosen.to_dict("records")))
+        for chosen in (rows[~moves & (rows["verdict"] == "resolver")], rows[moves])
+    )
+    if unmoved:
+        where = "" if len(pairs) == 1 else " for every pair of senses"
+        verb = MOVED[len(unmoved) > 1]
+        said.append(f"That {listed(unmoved)} also {verb} {CONTINUED} was not shown{where}.")
+    if others := [name for name in moving if name not in resolving]:
+        verb = MOVED[len(others) > 1]
+        said.append(f"Not shown to resolve the word, {listed(others)} {verb} {CONTINUED}.")
+    return said
 
 
 def _separate(rows: pd.DataFrame) -> str:

@@ -110,9 +110,11 @@ def maps(frames: Frames) -> Section:
     ranked = [(place, word) for place, word in enumerate(words_of(frames)) if len(of_word(heads, word))]
     drawn = [word for _, word in ranked]
     seen = charts.named(heads)
+    mlps = charts.mlps_at_word(frames["positions"])
     return {
-        "limit": percent(charts.effect_limit(heads)),
-        "charts": [(place, word, charts.head_map(heads, word, legend=False)) for place, word in ranked],
+        "limit": percent(charts.effect_limit(heads, mlps)),
+        "charts": [(place, word, charts.head_map(heads, word, mlps, legend=False)) for place, word in ranked],
+        "mlps": bool(len(mlps)),
         "unranked": [word for word in words_of(frames) if word not in drawn],
         "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in drawn],
         "verdicts": [(name, charts.MARKS[name], charts.MEANINGS[name]) for name in charts.marked(seen)],

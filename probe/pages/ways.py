@@ -31,8 +31,8 @@ def section(frames: Frames) -> Section:
 def _of_word(frames: Frames, word: str) -> Section:
     positions, edges = (of_word(frames[name], word) for name in ("positions", "paths"))
     if positions.empty:
-        nothing: Section = dict.fromkeys(("said", "charts", "edges", "circuit"), ())
-        return nothing | {"word": word, "missing": why_not(frames, word)}
+        nothing: Section = {"said": [], "charts": [], "edges": [], "circuit": None}
+        return {"word": word, "missing": why_not(frames, word), **nothing}
     first = positions.iloc[0]
     return {
         "word": word,

@@ -88,6 +88,7 @@ def words(results: Sequence[WordResult], untrained_p: Mapping[tuple[str, ...], f
                 "gap_high": float(high),
                 "gap_p": pair.gate_p,
                 "said_p": pair.said_p,
+                "continued_p": pair.continued_p,
                 "nuisance_p": pair.nuisance_p,
                 "untrained_p": untrained_p.get((result.material.word, *pair.senses), 1.0),
                 "negative_gaps": int((gap <= 0).sum()),

@@ -6,13 +6,13 @@ every column, the docstring of every public name. So none of these is written tw
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import typer.main
 from typer.testing import CliRunner
 
 import probe.cli
+from probe.model.architectures import GGUF_KNOWN, SUPPORTED
 from probe.pages.sections import DOWNLOADS
 from probe.study.columns import COLUMNS, UNITS
 
@@ -79,8 +79,21 @@ def _entry(name: str, home: str) -> str:
     return f"::: {home}\n    options:\n      heading: probe.{name}"
 
 
-def _records() -> Iterator[str]:
-    yield from ()
+def families() -> str:
+    """The names of all families."""
+    return f"{SUPPORTED}."
 
 
-WRITTEN = {"commands": commands, "tables": tables, "columns": columns, "names": names}
+def gguf() -> str:
+    """The names of the families that a GGUF file may hold."""
+    return f"{GGUF_KNOWN}."
+
+
+WRITTEN = {
+    "commands": commands,
+    "tables": tables,
+    "columns": columns,
+    "names": names,
+    "families": families,
+    "gguf": gguf,
+}

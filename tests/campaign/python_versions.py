@@ -3,9 +3,9 @@
     python tests/campaign/python_versions.py --out reports
 
 builds the wheel, and for every interpreter found makes an environment, installs the wheel into it with what the package
-index gives, and runs `probe --version` and `probe report bank` in an empty folder. The first interpreter is tried once
-more with the lowest version of every dependency that pyproject.toml allows. `python_versions.csv` keeps what was run;
-an interpreter that is not there has a row that says so.
+index gives, and runs `probe --version` and `probe report bank` in an empty folder; before that, one with the lowest
+version of every dependency that pyproject.toml allows. `python_versions.csv` keeps what was run; an interpreter that is
+not there has a row that says so.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def tried(python: Path, wheel: Path, folder: Path, constraints: list[str]) -> di
     (folder / "constraints.txt").write_text("\n".join(constraints), encoding="utf-8")
     run([python, "-m", "venv", environment], work)
     bin = environment / "bin"
-    installed = run([bin / "python", "-m", "pip", "install", "-q", "-c", folder / "constraints.txt", wheel], work)
+    installed = run([*installer(bin / "python"), "-q", "-c", folder / "constraints.txt", wheel], work)
     row["installed"] = "no" if installed is None else "yes"
     if installed is None:
         return row
@@ -78,6 +78,12 @@ def tried(python: Path, wheel: Path, folder: Path, constraints: list[str]) -> di
     made = run([bin / "probe", "report", "bank", "--out", "out"], work)
     row["report"] = "no" if made is None else "yes"
     return row if made is None else row | read(run([bin / "python", "-c", READ], work))
+
+
+def installer(python: Path) -> list[str | Path]:
+    """The command that installs into an environment: uv's where there is one, which keeps what it has downloaded."""
+    uv = shutil.which("uv")
+    return [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
 
 
 def run(command: list[str | Path], folder: Path) -> str | None:
@@ -106,7 +112,7 @@ def main() -> None:
         wheel = next(place.glob("*.whl"))
         found = interpreters()
         first = next((version for version, python in found.items() if python), None)
-        cases = [(version, []) for version in PYTHONS] + ([(first, lowest())] if first else [])
+        cases = ([(first, lowest())] if first else []) + [(version, []) for version in PYTHONS]
         rows = []
         for number, (version, constraints) in enumerate(cases):
             python, folder = found[version], place / str(number)

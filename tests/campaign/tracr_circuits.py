@@ -9,14 +9,16 @@ ways, of how far it alone moves that, without sign, the largest over positions:
     direct path   edges between heads of two layers by TransformerLens' direct path patching, which has no others
 
 and the ranking is held against the circuit that the compiler put in: `tracr.csv` has an AUROC for each. What a program
-says has a logit of 1, everything else 0; scores that are alike within a millionth of that are ties. `known` counts what
-the circuit holds `of` all there is; empty cells are rankings with nothing to find. `error` is how far the loaded
-model's outputs lie from Tracr's own, over every input.
+says has a logit of 1, everything else 0; scores that are alike within a millionth of that are ties. `steps`: heads one
+behind the other on the longest chain · `known`: how much the circuit holds `of` all there is; where that is nothing or
+everything there is no AUROC · `between`: edges from head to head · `error`: how far the loaded model's outputs lie from
+Tracr's own, over every input.
 """
 
 import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +149,7 @@ def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
 
 
 def auroc(scores: Scores, known: frozenset, among: Iterable) -> float | None:
-    """How well scores tell what is known from the others: 1 is perfect, .5 chance; None where there is no telling."""
+    """How well scores tell the known from the others: 1 is perfect, .5 is chance; None where one of them is empty."""
     places = sorted(among)
     truth = [place in known for place in places]
     if all(truth) or not any(truth):
@@ -163,8 +165,12 @@ def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
     other_heads, other_edges = by_attribution(program, pairs)
     direct = by_direct_path(program, pairs)
     assert heads.keys() == other_heads.keys() and edges.keys() == other_edges.keys() and direct.keys() <= edges.keys()
-    row: dict[str, object] = {"program": name, "layers": program.model.config.n_layers, "pairs": len(pairs)}
-    row |= {"inputs": len(program.inputs), "error": float(np.abs(outputs(program) - program.said)[:, 1:].max())}
+    row: dict[str, object] = {"program": name, "layers": program.model.config.n_layers, "steps": program.steps}
+    row |= {
+        "pairs": len(pairs),
+        "inputs": len(program.inputs),
+        "error": float(np.abs(outputs(program) - program.said)[:, 1:].max()),
+    }
     for kind, known, among, measured in (
         ("heads", program.heads, heads, {"probe": heads, "attribution": other_heads}),
         ("edges", program.edges, edges, {"probe": edges, "attribution": other_edges}),
@@ -187,6 +193,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder of tracr.csv")
     parser.add_argument("--programs", nargs="+", help="all of them where none is named")
     chosen = parser.parse_args()
+    if find_spec("tracr") is None:
+        parser.error("Tracr is not installed: it compiles the programs; python -m pip install 'probe[tracr]' and again")
     rows = []
     for name in chosen.programs or programs():
         rows.append(row_of(name))

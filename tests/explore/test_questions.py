@@ -23,7 +23,7 @@ from probe.patching.swaps import swap_heads
 
 pytestmark = pytest.mark.real_model
 
-THIS, THAT = "They sat by the river bank today.", "They sat by the money bank today."
+THIS, THAT = "They saw the river from the bank.", "They saw the money from the bank."
 SWAPS = [[0, 0, "other"], [1, 2, "off"], [2, 1, "mean"]]
 
 
@@ -116,7 +116,7 @@ def test_what_moves_the_word_adds_up_to_its_coordinate(explorer):
 
 
 def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
-    told = result(explorer, "trace", axis="sentences")
+    told = result(explorer, "trace")
     known = explorer._axis(explorer.stand(parse({"what": "trace", "text": THIS, "other": THAT, "axis": "sentences"})))
     texts = [Placed(tokens.ids, at) for tokens, at in (place(tiny, text) for text in (THIS, THAT))]
     along = known.axis.u[None].float()
@@ -200,10 +200,10 @@ REFUSED = {
     "axis": ({"axis": "x"}, "got axis = 'x' and kind = 'other', expected lexicon or sentences, and other, mean, off."),
     "alone": ({"what": "trace", "other": None}, "got one only; give a second one with the same word."),
     "unequal": (
-        {"what": "trace", "other": "They all sat by the money bank."},
-        "the word is token 6 of this one and token 7 of the other, and parts can be put only where they fit",
+        {"what": "trace", "other": "They all saw the money from the bank."},
+        "the word is token 7 of this one and token 8 of the other, and parts can be put only where they fit",
     ),
-    "where": ({"what": "trace_heads", "pos": 77}, "Tracing position 77: the word stands at 6; click on a cell."),
+    "where": ({"what": "trace_heads", "pos": 77}, "Tracing position 77: the word stands at 7; click on a cell."),
     "other's": (
         {"what": "swap", "other": None, "swaps": [[0, 0, "other"]]},
         "got one sentence only; give a second one",

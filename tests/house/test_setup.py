@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
+from conftest import LONGEST
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -34,6 +36,10 @@ def test_importing_probe_loads_nothing_heavy(asked: str) -> None:
 
 def test_asking_for_a_name_loads_its_module() -> None:
     assert run("import probe, sys; probe.load; print('torch' in sys.modules)") == "True"
+
+
+def test_the_longest_files_of_tests_are_where_they_are_said_to_be() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
 def stub() -> dict[str, str]:
@@ -80,7 +86,8 @@ def pins() -> dict[str, str]:
 def test_constraints_pin_everything_that_gets_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert pins()["torch"] == "2.13.0"
-    needed = [Requirement(r) for r in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
+    extras = project["optional-dependencies"]
+    needed = [Requirement(r) for r in (*project["dependencies"], *extras["dev"], *extras["tracr"])]
     unpinned, seen = set(), set()
     while needed:
         requirement = needed.pop()
@@ -106,7 +113,8 @@ def required_by(requirement: Requirement) -> list[Requirement]:
 
 def test_constraints_fit_the_versions_that_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for line in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
+    extras = project["optional-dependencies"]
+    for line in (*project["dependencies"], *extras["dev"], *extras["tracr"]):
         requirement = Requirement(line)
         assert pins()[canonicalize_name(requirement.name)] in requirement.specifier
 
@@ -116,29 +124,39 @@ def test_no_address_of_an_index_is_written_down() -> None:
         assert not re.search(r"https?:|file:|--(extra-)?index|find-links", (ROOT / name).read_text())
 
 
-def test_the_built_package_holds_probe_whole_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_wheel_and_the_source_archive_hold_probe_whole_and_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("build", reason="build is not installed")
     source = tmp_path / "source"
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name in ("probe", "tests", "analyses"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        tmp_path,
-        source,
-    ]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, source]
     subprocess.run(command, check=True, capture_output=True)
-    with zipfile.ZipFile(next(tmp_path.glob("probe-*.whl"))) as wheel:
-        packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert packed == {str(file.relative_to(source)) for file in (source / "probe").rglob("*") if file.is_file()}
+    ours = {str(file.relative_to(source)) for file in (source / "probe").rglob("*") if file.is_file()}
+    with zipfile.ZipFile(next(tmp_path.glob("probe_heads-*.whl"))) as wheel:
+        packed = set(wheel.namelist())
+    assert {name for name in packed if ".dist-info/" not in name} == ours
+    with tarfile.open(next(tmp_path.glob("probe_heads-*.tar.gz"))) as archive:
+        kept = {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
+    about = {name for name in kept if not name.startswith(("probe/", "probe_heads.egg-info/"))}
+    assert about == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+    assert {name for name in kept if name.startswith("probe/")} == ours
+    for part in ("model/embedded/tiny-senses/model.safetensors", "text/lexicon/bank.toml", "py.typed", "__init__.pyi"):
+        assert f"probe/{part}" in ours
+
+
+def test_the_version_is_that_of_the_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert probe.__version__ == project["version"], "install the package again: make clean report"
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert probe.__version__ == "not installed"
 
 
 @pytest.fixture

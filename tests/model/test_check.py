@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import make_checkpoint
 from families import HEADS, LAYERS, MADE, PAIRED, family_model
 from handmade import random_model
 from torch import Tensor
@@ -18,9 +20,12 @@ from probe.model import check, hooks
 from probe.model.architectures import FAMILIES
 from probe.model.check import DEFAULT_TEXTS, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED, Certificate, Row, certify
 from probe.model.family import Attention, Family
+from probe.model.load import load
 from probe.model.model import Model
 from probe.model.tokens import tokenize
-from probe.model.weights import read_stacks
+from probe.model.trace import target_states
+from probe.model.weights import read_stacks, read_weights
+from probe.patching import swaps
 
 TEXT = "The mole dug a tunnel under the muddy bank"
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -77,6 +82,16 @@ def test_a_sound_model_passes(kind: str, dtype: torch.dtype, seed: int) -> None:
         assert row.scale > 0.05
         assert (row.note in (FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED)) == (row.quantity in wider)
     assert certificate.worst.error > 0  # the two sides are two computations
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_pytorch_tanh", "relu"])
+def test_a_gpt2_with_another_activation_passes_and_is_swapped_as_it_runs(activation: str, tmp_path: Path) -> None:
+    model = load(make_checkpoint(tmp_path, n_inner=40, activation_function=activation))
+    assert certify(model).require().ok
+    tokens = tokenize(model, "The mole dug a tunnel under the river bank")
+    states = target_states(model, [tokens], [len(tokens) - 1])
+    found = swaps.target_z(read_weights(model), [tokens.ids], depth=2)
+    torch.testing.assert_close(found, states.z, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "seed"), list(zip(BOUND, (5, 6), strict=True)))

@@ -26,6 +26,7 @@ def head(name: str, place: tuple[int, int, int] = (1, 1, 1), net: float = 0.3, v
     row |= {"swap": net, "net": net, "net_low": net - 0.05, "net_high": net + 0.05}
     row |= {"attention_cue": 0.6, "attention_itself": 0.3} | dict(zip(("rank", "rank_low", "rank_high"), place))
     row |= {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1}
+    row |= {"continued": 0.2, "p_continued": 0.01 if verdict == "resolver" else 0.3}
     return row | {"p_auroc": 0.001, "p_swap": 0.013, "p_said": 0.02} | changes
 
 
@@ -94,6 +95,10 @@ def evidence(frames):
     return " ".join(remarks.evidence(frames, "bank"))
 
 
+def evidence_mole(frames):
+    return " ".join(remarks.evidence(frames, "mole"))
+
+
 def row_of(name: str, place: int, **changes) -> dict[str, object]:
     return FRAMES[name].to_dict("records")[place] | changes
 
@@ -128,6 +133,9 @@ ODD = changed(
     "sentences",
     text=[re.sub("^The", "Any", text) if place % 2 else text for place, text in enumerate(FRAMES["sentences"]["text"])],
 )
+SILENT = FRAMES["words"]["ranked"] & (FRAMES["words"]["word"] == "mole")
+ONE_SILENT = changed("words", continued_p=np.where(SILENT & (SILENT.cumsum() == 1), 0.5, 0.001))
+UNMARKED = changed("sentences", text=ODD["sentences"]["text"], cue_start=pd.NA)
 NEAR = changed("distances", "distance == 1")
 LAYERS = FRAMES["heads"].query("word == 'bank'").assign(verdict="none")
 DEEP = {"heads": pd.concat([LAYERS, LAYERS.assign(layer=LAYERS["layer"] + 1)])}
@@ -199,6 +207,8 @@ SENTENCES = [
     (plain, "from another word, such as “river”", frames_of(causal=False), frames_of()),
     (plain, "from an earlier word that is not the marked cue, such as “The” or “Any”",
      frames_of(routes=(0.4, 0.5), frames=ODD), frames_of(routes=(0.4, 0.49), frames=ODD)),
+    (plain, "from an earlier word, such as “The” or “Any”", frames_of(routes=(0.4, 0.5), frames=UNMARKED),
+     frames_of(routes=(0.4, 0.5), frames=ODD)),
     (plain, "is not the marked cue", frames_of(routes=(0.4, 0.5), frames=ODD),
      frames_of(routes=(0.5, 0.9), frames=ODD)),
     (plain, "from a word that is not the marked cue, such as", frames_of(routes=(0.1, 0.9), frames=ODD, causal=False),
@@ -269,6 +279,19 @@ SENTENCES = [
     (evidence, "It moves the word beyond a same-sense swap (max-T p = .013)", frames_of(), frames_of(CARRIER)),
     (evidence, "Each moves the word beyond a same-sense swap (max-T p ≤ .013)", frames_of(*TWO), frames_of()),
     (evidence, ", and what the model says next (max-T p = .02).", frames_of(), frames_of(head("L0H2", p_said=np.nan))),
+    (evidence, "to prefer the lexicon's continuations of the sense that is meant, although the senses are apart.",
+     frames_of(continued_p=0.01), frames_of(continued_p=0.009)),
+    (evidence_mole, "that is meant, although the senses of 1 such pair are apart.",
+     FRAMES | changed("words", continued_p=0.009) | ONE_SILENT, FRAMES),
+    (evidence, "That L0H2 also moves the lexicon's continuations was not shown.",
+     frames_of(head("L0H2", p_continued=0.05)), frames_of()),
+    (evidence, "That L0H2 also moves the lexicon's continuations was not shown.",
+     frames_of(head("L0H2", continued=0.019)), frames_of(head("L0H2", p_continued=np.nan))),
+    (evidence_mole, "also move the lexicon's continuations was not shown for every pair of senses.",
+     FRAMES | changed("heads", p_continued=0.5), FRAMES),
+    (evidence, "Not shown to resolve the word, L1H0 moves the lexicon's continuations.",
+     frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.01)),
+     frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.05))),
     (evidence, "What it writes separates the senses in sentences held out (AUROC 0.93, max-T p = .001).", frames_of(),
      frames_of(head("L0H2", p_auroc=0.05))),
     (evidence, "What each writes separates the senses in sentences held out (AUROC 0.93 or", frames_of(*TWO),

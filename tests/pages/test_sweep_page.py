@@ -206,10 +206,10 @@ def test_hostile_names_stay_text(folder, tmp_path):
     assert all(text in shown_text for text in HOSTILE[:2]) and HOSTILE[2] in shown_text
 
 
-def test_the_query_of_the_readme_finds_the_head(swept):
+def test_the_query_of_the_docs_finds_the_head(swept):
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    query = re.search(r"```sql\n(.+?)```", text, re.DOTALL)[1].replace("path/to/shards", str(swept.folder.parent))
+    text = (Path(__file__).parents[2] / "reports/docs/pages/corpus.md").read_text(encoding="utf-8")
+    query = re.search(r"```sql\n(.+?)```", text, re.DOTALL)[1].replace("'shards/", f"'{swept.folder.parent}/")
     first = duckdb.sql(query).df().iloc[0]
     assert (first["word"], first["layer"], first["head"]) == ("lock", *PLACE)
     assert first["net"] == pytest.approx(1, abs=0.05) and first["to_cue"] > 0.8

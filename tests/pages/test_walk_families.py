@@ -17,13 +17,14 @@ from test_walk_page import cells, dots, number, settled
 
 import probe
 from probe.model import attention
+from probe.model.architectures import FAMILIES
 from probe.pages.walk import choose, numbers, scene
 from probe.pages.walk.page import TABLES, render
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
 SMALL = ("mistral", "gpt_neo", "gemma2", "gemma3_text")  # whose small models look back over five tokens only
 SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
-CAUSAL = {kind: family_model(kind).config.causal for kind in SINGLE}
+CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
 PAGES = Path(probe.__file__).parent / "pages"
 STEPS = ["tokens", "layernorm", "qkv", "scores", "mask", "softmax", "values", "sum", "heads", "layers", "parameters"]
 MADE = {"model": "m", "origin": {"kind": "folder", "location": "here", "revision": None}, "dtype": "float32"}

@@ -61,12 +61,12 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
         return go_on(both, pos, starts, directions)
 
-    planned = plan(model, "bank")
+    planned = plan(model, "bank", max_pairs=16)
     monkeypatch.setattr(live, "go_on", counting_go_on)
     monkeypatch.setattr(swaps, "_carry", counting_carry)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
-    study(model, "bank", permutations=99)
+    study(model, "bank", permutations=99, max_pairs=16)
     assert planned.swaps / 4 < counted["swaps"] <= planned.swaps
     assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
 

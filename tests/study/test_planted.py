@@ -12,18 +12,21 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 from handmade import FUNCTION, HEADS, LAYERS, PLAIN, SENSES, WORD, corpus_of, make_sentences, resolver_model, without
-from planted import KINDS, circuit_of, planted_model
+from planted import AXIS, KINDS, circuit_of, planted_model
 from seeds import mostly_campaign
 
 import probe
+from probe.model import forward
 from probe.model.weights import read_weights
-from probe.pages import answers
+from probe.pages import answers, remarks
 from probe.patching import effects
 from probe.patching.effects import Readings
 from probe.study.head_tables import evidence
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
+from probe.text import lexicon
 from probe.text.sentences import Sentence
 
 SEEDS = (0, 1, 2)
@@ -130,6 +133,52 @@ def test_a_decoy_that_writes_as_much_takes_half_of_the_coordinate_and_nothing_of
     assert decoy["p_said"] > 0.05 > decoy["p_swap"]
 
 
+# --- known continuations ---------------------------------------------------------------------------------------------
+
+
+def follow(monkeypatch, model, *, turned=False):
+    """A lexicon in which each sense is continued by the three plain words whose logits grow most with it."""
+    unembedding = forward.unembedding(read_weights(model), torch.float32)
+    toward = {word: float(unembedding[model.tokenizer(f" {word}")["input_ids"][-1]] @ AXIS[0]) for word in PLAIN}
+    ordered = sorted(toward, key=toward.get, reverse=not turned)
+    known = zip(SENSES, (ordered[:3], ordered[-3:]), strict=True)
+    senses = tuple(lexicon.Sense(name, "", (), tuple(f" {word}" for word in said)) for name, said in known)
+    monkeypatch.setattr(lexicon, "words", lambda: (WORD,))
+    monkeypatch.setattr(lexicon, "entry", lambda word: lexicon.Entry(word, senses, ()))
+
+
+@planted("decoy")
+def test_known_continuations_tell_what_is_read_from_what_is_only_written(kind, seed, monkeypatch):
+    """The third reading: half of the coordinate is the decoy's, of the continuations everything is the resolver's."""
+    model, circuit = planted_model(kind, seed)
+    before = heads_of(kind, seed)[1].to_dict("records")
+    follow(monkeypatch, model)
+    result = study_of(model, GRID, seed)
+    frame = evidence([result], {}).set_index(["layer", "head"])
+    resolver, decoy = frame.loc[list(circuit.places)].to_dict("records")
+    assert result.pairs[0].continued_p < 0.01
+    assert (resolver["continued"], decoy["continued"]) == pytest.approx((1, 0), abs=0.02)
+    assert resolver["p_continued"] < 0.05 < decoy["p_continued"]
+    for name in ("net", "said", "p_said", "verdict"):  # the other readings are what they were
+        assert (resolver[name], decoy[name]) == (before[0][name], before[1][name]), name
+
+
+def test_continuations_of_the_other_sense_are_no_gap_and_the_page_says_so(monkeypatch):
+    model, _ = planted_model("decoy", 0)
+    follow(monkeypatch, model, turned=True)
+    frames = probe.study(model, corpus=corpus_of(GRID), permutations=PERMUTATIONS).frames
+    assert frames["words"]["ranked"].all() and frames["words"]["continued_p"].item() > 0.9
+    assert frames["heads"]["p_continued"].isna().all()
+    [said] = [sentence for sentence in remarks.evidence(frames, WORD) if "continuations" in sentence]
+    assert said.startswith("After the word the model was not shown to prefer the lexicon's continuations of the sense")
+
+
+def test_without_continuations_nothing_is_said_of_them():
+    [pair] = measured("decoy", 0).pairs
+    assert np.isnan(pair.continued_p) and pair.measured.continued is None
+    assert heads_of("decoy", 0)[0]["p_continued"].isna().all()
+
+
 # --- 5: two heads combined -------------------------------------------------------------------------------------------
 
 
@@ -140,7 +189,7 @@ def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, se
     (model, circuit), result = planted_model(kind, seed), measured(kind, seed)
     [pair] = result.pairs
     behind = Readings((LAYERS,) * LAYERS, (LAYERS,) * LAYERS, None)
-    [found] = effects.measure(read_weights(model), result.placed, result.states, [(pair.axes, pair.pairs)], behind)
+    found = effects.measure(read_weights(model), result.placed, result.states, pair.axes, pair.pairs, behind)
     for place in circuit.places:
         assert (found.word.ratio("denoise")[place], found.word.ratio("noise")[place]) == pytest.approx(
             expected, abs=0.06
@@ -199,8 +248,8 @@ def test_the_marked_cue_is_credited_where_a_head_reads_it():
 @planted("function_word")
 def test_the_function_word_is_credited_where_the_marked_cue_is_read_by_nobody(kind, seed):
     """It stands in every sentence of its sense, so an untrained model hears it as well: the report says so."""
-    routes, place = measured(kind, seed).pairs[0].routes, planted_model(kind, seed)[1].places[0]
-    assert (routes.cue_only[place], routes.other_only[place]) == pytest.approx((0, 1), abs=0.02)
+    routes, place = measured(kind, seed).pairs[0].routes.shares, planted_model(kind, seed)[1].places[0]
+    assert (routes["cue_only"][place], routes["other_only"][place]) == pytest.approx((0, 1), abs=0.02)
 
 
 def test_a_word_that_an_untrained_model_hears_as_well_is_no_meaning():
@@ -214,8 +263,8 @@ def test_the_whole_way_is_told_where_the_last_head_reads_a_token_between():
 @planted("two_step")
 def test_a_reader_of_a_token_between_takes_nothing_from_the_cue(kind, seed):
     place = planted_model(kind, seed)[1].places[1]
-    routes = measured(kind, seed).pairs[0].routes
-    assert abs(routes.cue_only[place]) < 0.02
+    routes = measured(kind, seed).pairs[0].routes.shares
+    assert abs(routes["cue_only"][place]) < 0.02
     assert heads_of(kind, seed)[0].loc[place, "attention_cue"] < 0.02
 
 

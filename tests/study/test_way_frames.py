@@ -131,6 +131,42 @@ def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
     assert len(set(units)) == ways.PAIRS
 
 
+def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pass():
+    """It moves the word with a donor of the other sense, and as far with one of the same."""
+    _, frames = made("matched", 1)
+    teller, reader = planted_model("matched", 1)[1].places
+    edges = frames["paths"].dropna(subset="p").set_index(["receiver_layer", "receiver_head", "channel"])
+    for fits in (edges.loc[(*teller, "value")], edges.loc[(*reader, "query")], edges.loc[(*reader, "key")]):
+        assert fits["total"] > 0.2 and fits["low"] > 0.05  # so that without the same-sense donor it would be one
+        assert fits["same_sense"] == pytest.approx(fits["total"], abs=0.05) and fits["p"] > 0.5
+    brings = edges.loc[(*reader, "value")]
+    assert brings["total"] == pytest.approx(1, abs=0.02) and brings["p"] < 0.05 and abs(brings["same_sense"]) < 0.02
+    cells = frames["positions"].query("component == 'attn_out' and pos == 'word'").set_index("layer")
+    other, same = (cells.loc[teller[0], name] for name in ("effect", "same_sense"))
+    assert other == pytest.approx(same, abs=0.05) and other > 0.2
+
+
+def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
+    result, _ = made("two_step")
+    monkeypatch.setattr(ways._Read, "donors", {})
+    frames = ways.frames(planted_model("two_step", 0)[0], [result], made("two_step")[1]["word_heads"], OPTIONS)
+    untested = (frames["paths"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
+    assert all(part.isna().to_numpy().all() for part in untested) and (frames["ways"]["p"] == 1).all()
+    for name in ("total", "low", "high"):
+        assert frames["paths"][name].tolist() == made("two_step")[1]["paths"][name].tolist()
+
+
+def test_donors_are_of_the_same_sense_and_layout():
+    result, _ = made("two_step")
+    read = ways._Read(read_weights(planted_model("two_step", 0)[0]), result, result.pairs[0])
+    assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}
+    for row, donor in read.donors.items():
+        mine, theirs = (result.placed[number] for number in (row, donor))
+        assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
+        mine, theirs = (result.sentences[number] for number in (row, donor))
+        assert (mine.sense, mine.frame) == (theirs.sense, theirs.frame) and mine.cue_word != theirs.cue_word
+
+
 def test_edges_are_counted_before_they_are_made():
     weights = read_weights(planted_model("two_step", 0)[0])
     for depth in (1, 2, 3):
@@ -144,7 +180,7 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
         assert frames[name].empty and tuple(frames[name]) == columns
     [item] = pages.section(frames)["words"]
     reason = "The sentences are not aligned in pairs, so no position of one stands for a position of the other."
-    assert item == {"word": WORD, "missing": reason, "said": [], "charts": [], "edges": []}
+    assert item == {"word": WORD, "missing": reason, "said": [], "charts": [], "edges": [], "circuit": None}
     assert "by way of " in answers.plain(frames, WORD)
 
 

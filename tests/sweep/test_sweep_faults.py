@@ -1,6 +1,5 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind; whole clusters die in `make campaign`.
-
-`make campaign` runs many of each and keeps the record.
+"""What kills a sweep and loses nothing: real processes, one of each kind; clusters and their workers die in the
+campaign, which runs many of each and keeps the record.
 """
 
 import sys
@@ -31,6 +30,7 @@ def test_the_driver_is_killed_twice(stage):
     assert -9 in outcome.codes
 
 
+@pytest.mark.campaign
 def test_a_dask_worker_is_killed_in_the_middle(stage):
     outcome = run_kind(stage, "worker_killed")
     assert_nothing_is_lost(outcome)

@@ -156,7 +156,10 @@ const drawOutcome = () => {
   document.querySelector("[data-axis]").replaceChildren(...(along ? [line(places)] : []));
   const heads = swaps.map(([layer, head]) => `L${layer}H${head}`).join(", ");
   const told = [];
-  if (along) told.push(`“${data.word}” stands at ${percent(along.places.here)} of the way from ${quoted(along.senses[1])} to ${quoted(along.senses[0])}${places ? `, with ${heads} swapped at ${percent(places[1])}` : ""}.`);
+  if (along) {
+    const way = `of the way from ${quoted(along.senses[1])} to ${quoted(along.senses[0])}`;
+    told.push(places ? `With ${heads} swapped, “${data.word}” stands at ${percent(places[1])} ${way} instead of ${percent(places[0])}.` : `“${data.word}” stands at ${percent(along.places.here)} ${way}.`);
+  }
   if (next) {
     const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
     const moved = best[1] && best[1].id !== best[0].id ? `; with the swap ${quoted(best[1].piece)}, ${percent(best[1].probability)}` : best[1] ? `, ${percent(best[1].probability)} with the swap` : "";
@@ -332,6 +335,14 @@ for (const name of ["text", "other", "word"])
   ask.elements[name].addEventListener("input", () => typed().then(() => remember(false)));
 for (const name of ["text", "other"])
   ask.elements[name].addEventListener("keydown", (event) => event.key === "Enter" && event.preventDefault());
+ask.elements.example.addEventListener("change", ({ target }) => {
+  const { text, other } = target.selectedOptions[0].dataset;
+  if (!text) return;
+  Object.assign(ask.elements.text, { value: text });
+  Object.assign(ask.elements.other, { value: other });
+  [ask.elements.word.value, target.value, chosen, swaps] = ["", "", null, []];
+  typed().then(() => remember(true));
+});
 ask.elements.axis.addEventListener("change", () => typed().then(() => remember(true)));
 ask.elements.save.addEventListener("click", async () => {
   try {

@@ -56,10 +56,14 @@ const drawMap = ({ box, name, cells }) => {
 {% include "saving.js" %}
 const views = new Map();
 const waiting = new Set(document.querySelectorAll("script[data-for]"));
-const refresh = ({ view, name, kind, box, told }) => {
+// As many lines as there are tokens down the side.
+const height = (rows, lines) => lines.step * new Set(rows.map((one) => one[lines.by])).size;
+const refresh = ({ view, name, kind, box, told, lines }) => {
   const where = `L${state.layer}H${state.head} at ${token()}`;
   box.setAttribute("aria-label", isFirst() ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
-  return view.data(name, live[name](carried(), kind)).resize().runAsync();
+  const rows = live[name](carried(), kind);
+  if (lines) view.height(height(rows, lines));
+  return view.data(name, rows).runAsync();
 };
 // What is folded is drawn again when it is unfolded.
 const refreshAll = () => Promise.all([...views.values()].filter(({ box }) => box.offsetParent).map(refresh));
@@ -74,9 +78,10 @@ const draw = (script) => {
   const spec = JSON.parse(script.textContent);
   const [name, kind] = [spec.data.name, box.closest("[data-kind]").dataset.kind];
   spec.data.values = live[name](carried(), kind);
+  if (spec.usermeta) spec.height = height(spec.data.values, spec.usermeta);
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
-      views.set(box.id, { view, name, kind, box, told: spec.description });
+      views.set(box.id, { view, name, kind, box, told: spec.description, lines: spec.usermeta });
       view.addEventListener("click", (_, item) => goTo(({ label }) => label === item?.datum?.query || (data.alone && label === item?.datum?.label)));
       box.classList.add("drawn");
       saving(box, (ending) => save(box, spec, ending));

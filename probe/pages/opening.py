@@ -138,7 +138,7 @@ def _confirmed(leaders: Sequence[Head], shown: Sequence[Head], pairs: pd.DataFra
         return "Not confirmed: no head passes every test."
     which = "All confirmed"
     if not among:
-        which = f"None of these confirmed, but {_some(names)}"
+        which = f"None of these confirmed, but {_some(names)} {'is' if len(names) == 1 else 'are'}"
     elif missed:
         which = f"{listed(among)} confirmed, {listed(missed)} not"
     return f"{which}, on {_amount(pairs)} that nothing was fitted to."

@@ -84,5 +84,5 @@ def test_what_has_no_picture_is_a_mistake_of_the_caller():
 
 
 def test_a_long_text_keeps_the_picture_small(model):
-    shown = probe.trace(model, "river bank " * 28)._repr_html_()
+    shown = probe.trace(model, "river bank " * 20)._repr_html_()
     assert len(shown) < 400_000

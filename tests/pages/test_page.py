@@ -1,7 +1,9 @@
 """The page opened in headless Chromium: it draws, asks for nothing, fits, works by keyboard, and runs no text."""
 
 import re
+from itertools import pairwise
 
+import pandas as pd
 import pytest
 from browser import MARKS, opening, sharing, unfold, until
 from example_study import make_study
@@ -121,6 +123,33 @@ def test_charts_follow_the_theme_without_being_drawn_again(open_page, page_path)
 LIMITS = {1280: 6000, 390: 9000}  # pixels from top to bottom, before anything is opened
 
 
+@pytest.fixture(scope="module")
+def deep_path(tmp_path_factory):
+    """The page of a model of 32 layers, of which the added ones do little."""
+    study = make_study()
+    rows, size = study.frames["word_heads"], 16
+    parts = [rows]
+    for copy in range(1, 8):
+        further = {name: rows[name] + copy * size for name in ("rank", "rank_low", "rank_high")}
+        parts.append(rows.assign(layer=rows["layer"] + 4 * copy, net=rows["net"] / 10, verdict="none", **further))
+    study.frames["word_heads"] = pd.concat(parts, ignore_index=True)
+    return probe.write_report(study, tmp_path_factory.mktemp("deep"), command="probe report")
+
+
+@pytest.mark.parametrize("width", LIMITS)
+def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides(open_page, deep_path, width):
+    page = open_page(deep_path, viewport={"width": width, "height": 900}).page
+    assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[width]
+    labels = page.locator("#map .chart").first.locator(".role-axis-label text")
+    shown = labels.all_text_contents()
+    assert shown.count("31") == 2 and shown.count("3") == 4  # layers left and right, heads above and below
+    boxes = labels.evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect()).map(box => [box.x, box.y, box.height])"
+    )
+    left = sorted(y for x, y, _ in boxes if x == min(x for x, *_ in boxes))
+    assert all(b - a >= 10 for a, b in pairwise(left))
+
+
 @pytest.mark.parametrize("width", LIMITS)
 def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, page_path, width):
     page = open_page(page_path, viewport={"width": width, "height": 900}).page
@@ -146,7 +175,7 @@ def test_each_word_has_a_line_with_its_heads_the_best_sentence_and_how_sure(shar
     shown = [" ".join(text.split()) for text in bank.locator(".leaders li").all_inner_texts()]
     assert shown[0] == "L0H2 41 % [36, 46]"
     assert bank.locator(".text .word").inner_text() == "bank" and bank.locator(".text .cue").count() == 1
-    assert "confirmed, on 64 pairs of sentences (14 pairs of cue words)" in bank.inner_text()
+    assert "L0H2 confirmed, L1H0 and L1H3 not, on 64 pairs of sentences (14 pairs of cue words)" in bank.inner_text()
     assert "for each pair of meanings" in mole.inner_text()
     assert apple.locator(".leaders li, .text").count() == 0 and "Not shown" in apple.inner_text()
 
@@ -203,6 +232,7 @@ def test_tabs_change_the_head_by_keyboard_and_only_one_is_shown(open_page, page_
 
 def test_a_circuit_is_gone_through_by_keyboard_and_each_part_says_what_it_is(open_page, page_path):
     page = open_page(page_path).page
+    unfold(page)
     parts = page.locator("[data-circuit] path[role=graphics-symbol]")
     stops = page.locator("[data-circuit] [tabindex='0']")
     first = page.locator("[data-circuit]").first

@@ -317,19 +317,56 @@ def _starts(
     edges, the vectors `recipient edge d_model`.
     """
     sent = numbers_of_senders(edges, both.weights.shape[1])
-    alike = ["receiver_layer", "receiver_pos", "sender_pos", "channel"]
-    for group in grouped(edges, some, alike):
-        layer, receiver, sender, channel = edges[group[0]][alike].item()
-        senders, which = np.unique(sent[group], return_inverse=True)
-        pos, here, changes = both.at + receiver, both.at + sender, writes[sender][:, senders]
-        if channel == CHANNELS[-1]:
+    for block in grouped(edges, some, ["receiver_layer"]):
+        layer, pos = (int(edges[name][block[0]]) for name in ("receiver_layer", "receiver_pos"))
+        neurons = edges["channel"][block] == CHANNELS[-1]
+        if len(group := block[neurons]):
+            senders, which = np.unique(sent[group], return_inverse=True)
+            moved = _moves_of_neurons(both, layer, both.at + pos, writes[pos][:, senders])[:, which]
             stream = both.steps[layer + 1].resid_pre if layer + 1 < len(both.steps) else both.final
-            moved = _moves_of_neurons(both, layer, pos, changes)[:, which]
-            yield (layer + 1, "pre"), group, stream[:, pos, None] + moved
-        else:
-            [move] = _moves(both, layer, here, changes, [(channel, pos)])
+            yield (layer + 1, "pre"), group, stream[:, both.at + pos, None] + moved
+        if len(group := block[~neurons]):
+            from_each = zip(edges["sender_pos"][group].tolist(), sent[group], strict=True)
+            changes = torch.stack([writes[sender][:, number] for sender, number in from_each], dim=1)
+            moved = _moved_heads(both, layer, both.at + pos, edges[group], changes)
             heads = edges["receiver_head"][group]
-            yield (layer, "mid"), group, _behind_heads(both, layer, pos, heads, move.z[:, heads, which])
+            yield (layer, "mid"), group, _behind_heads(both, layer, both.at + pos, heads, moved)
+
+
+def _moved_heads(both: Both, layer: int, receiver: int, edges: Edges, changes: Tensor) -> Tensor:
+    """How z of the receiver of each edge into a block's heads at one position changes, each with its own write.
+
+    `changes: recipient edge d_model -> recipient edge d_head`
+    """
+    weights, step = both.weights, both.steps[layer]
+    block, device = weights.blocks[layer], weights.device
+    at = torch.from_numpy(both.at + edges["sender_pos"].astype(np.int64)).to(device)
+    head = torch.from_numpy(edges["receiver_head"].astype(np.int64)).to(device)
+    one, seen = torch.arange(len(edges), device=device), slice(receiver + 1)
+    resid = step.resid_pre[:, at]
+    entered = [
+        [
+            share_heads(part, weights.shape[1])[:, head, one]
+            for part in engine.project(weights, block, x, both.places, at[None])
+        ]
+        for x in (resid, resid + changes)  # as it was comes first, so that nothing but the change is left
+    ]  # recipient edge d_head
+    keys, values = (share_heads(part[:, :, seen], weights.shape[1])[:, head] for part in (step.k, step.v))
+    asking = step.q[:, head, receiver]
+    bias = both.places.row(block, receiver)
+    by_channel = [torch.from_numpy(edges["channel"] == name).to(device)[:, None] for name in CHANNELS[:3]]
+    found = []
+    for own in entered:
+        q, k, v = (
+            torch.where(channel, new, old)
+            for channel, new, old in zip(by_channel, own, (asking, keys[:, one, at], values[:, one, at]), strict=True)
+        )
+        matches = (keys @ q[..., None])[..., 0]  # recipient edge key_pos
+        matches[:, one, at] = (q * k).sum(-1)
+        pattern = patterns.pattern(weights, matches, None if bias is None else bias[head, 0])
+        z = (pattern[:, :, None] @ values)[:, :, 0]
+        found.append(z + pattern[:, one, at, None] * (v - values[:, one, at]))
+    return found[1] - found[0]
 
 
 def _behind_heads(both: Both, layer: int, pos: int, heads: NDArray[np.int16], moved: Tensor) -> Tensor:

@@ -31,7 +31,15 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    return filled(markdown).replace(f"]({OUTSIDE}", "](")
+    return pasted(filled(markdown)).replace(f"]({OUTSIDE}", "](")
+
+
+def pasted(markdown: str) -> str:
+    """The page with commands as they are typed: blocks of nothing but commands lose the prompt in front of each."""
+    only_commands = re.compile(r"^```console\n((?:\$ .+\n)+)```$", re.MULTILINE)
+    return only_commands.sub(
+        lambda block: "```sh\n" + re.sub(r"^\$ ", "", block[1], flags=re.MULTILINE) + "```", markdown
+    )
 
 
 def filled(markdown: str) -> str:

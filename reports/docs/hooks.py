@@ -1,7 +1,7 @@
-"""What the pages do not hold themselves: pictures of reports/, and the three chapters that the program writes.
+"""What the pages do not hold themselves: pictures of reports/, and what stands elsewhere already.
 
 A line `<!-- NAME -->` of a page becomes what the function of that name returns: the commands' own help, the meaning of
-every column, the docstring of every public name. So none of these is written twice.
+every column, the docstring of every public name, the beginning of README. So none of these is written twice.
 """
 
 import ast
@@ -31,7 +31,15 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    return filled(markdown).replace(f"]({OUTSIDE}", "](")
+    return pasted(filled(markdown)).replace(f"]({OUTSIDE}", "](")
+
+
+def pasted(markdown: str) -> str:
+    """The page with commands as they are typed: blocks of nothing but commands lose the prompt in front of each."""
+    only_commands = re.compile(r"^```console\n((?:\$ .+\n)+)```$", re.MULTILINE)
+    return only_commands.sub(
+        lambda block: "```sh\n" + re.sub(r"^\$ ", "", block[1], flags=re.MULTILINE) + "```", markdown
+    )
 
 
 def filled(markdown: str) -> str:
@@ -79,6 +87,12 @@ def _entry(name: str, home: str) -> str:
     return f"::: {home}\n    options:\n      heading: probe.{name}"
 
 
+def intro() -> str:
+    """README up to its first heading of a section."""
+    text = (REPORTS.parent / "README.md").read_text(encoding="utf-8")
+    return text.partition("\n## ")[0].replace("](reports/", f"]({OUTSIDE}")
+
+
 def families() -> str:
     """The names of all families."""
     return f"{SUPPORTED}."
@@ -90,6 +104,7 @@ def gguf() -> str:
 
 
 WRITTEN = {
+    "intro": intro,
     "commands": commands,
     "tables": tables,
     "columns": columns,

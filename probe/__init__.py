@@ -4,7 +4,7 @@ The public names stand in `__init__.pyi`, each once, in pipeline order. Each is 
 that `import probe` loads neither torch nor pandas. The rooms, in the order in which data pass through them; a module
 imports only from its own room and from rooms above it:
 
-* errors, provenance: what a user is told; what made a result
+* errors, provenance, display: what a user is told; what made a result; what a notebook shows of it
 * text: sentences and their files, the lexicon, splits
 * stats: what a number is worth: axes, resampling, permutation tests, verdicts, how numbers are written
 * model: the table of architectures, loading, hooks, traces, the from-scratch forward, the certificate, the ledger
@@ -13,6 +13,7 @@ imports only from its own room and from rooms above it:
 * charts: frames in, pictures out
 * sweep: the same measurements over a corpus of any size, in shards
 * pages: report, walk, sweep: one HTML file and a folder that is whole or absent
+* explore: the walk live, on one's own sentences: a local server with one page
 * cli: parse, call one library function, write
 """
 

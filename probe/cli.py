@@ -18,7 +18,7 @@ import typer
 from typer.exceptions import TyperException
 
 import probe
-from probe.errors import ProbeError
+from probe.errors import InputError, ProbeError
 from probe.pages.terminal import print_certificate, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -179,6 +179,38 @@ def walk(
         progress("writing", 0.9)
         page = write_walk(walked, out, command=_walk_command(model, walked, (device, dtype)))
     typer.echo(page)
+
+
+@app.command()
+def explore(
+    model: ModelOption = DEFAULT_MODEL,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; a free one by default.")] = 0,
+    host: Annotated[str, typer.Option(help="The address to listen on; others than this machine's let others in.")] = (
+        "127.0.0.1"
+    ),
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    device: DeviceOption = CPU,
+    dtype: DtypeOption = SINGLE,
+) -> None:
+    """Your own sentences live: type, swap heads, see what changes; a server on this machine, until Ctrl-C."""
+    try:
+        from probe.explore.server import NAMES, serve
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"Exploring: the package {error.name} is missing; install probe with its extra, as pip install "
+            f"'probe[explore]'."
+        ) from error
+    if host not in NAMES:
+        typer.echo(
+            f"probe: listening on {host}: whoever reaches this machine and has the address can use the model.", err=True
+        )
+
+    def load() -> "Model":
+        with progress_bar() as progress:
+            progress("loading", 0.1)
+            return _loading(device, dtype)(model)
+
+    serve(load, host=host, port=port, browser=browser, say=typer.echo)
 
 
 @app.command()

@@ -64,8 +64,9 @@ def versions() -> dict[str, str]:
     """The version of Python, of probe, and of every package that the numbers or the pictures depend on."""
     import probe
 
-    found = {"python": platform.python_version(), "probe": probe.__version__}
-    return found | {name: version(name) for name in PACKAGES}
+    return {"python": platform.python_version(), "probe": probe.__version__} | {
+        name: version(name) for name in PACKAGES
+    }
 
 
 def content_key(*parts: str | bytes | float | bool | None | Sequence[Any] | Mapping[str, Any]) -> str:

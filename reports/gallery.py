@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "reports" / "README.md"
 MARKER = "<!-- gallery: generated from the first cell of each script; the tests compare -->\n"
 ORDER = (
+    "a_real_model",
     *("which_heads_resolve", "same_word_then_apart", "investigation", "adjectives_to_nouns", "what_the_mask_hides"),
     *("cues_that_come_later", "which_source_words_choose_rive", "why_divide_by_sqrt_d", "plain_self_attention"),
     *("heads_and_the_output_matrix", "context_size", "counting_parameters", "directions", "a_long_description"),

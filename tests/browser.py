@@ -42,9 +42,16 @@ class Opened:
 def unfold(page):
     """Opens everything that is folded and waits for its pictures; one that is hidden waits to be turned to."""
     page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
-    page.wait_for_function(
-        "[...document.querySelectorAll('.chart')].every(box => !box.offsetParent || box.classList.contains('drawn'))"
-    )
+    until(page, "[...document.querySelectorAll('.chart')].every(box => !box.offsetParent || box.matches('.drawn'))")
+
+
+def until(page, condition):
+    """Waits until the expression holds; Playwright's own way asks the page's policy for eval after the first time."""
+    for _ in range(2000):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(30)
+    raise TimeoutError(condition)
 
 
 def settled(page):

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,25 @@ from browser import chromium, opening, sharing
 from checkpoints import make_checkpoint
 
 import probe
+from probe.cli import main
 from probe.model.model import Model
 
 # Two workers on two cores: torch's own threads would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# A file stays with one worker, so the longest come first: one that came last would keep the others waiting.
+LONGEST = (
+    *("study/test_study.py", "patching/test_positions.py", "analyses/test_analyses.py", "house/test_readme.py"),
+    *("pages/test_walk_families.py", "patching/test_paths.py", "model/test_check.py", "sweep/test_sweep_faults.py"),
+    *("pages/test_page.py", "pages/test_every_page.py", "study/test_planted.py", "study/test_known_answers.py"),
+    *("patching/test_engine.py", "patching/test_both_ways.py", "study/test_beside.py", "charts/test_charts.py"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get("/".join(item.path.parts[-2:]), len(place)))
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +66,20 @@ def shared_page(browser):
     """Opens a page once for the tests of a file that only look at it; one that clicks or unfolds takes `open_page`."""
     with sharing(browser) as opened:
         yield opened
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["probe", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = capsys.readouterr()
+        return int(stop.value.code or 0), said.out, said.err
+
+    return run
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from probe.study.columns import CURVES
-from probe.study.ways import COLUMNS
+from probe.study.ways import COLUMNS, whole
 
 KEYS = ["word", "sense_a", "sense_b", "layer", "head"]
 CONDITIONS = {"as measured": None, "labels permuted": 0.49, "later token": 0.65, "untrained model": 0.51}
@@ -21,7 +21,11 @@ def routes(heads: pd.DataFrame) -> pd.DataFrame:
     """Heads that carry and do not look elsewhere, nearly all of it from the cue."""
     rows = heads[heads["swap"].notna()]
     parts = {"pattern_only": 0.1, "values_only": 0.9, "cue_only": 0.95, "other_only": 0.03, "ablation": 0.8}
-    return rows[KEYS].assign(**{name: part * rows["swap"] for name, part in parts.items()}, pairs=8)
+    made = {name: part * rows["swap"] for name, part in parts.items()}
+    made |= {f"{name}_low": value - 0.04 for name, value in made.items()} | {
+        f"{name}_high": value + 0.03 for name, value in made.items()
+    }
+    return rows[KEYS].assign(pairs=8, **made)
 
 
 def by_depth(heads: pd.DataFrame, layers: int) -> pd.DataFrame:
@@ -114,4 +118,4 @@ def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
         for pos, behind in (("cue", 0), ("cue + 1", 1), ("word", None))
     ]
     made = {"positions": first.merge(pd.DataFrame(grid), how="cross"), "paths": edges, "ways": steps}
-    return {name: made[name].reindex(columns=columns) for name, columns in COLUMNS.items()}
+    return {name: whole(made[name].reindex(columns=columns), name) for name, columns in COLUMNS.items()}

@@ -5,6 +5,7 @@ bank has two senses and three clear heads (two resolve, one is against), mole ha
 apart), apple is not apart at all. Words are read after layer 2, the heads of layer 3 at the end.
 """
 
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -31,11 +32,8 @@ MEASURED = CAUSAL[: CAUSAL.index("net")]
 TOKENS = ("<|endoftext|>", "The", " old", " {cue}", " near", " the", " {word}", " looked", " quiet", ".")
 
 
-def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
-    """The study; every one of `texts` appears as a sentence, a token, a showcase and a reason for leaving out.
-
-    With `apart` false no word has a gap between its senses, so nothing is ranked.
-    """
+@cache
+def _frames(texts: tuple[str, ...], apart: bool) -> dict[str, pd.DataFrame]:
     rng = np.random.default_rng(7)
     words = _words(apart)
     heads = _heads(words, rng)
@@ -63,6 +61,16 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
     frames |= ways(heads)
     frames["ledger"] = ledger(frames["readings"])
     frames["beside"] = _beside(frames["showcase"])
+    return frames
+
+
+def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
+    """The study; every one of `texts` appears as a sentence, a token, a showcase and a reason for leaving out.
+
+    With `apart` false no word has a gap between its senses, so nothing is ranked. Its frames are shared: put another in
+    the place of one, and change none.
+    """
+    frames = dict(_frames(texts, apart))
     rows = tuple(
         Row(
             None if pd.isna(row.layer) else int(row.layer),
@@ -93,7 +101,8 @@ def _words(any_apart: bool) -> pd.DataFrame:
             | {"pair_design": "aligned pairs", "split_design": "5 folds by cue word and frame", "tokens_of_word": 1}
             | {"causal": True, "depth": READ_AT, "auroc": 0.99 if apart else 0.52}
             | {"gap": gap, "gap_low": gap - 0.06, "gap_high": gap + 0.07, "gap_p": 0.0002 if apart else 0.4}
-            | {"said_p": 0.002 if apart else 0.6, "nuisance_p": 0.8, "untrained_p": 0.31}
+            | {"said_p": 0.002 if apart else 0.6, "continued_p": 0.001 if apart else 0.7}
+            | {"nuisance_p": 0.8, "untrained_p": 0.31}
             | {"negative_gaps": 0 if apart else 31, "cue_words": 14, "smallest_p": 0.001, "visible_d_pairs": 0.45}
             | {"exploratory": False, "ranked": apart}
         )
@@ -133,6 +142,7 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         frame["p_auroc"] = frame["q_auroc"] = np.where(frame["auroc"] > 0.62, 0.001, 0.4)
         frame["p_swap"] = frame["q_swap"] = np.where(frame["swap"] > 0.1, 0.013, 0.7)
         frame["said"], frame["p_said"] = 0.8 * net, frame["p_swap"]
+        frame["continued"], frame["p_continued"] = 0.7 * net, frame["p_swap"]
         frame["read_depth"] = np.where(layer < READ_AT, READ_AT, LAYERS)
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)

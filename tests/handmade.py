@@ -124,9 +124,9 @@ def _sentence(text: str, sense: str, cue: str, place: Mapping[str, object]) -> S
     return Sentence(word=WORD, sense=sense, text=text, **spans, **place)
 
 
-def make_crossed(first: int, second: int, *, frames: int = 6) -> list[Sentence]:
+def make_crossed(first: int, second: int, *, frames: int = 6, seed: int = 0) -> list[Sentence]:
     """Pairs of every cue word of one sense with every one of the other, in every frame."""
-    grid = make_sentences(frames=frames, distances=(1,), cues=max(first, second))
+    grid = make_sentences(frames=frames, distances=(1,), cues=max(first, second), seed=seed)
     by_cue = {(row.frame, row.cue_word): row for row in grid}
     return [
         replace(by_cue[frame, CUES[sense][number]], pair=f"{frame}/{a}/{b}")
@@ -191,8 +191,13 @@ def resolver(layer: int, head: int, *, takes: Reading = SENSE, gives: str = "res
     return Head(layer, head, (TO_CUE, TO_BOS), ((takes, {gives: size}),))
 
 
-def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
-    """Writes config.json, model.safetensors and a word-level tokenizer of a model with these heads and neurons."""
+def make_handmade(
+    folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0, spread: float = 0.02
+) -> Path:
+    """Writes config.json, model.safetensors and a word-level tokenizer of a model with these heads and neurons.
+
+    `spread`: the standard deviation of the weights of a model of its shape that is drawn at random (`untrained`).
+    """
     rng = np.random.default_rng(seed)
     tokenizer = _tokenizer()
     gains = {(layer, norm): rng.uniform(0.7, 1.4, len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
@@ -203,7 +208,7 @@ def make_handmade(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] 
     }
     says = _unembedding(tensors["wte.weight"], seed)
     exact["lm_head.weight"] = torch.tensor(says, dtype=torch.float32).contiguous()
-    return _save(folder, _config(len(tokenizer)), tokenizer, exact)
+    return write_checkpoint(folder, _config(len(tokenizer), spread), tokenizer, exact)
 
 
 def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
@@ -234,7 +239,7 @@ def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequenc
         type_vocab_size=1,
     )
     config.architectures = ["BertModel"]
-    return _save(folder, config, tokenizer, {name: tensor.contiguous() for name, tensor in exact.items()})
+    return write_checkpoint(folder, config, tokenizer, {name: tensor.contiguous() for name, tensor in exact.items()})
 
 
 def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -294,7 +299,7 @@ def _unembedding(tokens: np.ndarray, seed: int) -> np.ndarray:
     return tokens + np.outer(says, write_vector({"resolved": 1.0}))
 
 
-def _save(
+def write_checkpoint(
     folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, tensors: dict[str, torch.Tensor]
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
@@ -324,8 +329,9 @@ def resolver_encoder(seed: int) -> tuple[Model, tuple[int, int]]:
         return load(made), (layer, head)
 
 
-def _config(vocabulary: int) -> GPT2Config:
+def _config(vocabulary: int, spread: float) -> GPT2Config:
     sizes = {"n_layer": LAYERS, "n_head": HEADS, "n_embd": D_MODEL, "n_inner": D_MLP, "n_positions": POSITIONS}
+    sizes["initializer_range"] = spread
     config = GPT2Config(**sizes, vocab_size=vocabulary, bos_token_id=0, eos_token_id=0, tie_word_embeddings=False)
     config.architectures = ["GPT2LMHeadModel"]
     return config

@@ -195,6 +195,21 @@ def function_word(rng: np.random.Generator) -> Circuit:
     return Circuit((Head(*place, looks, (({"second": 1.0}, {"resolved": 3.0}),)),), ("resolver",))
 
 
+def matched(rng: np.random.Generator) -> Circuit:
+    """A head brings to the word which cue of its sense the cue is, and nothing of the sense; a later one gives the word
+    the sense of the cue only where that fits the cue.
+
+    What the first head brings must fit, whichever sense it comes from: swapped, it takes the sense away as often when
+    the donor is of the same sense.
+    """
+    first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
+    which = {"sense": 0.5, "accent": -0.5}
+    teller = resolver(first, int(rng.integers(HEADS)), takes=which, gives="decoy", size=1.0)
+    looks = (({"decoy": 8000.0}, which), ({"anchor": 1.0}, {"is_bos": 1.5}))
+    reader = Head(second, int(rng.integers(HEADS)), looks, ((EVEN, {"resolved": 3.0}),))
+    return Circuit((teller, reader), ("none", "resolver"))
+
+
 def own_place(rng: np.random.Generator) -> Circuit:
     """A head that reads where the word stands, from the word itself."""
     [place] = _places(rng, 1)
@@ -227,15 +242,20 @@ KINDS: dict[str, Callable[[np.random.Generator], Circuit]] = {
     make.__name__: make
     for make in (
         *(small_decoy, erased_decoy, decoy, additive, either, both, backup, one_back, two_step, erased),
-        *(weak_suppressor, strong_suppressor, function_word, own_place),
+        *(weak_suppressor, strong_suppressor, function_word, own_place, matched),
     )
 }
+
+
+def circuit_of(kind: str, seed: int) -> Circuit:
+    """A circuit at places drawn with the seed."""
+    return KINDS[kind](np.random.default_rng([seed, *map(ord, kind)]))
 
 
 @cache
 def planted_model(kind: str, seed: int) -> tuple[Model, Circuit]:
     """A model with one circuit in it, at places drawn with the seed. Shared: do not change it."""
-    circuit = KINDS[kind](np.random.default_rng([seed, *map(ord, kind)]))
+    circuit = circuit_of(kind, seed)
     with TemporaryDirectory() as folder:
         last = max(layer for layer, _ in circuit.places)
         here = [unit for unit in circuit.units if unit.layer == last]

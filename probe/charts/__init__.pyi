@@ -1,4 +1,6 @@
 # The pictures and what draws them, each name once; `probe/charts/__init__.py` imports each when it is first asked for.
+from .channels import part_name as part_name
+from .circuit import circuit as circuit
 from .controls import control_strips as control_strips
 from .depth import depth_profile as depth_profile
 from .depth import depth_profiles as depth_profiles
@@ -10,6 +12,7 @@ from .heads import effect_limit as effect_limit
 from .heads import head_map as head_map
 from .heads import head_maps as head_maps
 from .heads import marked as marked
+from .heads import mlps_at_word as mlps_at_word
 from .heads import named as named
 from .heads import separation_and_effect as separation_and_effect
 from .palette import as_pictures as as_pictures
@@ -25,6 +28,7 @@ from .panels import parameter_bars as parameter_bars
 from .sets import distance_lines as distance_lines
 from .sets import route_bars as route_bars
 from .sets import set_curves as set_curves
+from .ways import in_order as in_order
 from .ways import position_limit as position_limit
 from .ways import position_maps as position_maps
 from .writes import added_vectors as added_vectors

@@ -81,6 +81,13 @@ def head_names(rows: pd.DataFrame) -> list[str]:
     return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
 
 
+def part_name(layer: Any, head: Any) -> str:
+    """A part of the network: L0H2, the MLP of layer 0 where there is no head, the token itself where no layer."""
+    if pd.isna(layer):
+        return "the token itself"
+    return f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"
+
+
 def ends_of_lines(rows: pd.DataFrame, x: str, line: str, written: Callable[[float], str]) -> str:
     """In words: from which value to which each line goes, in the order of `x`."""
     ends = rows.sort_values(x).groupby(line, sort=False)["value"].agg(["first", "last"])

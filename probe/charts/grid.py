@@ -1,6 +1,8 @@
 """One head's attention in a text: tokens against tokens, queries, keys and values in a plane, weights and ΔE by source.
 
-Every chart here stands in a walk, whose script replaces its rows by those of another head or token (`palette.live`).
+Every chart here stands in a walk, whose script replaces its rows by those of another head or token (`palette.live`),
+and by those of another text where one is typed: tokens stand in the order of the rows, and `usermeta` says how many
+pixels each is high.
 """
 
 from collections.abc import Hashable, Mapping
@@ -32,8 +34,8 @@ def token_grid(
     step = 30 if count <= 14 else 22 if count <= 20 else 15  # pixels from a token to the next
     down, across = ("query", "key") if queries == "rows" else ("key", "query")
     axis = {"grid": False, "labelLimit": 90}
-    y = alt.Y(f"{down}:N", title=named[down], sort=labels[down], axis=token_axis(**axis))
-    x = alt.X(f"{across}:N", title=named[across], sort=labels[across], axis=token_axis(labelAngle=-45, **axis))
+    y = alt.Y(f"{down}:N", title=named[down], sort=None, axis=token_axis(**axis))
+    x = alt.X(f"{across}:N", title=named[across], sort=None, axis=token_axis(labelAngle=-45, **axis))
     rows = cells.assign(size=cells[kind].abs(), positive=cells[kind] >= 0)
     base = alt.Chart().encode(x=x, y=y)
     ground = base.mark_rect(fill="transparent", stroke=LINE, strokeOpacity=0.5)
@@ -44,7 +46,7 @@ def token_grid(
     dots = dots.encode(size=_area(kind, step), color=_signed("!datum.positive"), tooltip=tip)
     masked = [] if cells["allowed"].all() else [closed]
     picture = alt.layer(ground, *masked, row, dots, data=live(rows, "cells"))
-    picture = picture.properties(width="container", height=step * len(labels[down]))
+    picture = picture.properties(width="container", height=step * len(labels[down]), usermeta=_lines(step, down))
     return finish(picture, _description(cells, kind, queries))
 
 
@@ -76,6 +78,32 @@ def _description(cells: pd.DataFrame, kind: str, queries: str) -> str:
         f"Grid of {KINDS[kind]}, queries as {queries}, {tokens} tokens. In the row of {best['query']} the largest "
         f"is that of {best['key']}: {told}."
     )
+
+
+MOST_WEIGHTS, FAINT = 20_000, 0.02
+
+
+def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
+    """Attention of every head of a model as small squares: layers down, heads across, queries down and keys across.
+
+    `weights`: `layer head query_pos key_pos weight`; weights below FAINT and all but the MOST_WEIGHTS largest are left
+    blank.
+    """
+    layers, heads = (int(weights[name].max()) + 1 for name in ("layer", "head"))
+    side = max(160 // max(layers, heads), 26) if layers * heads > 16 else 84
+    shown = weights[weights["weight"] >= FAINT].nlargest(MOST_WEIGHTS, "weight")
+    places = alt.Scale(domain=list(range(tokens)))
+    x, y = (alt.X("key_pos:O", axis=None, scale=places), alt.Y("query_pos:O", axis=None, scale=places))
+    scale = alt.Scale(domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb")
+    key = alt.Legend(title="attention weight", orient="bottom", format=".0%", values=[0, 0.5, 1], gradientLength=160)
+    cells = alt.Chart(shown).mark_rect().encode(x=x, y=y, color=alt.Color("weight:Q", scale=scale, legend=key))
+    names = {"titleFontSize": 11, "labelFontSize": 11, "labelColor": MUTED, "titleColor": MUTED, "labelPadding": 3}
+    row = alt.Row("layer:O", title="layer", header=alt.Header(labelAngle=0, labelAlign="right", **names))
+    across = alt.Column("head:O", title="head", header=alt.Header(**names))
+    picture = cells.properties(width=side, height=side).facet(row=row, column=across, spacing=4)
+    best = weights.nlargest(1, "weight").to_dict("records")[0]
+    said = f"Attention of {layers * heads} heads over {tokens} tokens; the largest weight is {percent(best['weight'])}."
+    return finish(picture, said).configure_view(stroke=LINE)
 
 
 ROOM = (0.24, 0.07)  # of the plane's width and height: how much a name takes
@@ -127,7 +155,7 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     scale, axis = alt.Scale(type="log", nice=False, padding=14), alt.Axis(tickCount=5, format="~g")
     x = alt.X("before:Q", title="length of the vector (logarithmic)", scale=scale, axis=axis)
     tip = tips("label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after")))
-    base = alt.Chart().encode(y=_by_token(norms["label"], "token"), tooltip=tip)
+    base = alt.Chart().encode(y=_by_token("token"), tooltip=tip)
     rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2="after:Q")
     look = {"filled": True, "size": 70, "opacity": 1}
     before, after = base.mark_point(color=MUTED, **look).encode(x=x), base.mark_point(color=WITH, **look)
@@ -137,14 +165,20 @@ def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
     return finish(_tall(picture, len(norms), 20), f"{said} {low:.3g} and {high:.3g}.")
 
 
-def _by_token(labels: pd.Series, title: str) -> alt.Y:
+def _by_token(title: str) -> alt.Y:
     """The tokens one below the other, in the order of the text."""
-    return alt.Y("label:N", title=title, sort=labels.tolist(), axis=token_axis(labelLimit=110))
+    return alt.Y("label:N", title=title, sort=None, axis=token_axis(labelLimit=110))
 
 
 def _tall(picture: Any, count: int, step: int) -> Any:
     """The picture as wide as its place, and as high as `count` lines of text need."""
-    return picture.properties(width="container", height=(step if count <= 20 else 15) * count)
+    step = step if count <= 20 else 15
+    return picture.properties(width="container", height=step * count, usermeta=_lines(step, "label"))
+
+
+def _lines(step: int, field: str) -> dict[str, object]:
+    """What a page needs to draw another text: pixels per token, and the field that holds the tokens down the side."""
+    return {"step": step, "by": field}
 
 
 DIVIDED, UNDIVIDED = "divided by √d_head", "not divided"
@@ -157,7 +191,7 @@ def softmax_bars(row: pd.DataFrame) -> Any:
     """
     labels = row["key"].drop_duplicates().tolist()
     axis = alt.Axis(labelAngle=-45, labelLimit=90, labelOverlap=False, ticks=False)
-    x = alt.X("key:N", title="key: the token looked at", sort=labels, axis=axis)
+    x = alt.X("key:N", title="key: the token looked at", sort=None, axis=axis)
     scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(tickCount=5, format=".0%")
     y = alt.Y("weight:Q", title="attention weight", scale=scale, axis=axis)
     order = [DIVIDED, UNDIVIDED]
@@ -182,7 +216,7 @@ def source_bars(values: pd.DataFrame) -> Any:
     axis = alt.Axis(tickCount=5, format=".0%")
     x = alt.X("share:Q", title="share of ΔE (bars), weight (ticks)", axis=axis)
     tip = tips("label:N | source", "share:Q | share of ΔE | .6g", "weight:Q | attention weight | .6g")
-    base, bars = _source_bars(values, x, "share", tip)
+    base, bars = _source_bars(x, "share", tip)
     ticks = base.mark_tick(color=INK, thickness=2, height={"band": 0.85}).encode(x=alt.X("weight:Q"))
     picture = alt.layer(bars, ticks, data=live(values, "values")) + reference_line("x", 0.0)
     largest = _largest(values, "share")
@@ -199,16 +233,16 @@ def logit_bars(values: pd.DataFrame, word: str) -> Any:
     `values` has `label` and `logit`, sources in the order of the text.
     """
     x = alt.X("logit:Q", title=f"added to the logit of “{word}”", axis=alt.Axis(tickCount=5))
-    _, bars = _source_bars(values, x, "logit", tips("label:N | source", "logit:Q | added | +.6g"))
+    _, bars = _source_bars(x, "logit", tips("label:N | source", "logit:Q | added | +.6g"))
     picture = alt.layer(bars, data=live(values, "logits")) + reference_line("x", 0.0)
     largest = _largest(values, "logit")
     said = f"What each source token adds to the logit of {word}: {largest['label']} {decimal(float(largest['logit']))}."
     return finish(_tall(picture, len(values), 22), said)
 
 
-def _source_bars(values: pd.DataFrame, x: alt.X, column: str, tip: list[alt.Tooltip]) -> tuple[Any, Any]:
+def _source_bars(x: alt.X, column: str, tip: list[alt.Tooltip]) -> tuple[Any, Any]:
     """What the layers of a chart by source token share, and its bars, coloured by their sign."""
-    base = alt.Chart().encode(y=_by_token(values["label"], "source token"), tooltip=tip)
+    base = alt.Chart().encode(y=_by_token("source token"), tooltip=tip)
     return base, base.mark_bar(height={"band": 0.6}).encode(x=x, color=_signed(f"datum.{column} < 0"))
 
 

@@ -36,8 +36,8 @@ MEANINGS = {
     "opposes": "moves the word the wrong way",
     "backup": "stands in for another head: swapping both moves the word further",
     "erased": "writes much of the gap, and later layers take it away",
-    "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
-    "carrier": "differs between the senses, and was not shown to be read",
+    "suggestive": "moves the word by 2 % or more, but this is not confirmed for every head tested",
+    "carrier": "carries the meaning at the word; that anything reads it there was not shown",
     "none": "nothing was shown",
 }
 
@@ -53,13 +53,26 @@ def verdict_shape(names: list[str], *, legend: bool) -> Any:
     return by_value(alt.Shape, "verdict:N", names, [MARKS[name] for name in names], key, "verdict")
 
 
-MANY_HEADS = 16
+MANY_HEADS, FEW_LAYERS = 16, 6
+MLP = "MLP"  # the column of the map that is no head
 
 
-def effect_limit(word_heads: pd.DataFrame) -> float:
-    """The largest absolute net effect of the frame, rounded up to a tenth: both ends of the diverging scale."""
-    largest = float(word_heads["net"].abs().max()) if len(word_heads) else 0.0
+def effect_limit(word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None) -> float:
+    """The largest absolute net effect of the frames, rounded up to a tenth: both ends of the diverging scale."""
+    nets = [frame["net"] for frame in (word_heads, mlps) if frame is not None and len(frame)]
+    largest = float(pd.concat(nets).abs().max()) if nets else 0.0
     return max(-(-largest // 0.1) / 10, 0.1)
+
+
+def mlps_at_word(positions: pd.DataFrame) -> pd.DataFrame:
+    """What swapping each MLP at the word does beyond a same-sense donor, for the words that have a trace.
+
+    `positions` is the study's frame; `net` is missing where there are no such donors.
+    """
+    rows = positions[(positions["component"] == "mlp_out") & (positions["pos"] == "word")]
+    rows = rows.astype({"layer": int, "pairs": int})
+    names = [f"MLP of layer {layer}" for layer in rows["layer"]]
+    return rows.assign(head=MLP, name=names, net=rows["effect"] - rows["same_sense"]).dropna(subset="net")
 
 
 def named(word_heads: pd.DataFrame) -> pd.DataFrame:
@@ -69,10 +82,11 @@ def named(word_heads: pd.DataFrame) -> pd.DataFrame:
     return seen.assign(name=head_names(seen), clear=clear)
 
 
-def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any:
+def head_map(word_heads: pd.DataFrame, word: str, mlps: pd.DataFrame | None = None, *, legend: bool = True) -> Any:
     """Layer x head grid of a word's net swap effects; a number (percent) stands where the 95 % interval excludes zero.
 
-    The verdict is a mark in the cell's corner; in wide models it stands alone.
+    The verdict is a mark in the cell's corner; in wide models it stands alone. `mlps`, from `mlps_at_word`, are one
+    more column on the same scale, each with its number.
     """
     rows = named(word_heads[word_heads["word"] == word])
     best = rows.nlargest(1, "net").to_dict("records")[0]
@@ -82,7 +96,7 @@ def head_map(word_heads: pd.DataFrame, word: str, *, legend: bool = True) -> Any
         f"{percent(best['net'])} of the sense gap, by {best['name']}; the intervals of {int(rows['clear'].sum())} "
         f"heads exclude zero. Shown to resolve the word: {resolvers}."
     )
-    return finish(_map(word_heads, word, legend).properties(width="container"), description)
+    return finish(_map(word_heads, word, legend, mlps).properties(width="container"), description)
 
 
 def head_maps(word_heads: pd.DataFrame) -> Any:
@@ -97,27 +111,44 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
     return finish(alt.hconcat(*charts), description)
 
 
-def _map(word_heads: pd.DataFrame, word: str, legend: bool) -> alt.LayerChart:
-    limit = effect_limit(word_heads)
+def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame | None = None) -> alt.LayerChart:
+    limit = effect_limit(word_heads, mlps)
+    beside = mlps[mlps["word"] == word] if mlps is not None else word_heads[:0]
     rows = named(word_heads[word_heads["word"] == word])
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
-    x = alt.X("head:O", title="head", scale=alt.Scale(domain=heads), axis=alt.Axis(labelAngle=0, labelOverlap=True))
-    y = alt.Y("layer:O", title="layer", scale=alt.Scale(domain=layers))
+    columns = [*heads, MLP] if len(beside) else heads
+    scales = {"head": alt.Scale(domain=columns), "layer": alt.Scale(domain=layers)}
+    names = {"labelAngle": 0, "labelOverlap": True}
+    x, y = _sides(scales, alt.Axis(**names), alt.Axis(**names))
+    bare_x, bare_y = _sides(scales, None, None)
     look = {"format": ".0%", "orient": "bottom", "gradientLength": 260, "values": [-limit, 0, limit]}
     key = alt.Legend(title="net swap effect (share of the sense gap)", **look) if legend else None
     colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key)
-    base = alt.Chart(rows).encode(x=x, y=y, tooltip=HEAD_TIPS)
-    cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)
+    base = alt.Chart(rows).encode(x=bare_x, y=bare_y, tooltip=HEAD_TIPS)
+    cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(x=x, y=y, color=colour)
     strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
     clear = base.transform_filter(alt.datum.clear)
     marks = clear.mark_text(fontSize=11).encode(text="mark:N", color=strong)
     corner = len(heads) <= MANY_HEADS
-    beyond = _beyond(layers[int(rows["layer"].max()) + 1 :], heads, y)
+    beyond = _beyond(layers[int(rows["layer"].max()) + 1 :], heads, bare_y)
+    if len(layers) > FEW_LAYERS:  # numbers on the other two sides as well
+        x, y = _sides(
+            scales, alt.Axis(orient="top", title=None, **names), alt.Axis(orient="right", title=None, **names)
+        )
+        beyond.append(base.mark_rect(opacity=0).encode(x=x, y=y))
     verdicts = _verdicts(base, marked(word_heads), (strong, corner), legend)
-    step = 30 if len(layers) <= 6 else 22 if len(layers) <= 24 else 14
-    picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond)
-    return picture.properties(height=step * len(layers))
+    step = 30 if len(layers) <= FEW_LAYERS else 22 if len(layers) <= 24 else 14
+    neurons = _column(beside.assign(mark=[_mark(net) for net in beside["net"]]), bare_x, bare_y, (colour, strong))
+    picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond, *neurons)
+    return picture.properties(height=step * len(layers)).resolve_axis(x="independent", y="independent")
+
+
+def _sides(scales: dict[str, alt.Scale], *axes: alt.Axis | None) -> tuple[alt.X, alt.Y]:
+    """Heads across and layers down, each with its axis or without one."""
+    made = zip((alt.X, alt.Y), scales.items(), axes, strict=True)
+    x, y = (side(f"{name}:O", title=name, scale=scale, axis=axis) for side, (name, scale), axis in made)
+    return x, y
 
 
 def _verdicts(base: alt.Chart, kinds: list[str], look: tuple[Any, bool], legend: bool) -> list[alt.Chart]:
@@ -125,10 +156,22 @@ def _verdicts(base: alt.Chart, kinds: list[str], look: tuple[Any, bool], legend:
     if not kinds:
         return []
     strong, corner = look
-    place = {"x": alt.X("head:O", bandPosition=0.87), "y": alt.Y("layer:O", bandPosition=0.26)} if corner else {}
+    corners = alt.X("head:O", bandPosition=0.87, axis=None), alt.Y("layer:O", bandPosition=0.26, axis=None)
+    place = dict(zip("xy", corners, strict=True)) if corner else {}
     points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
     points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
     return [points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **place)]
+
+
+def _column(mlps: pd.DataFrame, x: alt.X, y: alt.Y, look: tuple[Any, Any]) -> list[alt.Chart]:
+    """The cells of the MLPs, framed, with their numbers."""
+    if mlps.empty:
+        return []
+    colour, strong = look
+    base = alt.Chart(mlps).encode(x=x, y=y, tooltip=MLP_TIPS)
+    numbers = base.transform_filter(abs(alt.datum.net) >= 0.005).mark_text(fontSize=11)
+    cells = base.mark_rect(stroke=MUTED, strokeWidth=1).encode(color=colour)
+    return [cells, numbers.encode(text="mark:N", color=strong)]
 
 
 def _mark(net: float) -> str:
@@ -142,10 +185,13 @@ def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
         return []
     place = {"layer": layers[(len(layers) - 1) // 2], "head": heads[(len(heads) - 1) // 2]}
     said = pd.DataFrame([place | {"said": "after the read-out: no effect possible"}])
-    middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1)
+    middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1, axis=None)
     return [alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="said:N")]
 
 
+MLP_TIPS = tips(
+    "name:N | part", "net:Q | net effect | .1%", "effect:Q | swap | .1%", "same_sense:Q | same-sense swap | .1%"
+)
 HEAD_TIPS = tips(
     "name:N | head",
     "verdict:N",

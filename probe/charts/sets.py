@@ -18,7 +18,7 @@ from probe.charts.channels import (
     tips,
 )
 from probe.charts.palette import INK, MUTED, WITH, finish
-from probe.stats.numbers import percent
+from probe.stats.numbers import measured, percent
 
 ENOUGH = 0.9
 FEW_HEADS = 24
@@ -119,13 +119,19 @@ ROUTES = {
 }
 
 
+ENDS, BAR = ("", "_low", "_high"), ("value", "low", "high")
+
+
 def leading(frame: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
-    """The rows of a word's heads, given as L0H0, in their order, with `name`; mean over the pairs of senses."""
+    """The rows of a word's heads, given as L0H0, in their order, with `name`; mean over the pairs of senses.
+
+    Also of the ends of intervals: the interval of a mean is no wider than the mean of the intervals.
+    """
     rows = frame[frame["word"] == word]
     rows = rows.assign(name=head_names(rows))
     rows = rows[rows["name"].isin(heads)]
     keys = ["name", *(["distance"] if "distance" in rows else [])]
-    numbers = [name for name in ("net", *ROUTES) if name in rows]
+    numbers = [name for name in ("net", *(f"{route}{end}" for route in ROUTES for end in ENDS)) if name in rows]
     return rows.groupby(keys, as_index=False)[numbers].mean()
 
 
@@ -160,30 +166,37 @@ def _route_scale(frame: pd.DataFrame) -> alt.Scale:
 
 
 def route_table(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
-    """The bars: `name`, `route`, `what` in words, `value` in fractions of the gap; swaps not made are absent."""
-    swap = leading(word_heads[["word", "layer", "head", "swap"]], word, heads)
+    """The bars: `name`, `route`, `what` in words, `value low high` in fractions of the gap; none of a swap not made."""
+    swap = leading(word_heads[["word", "layer", "head", *(f"swap{end}" for end in ENDS)]], word, heads)
     wide = leading(routes, word, heads).merge(swap, on="name")
-    long = wide.melt(id_vars="name", value_vars=list(ROUTES), var_name="route", value_name="value").dropna()
-    return long.assign(what=long["route"].map(ROUTES), text=[percent(value) for value in long["value"]])
+    parts = [
+        wide[["name"]].assign(route=route, **{name: wide[f"{route}{end}"] for name, end in zip(BAR, ENDS, strict=True)})
+        for route in ROUTES
+    ]
+    long = pd.concat(parts, ignore_index=True).dropna()
+    return long.assign(what=long["route"].map(ROUTES), text=[measured(*row) for row in long[list(BAR)].to_numpy()])
 
 
 def route_bars(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> Any:
-    """Effect of swapping a whole head, its attention alone or its values alone, and of its mean instead."""
+    """Effect of swapping a whole head, its attention alone or its values alone, and of its mean instead; 95 % intervals
+    as lines.
+    """
     rows = route_table(routes, word_heads, word, heads)
     domain = [name for name in heads if name in set(rows["name"])]
     kinds = [what for what in ROUTES.values() if what in set(rows["what"])]
     y = alt.Y("what:N", title="what is replaced", sort=kinds, axis=bare_axis(labelLimit=150))
-    low, high = min(0.0, float(rows["value"].min())), max(0.0, float(rows["value"].max()))
-    scale = alt.Scale(domain=[low - 0.12 * (low < -0.005), high + 0.14 * (high - low or 1.0)], nice=False)
+    low, high = min(0.0, float(rows["low"].min())), max(0.0, float(rows["high"].max()))
+    scale = alt.Scale(domain=[low, high + 0.3 * (high - low or 1.0)], nice=False)
     x = alt.X("value:Q", title="share of the sense gap", axis=alt.Axis(format=".0%", tickCount=5), scale=scale)
     key = alt.Legend(orient="top", offset=4, symbolType="square")
     colour = by_value(alt.Color, "name:N", domain, HUES, key)
     place = {"y": y, "yOffset": alt.YOffset("name:N", sort=domain, scale=alt.Scale(domain=domain))}
-    tip = tips("name:N | head", "what:N", "value:Q | | .1%")
+    tip = tips("name:N | head", "what:N", "value:Q | | .1%", "low:Q | 95 % interval from | .1%", "high:Q | to | .1%")
     bars = alt.Chart(rows).mark_bar(height={"band": 0.8}).encode(x=x, color=colour, tooltip=tip, **place)
-    texts = numbers_at(rows.assign(edge=rows["value"].clip(lower=0)), "edge", dx=4, **place)
+    spans = alt.Chart(rows).mark_rule(color=INK, strokeWidth=1.5).encode(x=alt.X("low:Q"), x2="high:Q", **place)
+    texts = numbers_at(rows.assign(edge=rows["high"].clip(lower=0)), "edge", dx=4, **place)
     height = max(34, 15 * len(domain) + 10) * len(kinds)
-    picture = alt.layer(reference_line("x", 0.0), bars, texts).properties(width="container", height=height)
+    picture = alt.layer(reference_line("x", 0.0), bars, spans, texts).properties(width="container", height=height)
     first = rows[rows["name"] == domain[0]]
     told = ", ".join(f"{what} {text}" for what, text in zip(first["what"], first["text"], strict=True))
     return finish(picture, f"How the effect on {word} comes about. {domain[0]}: {told} of the sense gap.")

@@ -22,13 +22,18 @@ def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, Any]]:
     return [(title, _map(rows[rows["component"] == name], title, limit)) for name, title in PARTS.items()]
 
 
+def in_order(positions: pd.DataFrame) -> list[str]:
+    """The names of the positions of a word, from the first before the word to the word."""
+    return [str(pos) for pos in positions.sort_values("behind", na_position="last")["pos"].drop_duplicates()]
+
+
 def position_limit(positions: pd.DataFrame) -> float:
     """The largest absolute effect of the frame in per cent, rounded up to ten: both ends of the diverging scale."""
     return max(-(-round(100 * float(positions["effect"].abs().max())) // 10) / 10, 0.1)
 
 
 def _map(rows: pd.DataFrame, title: str, limit: float) -> Any:
-    order = rows.sort_values("behind", na_position="last")["pos"].drop_duplicates().tolist()
+    order = in_order(rows)
     layers = sorted(rows["layer"].unique().tolist(), reverse=True)
     x = alt.X("pos:N", title="position", sort=order, axis=token_axis(labelAngle=-45))
     y = alt.Y("layer:O", title="layer", sort=layers)

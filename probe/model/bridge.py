@@ -144,9 +144,9 @@ def _require_whole(info: Mapping[str, Any], config: Config, *, where: Path) -> N
     """Raises ModelError when transformers left a weight out; a head that the checkpoint never had is not one."""
     heads = () if config.has_head else (*config.family.head, config.family.unembed)
     for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
-        found = [name for name in info.get(kind, ()) if not (heads and str(name).startswith(heads))]
-        if found:
-            raise refuse(where, f"transformers reports {kind.replace('_', ' ')} {min(found)}", "save it again")
+        reported = [name for name in info.get(kind, ()) if not (heads and str(name).startswith(heads))]
+        if reported:
+            raise refuse(where, f"transformers reports {kind.replace('_', ' ')} {min(reported)}", "save it again")
 
 
 def _booted(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":

@@ -73,13 +73,13 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def _weight_map(folder: Path) -> dict[str, str]:
-    found = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(found, dict) or not found:
+    weight_map = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise refuse(folder, f"{INDEX} holds no weight_map", RESAVE)
-    for name in found.values():
+    for name in weight_map.values():
         if not isinstance(name, str) or Path(name).name != name:
             raise refuse(folder, f"{INDEX} points outside the folder ({name!r})", RESAVE)
-    return found
+    return weight_map
 
 
 def locate(folder: Path, architecture: str) -> dict[str, Located]:
@@ -87,18 +87,18 @@ def locate(folder: Path, architecture: str) -> dict[str, Located]:
 
     Reads no tensor data.
     """
-    found: dict[str, Located] = {}
+    located: dict[str, Located] = {}
     for file in weight_files(folder):
         for tensor in _header(file):
             name = _short(tensor.name, architecture)
-            if name in found:
-                raise refuse(folder, f"{name} is there twice ({found[name].file.name} and {file.name})", RESAVE)
-            found[name] = tensor
+            if name in located:
+                raise refuse(folder, f"{name} is there twice ({located[name].file.name} and {file.name})", RESAVE)
+            located[name] = tensor
     if not (folder / SINGLE).is_file():
-        lacking = [name for name in _weight_map(folder) if _short(name, architecture) not in found]
+        lacking = [name for name in _weight_map(folder) if _short(name, architecture) not in located]
         if lacking:
             raise refuse(folder, f"{INDEX} promises {lacking[0]}, and no shard holds it", RESAVE)
-    return found
+    return located
 
 
 def _short(name: str, architecture: str) -> str:
@@ -115,27 +115,27 @@ def _header(file: Path) -> list[Located]:
         raise refuse(file.parent, f"{file.name} is corrupt ({str(error)[:80]})", "copy or download it again") from error
 
 
-def check_names(found: Mapping[str, Located], config: Config, *, where: object) -> None:
+def check_names(located: Mapping[str, Located], config: Config, *, where: object) -> None:
     """Headers against config: every tensor there, of the right shape and a float, and nothing that is not known."""
     known = set()
-    optional = ((name, shape) for name, shape in optional_shapes(config) if name in found)
+    optional = ((name, shape) for name, shape in optional_shapes(config) if name in located)
     for name, shape in chain(expected_shapes(config), optional):
-        _check_header(found, name, shape, where=where)
+        _check_header(located, name, shape, where=where)
         known.add(name)
-    unknown = sorted(name for name in found if name not in known and not _is_ignored(name, config))
+    unknown = sorted(name for name in located if name not in known and not _is_ignored(name, config))
     if unknown:
         kind = config.family.name
         raise refuse(where, f"{unknown[0]} is not a tensor of the {kind} that config.json describes", RESAVE)
 
 
-def _check_header(found: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
-    if name not in found:
+def _check_header(located: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
+    if name not in located:
         raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
-    if found[name].shape != shape:
-        problem = f"{name} has shape {list(found[name].shape)} where config.json asks for {list(shape)}"
+    if located[name].shape != shape:
+        problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
         raise refuse(where, problem, "use the config.json that belongs to these weights")
-    if found[name].dtype not in FLOATS:
-        raise refuse(where, f"{name} is stored as {found[name].dtype}", "load a plain float checkpoint")
+    if located[name].dtype not in FLOATS:
+        raise refuse(where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint")
 
 
 def _is_ignored(name: str, config: Config) -> bool:
@@ -162,17 +162,17 @@ def read_checkpoint(
 
     The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError naming file and tensor.
     """
-    found = locate(folder, config.architecture)
-    check_names(found, config, where=folder)
+    located = locate(folder, config.architecture)
+    check_names(located, config, where=folder)
     wanted = [name for name, _ in expected_shapes(config)] + [
-        name for name, _ in optional_shapes(config) if name in found
+        name for name, _ in optional_shapes(config) if name in located
     ]
-    weights = {name: _read(found[name], dtype).to(device) for name in wanted}
+    weights = {name: _read(located[name], dtype).to(device) for name in wanted}
     family = config.family
     embed = family.embed + ".weight"
-    for name in found.keys() - weights.keys():
+    for name in located.keys() - weights.keys():
         if name.endswith("embed_tokens.weight") or (name == family.unembed + ".weight" and config.tied):
-            _check_tie(name, _read(found[name], dtype), embed, weights[embed].cpu(), where=folder)
+            _check_tie(name, _read(located[name], dtype), embed, weights[embed].cpu(), where=folder)
     return weights
 
 

@@ -287,8 +287,8 @@ def logits(weights: Weights, final: Tensor) -> Tensor:
     """Scores over the vocabulary from what left the last stack: `pos d_model -> pos d_vocab`"""
     family = weights.config.family
     bias = weights.raw.get(family.head_bias or "final_logits_bias", final.new_zeros(1)).to(final).flatten()
-    found = transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
-    return formulas.cap(found, weights.config.logit_cap) if weights.config.logit_cap else found
+    uncapped = transformed(weights, final) @ unembedding(weights, final.dtype).T + bias
+    return formulas.cap(uncapped, weights.config.logit_cap) if weights.config.logit_cap else uncapped
 
 
 def transformed(weights: Weights, final: Tensor) -> Tensor:

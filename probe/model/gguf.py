@@ -91,18 +91,18 @@ def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dic
     size = own.get("attention.key_length") or even
     if own.get("attention.value_length", size) != size:
         raise refuse(opened.path, "its keys and its values differ in length", CONVERT)
-    found = {"head_dim": size} if family.free_heads and size else {}
+    settings = {"head_dim": size} if family.free_heads and size else {}
     if family.gguf and family.gguf.query_scalar and size:
         scalar = even if own.get("block_count") == family.gguf.query_scalar else size
-        found[family.keys.query_scalar[0]] = scalar
+        settings[family.keys.query_scalar[0]] = scalar
     dims = own.get("rope.dimension_count")
     if dims is None or family.positions != "rotary" or not isinstance(size, int):
-        return found
+        return settings
     if not isinstance(dims, int) or not 0 < dims <= size or dims % 2 or (family.free_heads and dims != size):
         raise refuse(opened.path, f"its rope.dimension_count is {dims} where a head has {size} dimensions", CONVERT)
     share = dims / size
     exact = share if int(size * share) == dims else math.nextafter(share, 1)
-    return found if family.free_heads else found | {"partial_rotary_factor": exact}
+    return settings if family.free_heads else settings | {"partial_rotary_factor": exact}
 
 
 def read_gguf_config(opened: GgufFile, *, prepend_bos: bool) -> Config:
@@ -184,9 +184,9 @@ def _floats(opened: GgufFile, name: str) -> torch.Tensor:
     plain = raw.view(PLAIN[stored.kind.name][0]) if stored.kind.name in PLAIN else raw
     with np.errstate(all="ignore"):  # what is not finite is refused below
         values = dequantize(plain.reshape(*stored.shape[:-1], -1), stored.kind)
-    found = torch.from_numpy(values if values.flags.writeable else values.copy()).reshape(stored.shape)
-    check_finite(found, name, where=opened.path)
-    return found
+    tensor = torch.from_numpy(values if values.flags.writeable else values.copy()).reshape(stored.shape)
+    check_finite(tensor, name, where=opened.path)
+    return tensor
 
 
 def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.Tensor:

@@ -94,8 +94,8 @@ class _Header:
             if inner == STRING:
                 return [self.text() for _ in range(count)]
             return list(self.numbers(self._letter(inner), count))
-        found = self.number(self._letter(kind))
-        return float(str(np.float32(found))) if kind == FLOAT32 else found
+        number = self.number(self._letter(kind))
+        return float(str(np.float32(number))) if kind == FLOAT32 else number
 
     def _letter(self, kind: int) -> str:
         return SCALARS.get(kind) or self.refuse(f"its metadata hold a value of the unknown type {kind}", CONVERT)
@@ -124,15 +124,16 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 def _metadata(header: _Header, entries: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for _ in range(entries):
         name = header.text()
-        if name in found:
+        if name in metadata:
             header.refuse(f"its metadata name {name[:80]!r} twice", CONVERT)
-        found[name] = header.value(header.number("I"))
-    if found.get("split.count", 1) not in (0, 1):
-        header.refuse(f"it is one part of {str(found['split.count'])[:20]}", "join the parts with gguf-split --merge")
-    return found
+        metadata[name] = header.value(header.number("I"))
+    if metadata.get("split.count", 1) not in (0, 1):
+        parts = str(metadata["split.count"])[:20]
+        header.refuse(f"it is one part of {parts}", "join the parts with gguf-split --merge")
+    return metadata
 
 
 def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
@@ -148,16 +149,16 @@ def _table(header: _Header, count: int, alignment: object) -> dict[str, Stored]:
         shape = header.numbers("Q", axes)[::-1]
         stated[name] = (shape, header.number("I"), header.number("Q"))
     first = -(-header.at // alignment) * alignment
-    found = {
+    tensors = {
         name: _stored(header, name[:80], shape, kind, first + offset) for name, (shape, kind, offset) in stated.items()
     }
     end = first
-    for name, tensor in sorted(found.items(), key=lambda item: item[1].start):
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].start):
         if tensor.start < end or tensor.start % alignment:
             problem = "lies on another" if tensor.start < end else "does not start at a multiple of its alignment"
             header.refuse(f"its tensor {name[:80]!r} {problem}")
         end = tensor.start + tensor.size
-    return found
+    return tensors
 
 
 def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start: int) -> Stored:

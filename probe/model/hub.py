@@ -128,9 +128,9 @@ def cached_models() -> tuple[tuple[str, Path], ...]:
         repositories = scan_cache_dir().repos
     except CacheNotFound:
         return ()
-    found = []
+    snapshots = []
     for repository in repositories:
         revisions = sorted(repository.revisions, key=lambda revision: revision.last_modified, reverse=True)
         if repository.repo_type == "model" and revisions and (revisions[0].snapshot_path / "config.json").is_file():
-            found.append((repository.repo_id, Path(revisions[0].snapshot_path)))
-    return tuple(sorted(found))
+            snapshots.append((repository.repo_id, Path(revisions[0].snapshot_path)))
+    return tuple(sorted(snapshots))

@@ -52,7 +52,6 @@ GPT2 = Keys(
     ("layer_norm_epsilon", 1e-5),
     ("activation_function", "gelu_new"),
     must={
-        "activation_function": ("gelu_new",),
         "scale_attn_weights": (True,),
         "scale_attn_by_inverse_layer_idx": (False,),
         "reorder_and_upcast_attn": (False,),

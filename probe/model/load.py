@@ -106,11 +106,11 @@ def untrained(model: Model, *, seed: int) -> Model:
 
 def _device(device: str | torch.device) -> torch.device:
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"Cannot use the device {device!r} here; use 'cpu', which always works.") from error
-    return found
+    return chosen
 
 
 def _find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:

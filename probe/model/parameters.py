@@ -229,9 +229,9 @@ def count_tensors(model: "Model") -> Count:
     Raises CrossCheckError when a part, or the sum over all tensors, is not what the formula gives.
     """
     expected = count(sizes_of(model))
-    found = _by_part(model)
+    counted = _by_part(model)
     stored = sum(tensor.numel() for tensor in model.weights.values())
-    rows = [(part.name, found[part.name], part.total) for part in expected.parts]
+    rows = [(part.name, counted[part.name], part.total) for part in expected.parts]
     for name, got, wanted in [*rows, ("all tensors", stored, expected.total)]:
         if got != wanted:
             raise CrossCheckError(

@@ -8,13 +8,13 @@ V[j] W_O, both computed on demand from the hooked z, pattern and V.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from probe.display import Shown
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention
 from probe.model.tokens import Tokens, position
@@ -62,7 +62,7 @@ class HeadWrites(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Trace(HeadWrites):
+class Trace(Shown, HeadWrites):
     """One text through one model: every tensor of attention at every layer, on the CPU, without a batch axis.
 
     `q k v z: layer head pos d_head` · `scores pattern: layer head query_pos key_pos` (scores scaled and masked) ·
@@ -157,22 +157,6 @@ class Trace(HeadWrites):
         layers, heads, *_ = self.stack.shape
         return f"<Trace of {len(self.tokens)} tokens through {self.model_name}: {layers} layers x {heads} heads>"
 
-    def _repr_html_(self) -> str:
-        layers, heads, d_model, d_head = self.stack.shape
-        hues = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
-        look = "background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block"
-        chip = f'<span style="{look}">{{}}</span>'
-        chips = "".join(chip.format(hues[pos % 4], escape(label)) for pos, label in enumerate(self.tokens.labels))
-        n = f"{len(self.tokens)}"
-        shapes = {
-            "q k v z": f"{layers} layer × {heads} head × {n} pos × {d_head} d_head",
-            "scores pattern": f"{layers} layer × {heads} head × {n} query_pos × {n} key_pos",
-            "x resid_pre attn_out resid_mid mlp_out resid_post": f"{layers} layer × {n} pos × {d_model} d_model",
-        }
-        rows = "".join(f"<tr><td><code>{names}</code></td><td>{shape}</td></tr>" for names, shape in shapes.items())
-        title = f"<p><b>Trace</b> of {n} tokens through {escape(self.model_name)}</p>"
-        return f"<div>{title}<p>{chips}</p><table>{rows}</table></div>"
-
 
 @dataclass(frozen=True, eq=False)
 class TargetStates:
@@ -219,8 +203,8 @@ class TargetStates:
         padded = functional.pad(self.pattern, (0, 1))  # behind the last token there is none
         following = [row[..., at + 1] for row, at in zip(padded, self.target.tolist(), strict=True)]
         itself = [row[..., at] for row, at, _ in rows]
-        found = {"cue": to_cue, "previous": previous, "next": following, "itself": itself}
-        return {name: torch.stack(parts) for name, parts in found.items()}
+        attention = {"cue": to_cue, "previous": previous, "next": following, "itself": itself}
+        return {name: torch.stack(parts) for name, parts in attention.items()}
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -112,13 +112,13 @@ def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
         lowered, wanted = text, word
     places = [start for start in range(len(text)) if wanted and lowered.startswith(wanted, start)]
     whole = [start for start in places if _is_whole(text, start, start + len(wanted))]
-    found = whole or places
-    if not 1 <= occurrence <= len(found):
+    starts = whole or places
+    if not 1 <= occurrence <= len(starts):
         raise InputError(
-            f"Looking for {word!r} (occurrence {occurrence}) in {_shorten(text)!r}: found it {len(found)} times; "
+            f"Looking for {word!r} (occurrence {occurrence}) in {_shorten(text)!r}: found it {len(starts)} times; "
             "give a word that stands in the text."
         )
-    start = found[occurrence - 1]
+    start = starts[occurrence - 1]
     return start, start + len(wanted)
 
 

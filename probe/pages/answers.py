@@ -39,23 +39,6 @@ def question(words: Sequence[str]) -> str:
     return f"Which heads resolve {listed(list(words))}?"
 
 
-def across(frames: Frames, words: Sequence[str]) -> str:
-    """The heads that lead in every word that has a resolver: among its first LEADERS resolvers; empty without one.
-
-    Of two words or more, all of which were shown to have a resolver.
-    """
-    leading = [[head_name(head) for head in resolvers(frames, word)[:LEADERS]] for word in words]
-    if len(words) < 2 or not all(leading):
-        return ""
-    shared = [name for name in leading[0] if all(name in names for names in leading[1:])]
-    if not shared:
-        return f"No head is among the first {LEADERS} of all {len(words)} words."
-    who = "The same head" if len(shared) == 1 else f"The same {counted(len(shared), 'head', words=True).lower()}"
-    names, leads = listed(shared), "leads" if len(shared) == 1 else "lead"
-    all_words = "both words" if len(words) == 2 else f"all {len(words)} words"
-    return f"{who}, {names}, {leads} for {all_words}."
-
-
 def heads_of(frames: Frames, word: str) -> pd.DataFrame:
     """The heads of a word by rank."""
     rows = frames["word_heads"]

@@ -12,7 +12,7 @@ from probe import charts
 from probe.charts.sets import ROUTES
 from probe.pages import answers, remarks
 from probe.pages.sections import Frames, Section, head_facts, of_word, sense_marks, with_tests, words_of
-from probe.stats.numbers import decimal, p_value, percent
+from probe.stats.numbers import decimal, measured, p_value, percent
 from probe.study import suppliers
 
 TINTS = 20
@@ -33,18 +33,24 @@ def readings(frames: Frames) -> list[Section]:
         rows, heads = of_word(frames["readings"], word), of_word(frames["word_heads"], word)
         if rows.empty:
             continue
-        shown = worth_showing(rows[["layer", "head"]].drop_duplicates().merge(heads, on=["layer", "head"]))
-        shown = with_tests(shown, frames["heads"])
+        shown = with_tests(leading(frames, word), frames["heads"])
         marks = sense_marks(frames, word)
         leaders = [
             head_facts(head)
             | {"id": f"word-{number}-{answers.head_name(head)}"}
             | _sentences(_of_head(rows, word, head), marks)
             | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
+            | {"apart": remarks.numbers_apart(head)}
             for head in shown.to_dict("records")
         ]
         sections.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
     return sections
+
+
+def leading(frames: Frames, word: str) -> pd.DataFrame:
+    """The heads of a word whose sentences stand on the page."""
+    read = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
+    return worth_showing(read.merge(of_word(frames["word_heads"], word), on=["layer", "head"]))
 
 
 def worth_showing(heads: pd.DataFrame) -> pd.DataFrame:
@@ -70,11 +76,18 @@ def _reasons(verdicts: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[Se
 
 
 def _routes(routes: pd.DataFrame, word: str, head: dict[Any, Any]) -> list[tuple[str, str]]:
-    """Effect of swapping a part of the head, mean over the pairs of senses; a swap that was not made is not listed."""
+    """Effect of swapping a part of the head with its interval, means over the pairs of senses; a swap that was not made
+    is not listed.
+    """
     names = {name: ROUTES[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")}
     names |= {"ablation": "lost with its mean"}
-    means = _of_head(routes, word, head)[list(names)].astype(float).mean()
-    return [(text, percent(means[name])) for name, text in names.items() if pd.notna(means[name])]
+    rows, ends = _of_head(routes, word, head), ("", "_low", "_high")
+    means = rows[[f"{name}{end}" for name in names for end in ends]].astype(float).mean()
+    return [
+        (text, measured(*(means[f"{name}{end}"] for end in ends)))
+        for name, text in names.items()
+        if pd.notna(means[name])
+    ]
 
 
 def _sentences(rows: pd.DataFrame, marks: dict[str, str]) -> Section:
@@ -233,9 +246,7 @@ def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any, str]]
     """By word: charts of the leading heads' effect by distance and by route, each with its title and caption."""
     sections: dict[str, list[tuple[str, Any, str]]] = {}
     for word in words_of(frames):
-        rows = of_word(frames["readings"], word)[["layer", "head"]].drop_duplicates()
-        heads = rows.merge(of_word(frames["word_heads"], word), on=["layer", "head"])
-        names = [answers.head_name(head) for head in worth_showing(heads).to_dict("records")][: answers.LEADERS]
+        names = [answers.head_name(head) for head in leading(frames, word).to_dict("records")][: answers.LEADERS]
         sections[word] = []
         if names and len(of_word(frames["distances"], word)):
             chart = charts.distance_lines(frames["distances"], word, names)
@@ -253,7 +264,8 @@ BY_ROUTE = (
     "From top to bottom: the whole output swapped; the other sentence's attention over its own values; its own "
     "attention over the other sentence's values; only what it takes from the cue; only what it takes from other words "
     "that differ; its mean output instead, that is, the part of the gap that is lost without its choice. Measured on "
-    "up to 8 pairs."
+    "up to 8 pairs, with 95 % intervals over frames and cue words as for the whole head; over several pairs of senses "
+    "value and ends are means."
 )
 
 

@@ -1,15 +1,24 @@
 """The edges of a word as an attribution graph, in the JSON that circuit-tracer writes and Neuronpedia reads.
 
-    metadata   slug the word, scan the model, prompt_tokens the names of the positions: all pairs of sentences stand on
-               top of each other, aligned at the cue and at the word
+    metadata   slug the file's stem, scan the model, info.description the word and its senses, prompt_tokens the names
+               of the positions: all pairs of sentences stand on top of each other, aligned at the cue and at the word
+    qParams    what a viewer has opened: nothing
     nodes      a token's embedding ("embedding"), a head or an MLP at a position ("cross layer transcoder", the format's
                type of inner nodes; `clerp` says what it is), and the sense axis at the word ("logit", the target)
     links      weight: the total effect of an edge; from a head or an MLP at the word to the sense axis what it writes
                there by itself, the sum of the direct effects of the edges into it. Fractions of the sense gap.
 
-Embeddings are in layer "E", layer l of the model is "l", the sense axis stands one behind the last. The `feature` of a
-head is its number, that of an MLP one more than those of all heads. Only edges of the table `paths` with a total of at
-least LEAST are in it. Source of the format: circuit-tracer, frontend/graph_models.py (schema 1).
+What viewers take from a node: `node_id` is layer, number and position; layer l of the model is "l", embeddings are in
+"E", the sense axis one behind the output of the last layer. The number of a head is its own, that of an MLP one more
+than those of all heads, that of an embedding its position. `feature` is the Cantor pairing of layer and number, from
+which schema 1 reads both back, and the position of an embedding. The label of a target must hold its name in quotes and
+"(p=", its probability: 1, for there is no other. There is no `node_threshold`, `influence` or `activation`: they belong
+to transcoders, and a viewer prunes nothing without them. A viewer asks its server for examples of an inner node by
+`scan` and `feature`; there are none, and it shows the label alone.
+
+Only edges of the table `paths` with a total of at least LEAST are in it. Sources of the format: circuit-tracer,
+circuit_tracer/frontend/graph_models.py (schema 1); Neuronpedia, apps/webapp/app/api/graph/graph-schema.json and what
+formatCLTGraphData makes of it.
 """
 
 import json
@@ -19,6 +28,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe import charts
 from probe.pages.sections import Frames, of_word, words_of
 
 LEAST = 0.005  # of the gap
@@ -30,7 +40,10 @@ Edge = dict[Hashable, Any]
 def files(frames: Frames, model_name: str) -> dict[str, str]:
     """A graph of every word that has edges, as JSON, by file name."""
     words = [word for word in words_of(frames) if len(of_word(frames["paths"], word))]
-    return {file_name(frames, word): json.dumps(graph(frames, word, model_name), indent=1) for word in words}
+    return {
+        file_name(frames, word): json.dumps(graph(frames, word, model_name), indent=1, allow_nan=False)
+        for word in words
+    }
 
 
 def file_name(frames: Frames, word: str) -> str:
@@ -42,16 +55,18 @@ def graph(frames: Frames, word: str, model_name: str) -> dict[str, Any]:
     """The graph of one word as plain values; see the module's docstring."""
     rows = of_word(frames["paths"], word)
     edges = rows[rows["total"].abs() >= LEAST].to_dict("records")
-    order = of_word(frames["positions"], word).sort_values("behind", na_position="last")
-    tokens, heads = order["pos"].drop_duplicates().tolist(), int(frames["heads"]["head"].max()) + 1
+    tokens, heads = charts.in_order(of_word(frames["positions"], word)), int(frames["heads"]["head"].max()) + 1
     top = int(frames["heads"]["layer"].max()) + 1
     ends = [(_node(edge, "sender", tokens, heads), _node(edge, "receiver", tokens, heads)) for edge in edges]
     sense_a, sense_b = rows.iloc[0][["sense_a", "sense_b"]]
-    target = _made(str(top), 0, len(tokens) - 1, TARGET, f"{word}: {sense_a} or {sense_b}")
+    meant = f"{word}: {sense_a} or {sense_b}"
+    target = _made(str(top + 1), 0, len(tokens) - 1, TARGET, f'Output "{meant}" (p=1.000)')
     target |= {"is_target_logit": True, "token_prob": 1.0}
     nodes = {node["node_id"]: node for pair in ends for node in pair} | {target["node_id"]: target}
-    about: dict[str, Any] = {"slug": word, "scan": model_name, "transcoder_list": [], "prompt_tokens": tokens}
-    about |= {"prompt": " ".join(tokens), "node_threshold": None, "schema_version": 1}
+    slug = file_name(frames, word).removesuffix(".json")
+    about: dict[str, Any] = {"slug": slug, "scan": model_name, "transcoder_list": [], "prompt_tokens": tokens}
+    about |= {"prompt": " ".join(tokens), "schema_version": 1}
+    about["info"] = {"description": meant, "generator": {"name": "probe"}}
     shown = {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""}
     links = _links(edges, [(one["node_id"], other["node_id"]) for one, other in ends], target["node_id"])
     return {"metadata": about, "qParams": shown, "nodes": list(nodes.values()), "links": links}
@@ -73,16 +88,16 @@ def _node(edge: Edge, end: str, tokens: list[str], heads: int) -> Node:
     place = tokens.index(pos)
     if pd.isna(layer):
         return _made("E", place, place, EMBEDDING, pos)
-    name = f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"
-    return _made(str(layer), heads if pd.isna(head) else int(head), place, INNER, f"{name} at {pos}")
+    name = f"{charts.part_name(layer, head)} at {pos}"
+    return _made(str(layer), heads if pd.isna(head) else int(head), place, INNER, name)
 
 
-def _made(layer: str, feature: int, place: int, kind: str, clerp: str) -> Node:
-    name = f"{layer}_{feature}_{place}"
+def _made(layer: str, number: int, place: int, kind: str, clerp: str) -> Node:
+    name = f"{layer}_{number}_{place}"
     return {
         "node_id": name,
         "jsNodeId": name,
-        "feature": feature,
+        "feature": number if kind == EMBEDDING else cantor(int(layer), number),
         "layer": layer,
         "ctx_idx": place,
         "feature_type": kind,
@@ -91,6 +106,9 @@ def _made(layer: str, feature: int, place: int, kind: str, clerp: str) -> Node:
         "run_idx": 0,
         "reverse_ctx_idx": 0,
         "clerp": clerp,
-        "influence": None,
-        "activation": None,
     }
+
+
+def cantor(one: int, other: int) -> int:
+    """One number for two: their place when all pairs are counted diagonal by diagonal."""
+    return (one + other) * (one + other + 1) // 2 + other

@@ -8,7 +8,7 @@ style sheet, so a text that got past the escaping would still run nothing.
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,16 +57,31 @@ def environment(*folders: str | Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"percent": percent, "decimal": decimal, "scientific": scientific}
+    made.filters |= {"percent": percent, "decimal": decimal, "scientific": scientific, "together": together}
     made.globals["chart"] = Charts().place
     return made
+
+
+def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Tokens that no line may break between: punctuation goes with what stands before it."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for token in tokens:
+        follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
+        if follows and groups and len(groups[-1]) < 4:
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return groups
 
 
 def style(templates: Environment, name: str, values: Mapping[str, object]) -> Markup:
     """The style sheet `name` with the colours that the charts use and these values."""
     colours = {name: getattr(palette, name) for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")}
-    tint = " ".join(str(int(palette.WITH[place : place + 2], 16)) for place in (1, 3, 5))
-    return Markup(templates.get_template(name).render(colours, tint=tint, **values))
+    tint, against = (
+        " ".join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))
+        for colour in (palette.WITH, palette.AGAINST)
+    )
+    return Markup(templates.get_template(name).render(colours, tint=tint, against=against, **values))
 
 
 def assets(templates: Environment, *, sheet: str, script: str, values: Mapping[str, object]) -> dict[str, Markup | str]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from probe.pages import answers
 from probe.stats.numbers import NARROW, counted, decimal, grouped, listed, p_value, percent, scientific
-from probe.stats.verdicts import LEVEL
+from probe.stats.verdicts import GATE, LEVEL
 from probe.stats.verdicts import SMALLEST as MOVES
 
 Row = dict[Hashable, Any]
@@ -48,8 +48,8 @@ def later_words(row: Row) -> str:
 def second_model(row: Row) -> str:
     """The nearest sense at the word in a model that reads beyond it, and the words and heads that this depends on."""
     said = (
-        f"At the word it is {_nearest(row)}). With everything after the word removed, "
-        f"heads' writes there change by up to {percent(row['difference'])} of the largest ΔE."
+        f"At the word it is {_nearest(row)}). Without what comes after the word, what its heads write there "
+        f"changes by up to {percent(row['difference'])} of the largest ΔE."
     )
     if not row["shown"]:
         return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
@@ -57,13 +57,13 @@ def second_model(row: Row) -> str:
         return said
     marked = bool(pd.notna(row["cue_share"]))
     without = decimal(row["coordinate"] * (1 - row["share"]))
-    told = f"Of single words “{row['source']}” counts most: with it hidden the coordinate is {without}"
+    told = f"Of single words “{row['source']}” counts most. Coordinate with it hidden: {without}"
     if marked and row["cue"] != row["source"]:
-        told += f" (with “{row['cue']}” hidden, {decimal(row['coordinate'] * (1 - row['cue_share']))})"
+        told += f"; with “{row['cue']}” hidden: {decimal(row['coordinate'] * (1 - row['cue_share']))}"
     if marked:
         alone, nothing = (decimal(row[name]) for name in ("cue_alone", "nothing"))
-        told += f"; with no other word than “{row['cue']}” shown it is {alone}, with none {nothing}"
-    through = f"Heads that alone cost most of what “{row['source']}” gives, in per cent of the coordinate"
+        told += f"; with “{row['cue']}” as the only other word: {alone}; with none: {nothing}"
+    through = f"Through which heads “{row['source']}” acts, in per cent of the coordinate that is lost without each"
     return f"{said} {told}. {through}: {row['through']}."
 
 
@@ -88,8 +88,8 @@ def evidence(frames: answers.Frames, word: str) -> list[str]:
     heads = answers.resolvers(frames, word)
     if answers.heads_of(frames, word).empty:
         return []
-    looks = _attention(heads[: answers.LEADERS])
-    return [*_tests(frames, word, heads), *looks, *_others(frames, word, heads), *_behind(frames, word)]
+    looks, follows = _attention(heads[: answers.LEADERS]), _continued(frames, word)
+    return [*_tests(frames, word, heads), *follows, *looks, *_others(frames, word, heads), *_behind(frames, word)]
 
 
 def _behind(frames: answers.Frames, word: str) -> list[str]:
@@ -123,6 +123,37 @@ def _tests(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> 
     who = "It moves" if len(heads) == 1 else "Each moves"
     moves = f"{who} the word beyond a same-sense swap ({_largest(rows['p_swap'])}){said}."
     return [moves, _separate(rows), f"Tests are corrected for {family} and {pairs} of senses together."]
+
+
+CONTINUED = "the lexicon's continuations"
+
+
+def _continued(frames: answers.Frames, word: str) -> list[str]:
+    """Where the logits of the lexicon's continuations say something else than the sense coordinate; nothing elsewhere.
+
+    Of the pairs of senses whose heads were swapped.
+    """
+    pairs = frames["words"][(frames["words"]["word"] == word) & frames["words"]["ranked"]]
+    silent, said = pairs[pairs["continued_p"] >= GATE], []
+    if len(silent):
+        which = "the senses" if len(pairs) == 1 else f"the senses of {counted(len(silent), 'such pair')}"
+        preferred = f"the model was not shown to prefer {CONTINUED} of the sense that is meant"
+        said.append(f"After the word {preferred}, although {which} are apart.")
+    rows = frames["heads"][(frames["heads"]["word"] == word) & frames["heads"]["p_continued"].notna()]
+    moves = (rows["p_continued"] < LEVEL) & (rows["continued"] >= MOVES)
+    resolving = [answers.head_name(head) for head in answers.resolvers(frames, word)]
+    unmoved, moving = (
+        list(dict.fromkeys(answers.head_name(head) for head in chosen.to_dict("records")))
+        for chosen in (rows[~moves & (rows["verdict"] == "resolver")], rows[moves])
+    )
+    if unmoved:
+        where = "" if len(pairs) == 1 else " for every pair of senses"
+        verb = MOVED[len(unmoved) > 1]
+        said.append(f"That {listed(unmoved)} also {verb} {CONTINUED} was not shown{where}.")
+    if others := [name for name in moving if name not in resolving]:
+        verb = MOVED[len(others) > 1]
+        said.append(f"Not shown to resolve the word, {listed(others)} {verb} {CONTINUED}.")
+    return said
 
 
 def _separate(rows: pd.DataFrame) -> str:
@@ -160,6 +191,28 @@ def _onward(heads: Sequence[answers.Head]) -> list[str]:
     least = percent(min(head["attention_itself"] for head in onward))
     or_more = " or more" if len(onward) > 1 else ""
     return [f"{names} {looks} at the word itself ({least}{or_more}), at what layers below have brought there."]
+
+
+SHORT, OVER = 0.5, 1.5  # of the net effect: what the head itself writes, where that calls for a word
+CLOSE = 0.2  # of a head's attention: less is not looking at the cue
+
+
+def numbers_apart(head: answers.Head) -> str:
+    """Why a head's effect, its own write and its attention to the cue are not one number; empty where they agree."""
+    if head["net"] < MOVES or head["net_low"] <= 0:
+        return ""
+    net, own, said = percent(head["net"]), percent(head["direct"]), []
+    if head["direct"] < SHORT * head["net"]:
+        said.append(f"It moves the word {net} of the way and itself writes {own}: what comes after it adds the rest.")
+    elif head["direct"] > OVER * head["net"]:
+        said.append(f"It writes {own} of the way and moves the word {net}: what comes after it takes part of it back.")
+    if head["attention_cue"] < CLOSE:
+        cue = percent(head["attention_cue"])
+        said.append(
+            f"It hardly looks at the cue ({cue} of its attention): what it moves came by way of other tokens, or of "
+            "heads below it."
+        )
+    return " ".join(said)
 
 
 MOVED, WRITES = ("moves", "move"), ("writes", "write")
@@ -223,7 +276,7 @@ def scope(frames: answers.Frames) -> str:
     return (
         f"Swapped: the output of each of {heads} heads at the word, one head at a time, between sentences of two "
         f"senses ({several}{grouped(int(least['sentences_report']))} sentences held out, {several}"
-        f"{counted(int(least['cue_words']), 'pair')} of cue words). Not looked at: any other position than the word. "
-        f"Tests are corrected for the heads and pairs of senses of a word (up to {grouped(heads * int(pairs))} tests)"
-        f"{others}."
+        f"{counted(int(least['cue_words']), 'pair')} of cue words). Not swapped for these numbers: any other "
+        "position than the word. Tests are corrected for the heads and pairs of senses of a word (up to "
+        f"{grouped(heads * int(pairs))} tests){others}."
     )

@@ -1,5 +1,6 @@
 """The report of a study: a folder with one page, its tables, and what made them.
 
+opening                    frames -> the first screen
 answers, remarks           frames -> the sentences that may be said
 sections, excerpts, ways   frames -> the values of the page's sections
 graph                      frames -> attribution graphs for other viewers
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe import charts
-from probe.pages import answers, excerpts, graph, html, sections, ways
+from probe.pages import answers, excerpts, graph, html, opening, remarks, sections, ways
 from probe.pages.folder import REPORT, write_folder
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
@@ -34,7 +35,8 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
         causal=bool(frames["words"]["causal"].all()),
         predicts=bool(frames["heads"]["p_said"].notna().any()),
         model_name=study.model_name,
-        heading=sections.heading(frames, study.model_name),
+        opening=opening.opening(frames, study.model_name, manifest["origin"]["kind"]),
+        scope=remarks.scope(frames),
         cards=sections.cards(frames),
         maps=sections.maps(frames),
         readings=excerpts.readings(frames),

@@ -11,7 +11,7 @@ import pandas as pd
 
 from probe import charts
 from probe.pages import answers, remarks
-from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
+from probe.stats.numbers import decimal, listed, measured, p_value, percent
 from probe.study.columns import UNITS, meaning
 from probe.text.sentences import REPEATS
 
@@ -32,35 +32,6 @@ def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
 def sense_marks(frames: Frames, word: str) -> dict[str, str]:
     """Each sense of a word with the name of its hue in the style sheet."""
     return {sense: f"s{place % 6}" for place, sense in enumerate(charts.senses_of(of_word(frames["words"], word)))}
-
-
-def heading(frames: Frames, model_name: str) -> Section:
-    """The question of the page, and the quiet line under it."""
-    heads = frames["heads"]
-    layers, per_layer = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
-    used = int((frames["sentences"]["part"] != "neither").sum())
-    words = words_of(frames)
-    facts = [model_name, f"{layers * per_layer} heads in {layers} layers", counted(len(words), "word")]
-    return {
-        "question": answers.question(words),
-        "across": answers.across(frames, words),
-        "facts": [*facts, f"{grouped(used)} sentences"],
-        "scope": remarks.scope(frames),
-        "words": words,
-        "forms": [said for word in words if (said := _forms(of_word(frames["sentences"], word), word))],
-    }
-
-
-def _forms(sentences: pd.DataFrame, word: str) -> str:
-    """A warning where a word stands in several surface forms, which a model need not read alike; else empty."""
-    spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
-    forms = pd.Series([text[int(start) : int(end)] for text, start, end in spans]).value_counts()
-    told = ", ".join(f"{form} ({count})" for form, count in forms.items())
-    return (
-        f"“{word}” stands in {len(forms)} forms, which the model reads as different tokens: {told}."
-        if len(forms) > 1
-        else ""
-    )
 
 
 def cards(frames: Frames) -> list[Section]:
@@ -136,13 +107,16 @@ def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
 def maps(frames: Frames) -> Section:
     """The head maps of the ranked words, on one scale."""
     heads = frames["word_heads"]
-    ranked = [word for word in words_of(frames) if len(of_word(heads, word))]
+    ranked = [(place, word) for place, word in enumerate(words_of(frames)) if len(of_word(heads, word))]
+    drawn = [word for _, word in ranked]
     seen = charts.named(heads)
+    mlps = charts.mlps_at_word(frames["positions"])
     return {
-        "limit": percent(charts.effect_limit(heads)),
-        "charts": [(word, charts.head_map(heads, word, legend=False)) for word in ranked],
-        "unranked": [word for word in words_of(frames) if word not in ranked],
-        "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in ranked],
+        "limit": percent(charts.effect_limit(heads, mlps)),
+        "charts": [(place, word, charts.head_map(heads, word, mlps, legend=False)) for place, word in ranked],
+        "mlps": bool(len(mlps)),
+        "unranked": [word for word in words_of(frames) if word not in drawn],
+        "counted": [(word, int(of_word(seen, word)["clear"].sum()), len(of_word(seen, word))) for word in drawn],
         "verdicts": [(name, charts.MARKS[name], charts.MEANINGS[name]) for name in charts.marked(seen)],
     }
 
@@ -176,13 +150,13 @@ def every_head(frames: Frames) -> list[Section]:
     """Separation against effect, and the table of the heads up to the read-out, word by word."""
     heads = frames["word_heads"]
     sections = []
-    for word in words_of(frames):
+    for place, word in enumerate(words_of(frames)):
         rows = of_word(heads, word)
         if len(rows):
             chart = charts.separation_and_effect(heads, word)
             first = rows.sort_values("rank", kind="stable").head(TABLE_ROWS)
             table = [head_facts(row) for row in with_tests(first, frames["heads"]).to_dict("records")]
-            sections.append({"word": word, "chart": chart, "rows": table, "all": len(rows)})
+            sections.append({"word": word, "place": place, "chart": chart, "rows": table, "all": len(rows)})
     return sections
 
 

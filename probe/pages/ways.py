@@ -31,13 +31,15 @@ def section(frames: Frames) -> Section:
 def _of_word(frames: Frames, word: str) -> Section:
     positions, edges = (of_word(frames[name], word) for name in ("positions", "paths"))
     if positions.empty:
-        return {"word": word, "missing": why_not(frames, word), "said": [], "charts": [], "edges": []}
+        nothing: Section = {"said": [], "charts": [], "edges": [], "circuit": None}
+        return {"word": word, "missing": why_not(frames, word), **nothing}
     first = positions.iloc[0]
     return {
         "word": word,
         "missing": "" if len(edges) else NORMED,
         "senses": (first["sense_a"], first["sense_b"]),
         "pairs": int(positions["pairs"].max()),
+        "circuit": charts.circuit(edges, positions, word) if len(edges) else None,
         "charts": charts.position_maps(frames["positions"], word),
         "said": sentences(frames, word),
         "edges": [_edge(row, word) for row in edges.head(ROWS).to_dict("records")],
@@ -134,14 +136,8 @@ def place(name: str, word: str) -> str:
 def _edge(row: Row, word: str) -> Section:
     """An edge as text for the table."""
     ends = [(row[f"{end}_layer"], row[f"{end}_head"], row[f"{end}_pos"]) for end in ("sender", "receiver")]
-    sender, reader = (f"{_part(layer, head)} at {place(pos, word)}" for layer, head, pos in ends)
+    sender, reader = (f"{charts.part_name(layer, head)} at {place(pos, word)}" for layer, head, pos in ends)
     numbers = {name: percent(row[name]) for name in ("fraction", "direct")}
     total = measured(row["total"], row["low"], row["high"])
     p: str = "not tested" if pd.isna(row["p"]) else p_value(row["p"])
     return {"sender": sender, "receiver": reader, "channel": row["channel"], "total": total, "p": p} | numbers
-
-
-def _part(layer: Any, head: Any) -> str:
-    if pd.isna(layer):
-        return "the token itself"
-    return f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"

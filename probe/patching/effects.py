@@ -76,15 +76,16 @@ class Readings:
     """At which stage the heads of each layer are read: `at`, their effect; `direct`, what they write themselves.
 
     Stage d is depth d; `said`, behind the last depth, the stream that the next token is predicted from, None for a
-    model that predicts none.
+    model that predicts none; `continued` the same stream, read in the logits of known continuations, None without any.
     """
 
     at: tuple[int, ...]
     direct: tuple[int, ...]
     said: int | None
+    continued: int | None = None
 
 
-def readings(layers: int, depth: int, first: int, *, predicts: bool) -> Readings:
+def readings(layers: int, depth: int, first: int, *, predicts: bool, continues: bool = False) -> Readings:
     """Heads before L* = `depth` are read there, those behind it at the last depth.
 
     What a head writes is read right behind its own layer, or at the `first` depth that tells the senses apart about
@@ -92,7 +93,7 @@ def readings(layers: int, depth: int, first: int, *, predicts: bool) -> Readings
     """
     at = tuple(depth if layer < depth else layers for layer in range(layers))
     direct = tuple(max(layer + 1, first) for layer in range(layers))
-    return Readings(at, direct, layers + 1 if predicts else None)
+    return Readings(at, direct, layers + 1 if predicts else None, layers + 2 if continues else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,8 @@ class Effects:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """All swaps of one pair of senses: `word`, where each head is read at the word; `said`, what is said next, or None.
+    """All swaps of one pair of senses: `word`, where each head is read at the word; `said`, what is said next, or None;
+    `continued`, the logits of known continuations, or None.
 
     `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair layer` · `profile`: E
     of every head at every depth, `layer head depth`, 0 before its own layer.
@@ -145,6 +147,7 @@ class Measured:
 
     word: Effects
     said: Effects | None
+    continued: Effects | None
     direct: Array
     direct_gap: Array
     profile: Array
@@ -193,7 +196,7 @@ def make_pairs(
         [row for row, of_a in zip(split.rows, split.is_a, strict=True) if of_a == side] for side in (True, False)
     ]
     same = [
-        [_same_sense_donor(sentences, distances, row, side, rng) for row in rows]
+        [same_sense_donor(sentences, distances, row, side, rng) for row in rows]
         for rows, side in zip((a, b), members, strict=True)
     ]
     frames = tuple(sentences[row].frame or f"row {index}" for index, row in enumerate(a))
@@ -213,7 +216,7 @@ def spread(units: Sequence[int], most: int, rng: np.random.Generator) -> list[in
     return [place for _, place in sorted(queue, key=lambda item: item[0])[:most]]
 
 
-def _same_sense_donor(
+def same_sense_donor(
     sentences: Sequence[Sentence],
     distances: Sequence[int | None],
     row: int,
@@ -235,45 +238,12 @@ def _same_sense_donor(
 
 
 def measure(
-    weights: Weights,
-    texts: Rows,
-    states: TargetStates,
-    studies: Sequence[tuple[HeldOutAxes, Pairs]],
-    reading: Readings,
-) -> list[Measured]:
-    """Swap every head in every pair, both ways and with same-sense donors; one result per pair of senses.
+    weights: Weights, texts: Rows, states: TargetStates, axes: HeldOutAxes, pairs: Pairs, reading: Readings
+) -> Measured:
+    """Swap every head in every pair of two senses, both ways and with same-sense donors.
 
     `texts`: row by row what `states` was read from.
     """
-    stages = stages_of(weights, states)
-    return [_measure(weights, texts, states, stages, axes, pairs, reading) for axes, pairs in studies]
-
-
-def stages_of(weights: Weights, states: TargetStates) -> Tensor:
-    """The residual stream at every depth and, for a causal model that predicts tokens, behind the final norm.
-
-    `-> row stage d_model`
-    """
-    if not predicts(weights):
-        return states.resid
-    final = forward.finish(weights, states.resid[:, -1].to(weights.device)).cpu()
-    return torch.cat([states.resid, final[:, None]], dim=1)
-
-
-def predicts(weights: Weights) -> bool:
-    """Whether the model says what comes next: it reads left to right and has an unembedding."""
-    return weights.causal and weights.config.has_head
-
-
-def _measure(
-    weights: Weights,
-    texts: Rows,
-    states: TargetStates,
-    stages: Tensor,
-    axes: HeldOutAxes,
-    pairs: Pairs,
-    reading: Readings,
-) -> Measured:
     swaps = list(dict.fromkeys(_swaps(pairs)))
     moved = moved_by(
         weights, texts, [recipient for recipient, _ in swaps], states.z[[donor for _, donor in swaps]], axes
@@ -286,15 +256,16 @@ def _measure(
     a, b = list(pairs.a), list(pairs.b)
     denoise, noise = effect(b, a), -effect(a, b)
     same = (effect(b, pairs.same_b) - effect(a, pairs.same_a)) / 2
-    gap = gaps(axes, stages, pairs)
+    gap = gaps(axes, stages_of(weights, states, axes.u.shape[1] - states.resid.shape[1]), pairs)
 
     def at(chosen: Sequence[int]) -> Effects:
         parts = [by_layer(part, np.asarray(chosen) - 1) for part in (denoise, noise, same)]
         return Effects(gap[:, list(chosen)], *parts)
 
-    word, said = at(reading.at), None
-    if reading.said is not None:
-        said = at([reading.said] * len(reading.at))
+    word = at(reading.at)
+    said, continued = (
+        None if stage is None else at([stage] * len(reading.at)) for stage in (reading.said, reading.continued)
+    )
     depths = len(weights.blocks)
     net, whole = ((denoise + noise) / 2 - same)[..., :depths].sum(0), gap[:, 1 : 1 + depths].sum(0)
     profile = np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0)
@@ -302,7 +273,23 @@ def _measure(
         weights, states, a + b, axes.directions(a + b)[:, list(reading.direct)], reading.direct
     )
     direct = (written[: len(a)] - written[len(a) :]).numpy()
-    return Measured(word, said, direct, gap[:, list(reading.direct)], profile)
+    return Measured(word, said, continued, direct, gap[:, list(reading.direct)], profile)
+
+
+def stages_of(weights: Weights, states: TargetStates, behind: int) -> Tensor:
+    """The residual stream at every depth, and behind the final norm as often as it is read there.
+
+    `-> row stage d_model`
+    """
+    if not behind:
+        return states.resid
+    final = forward.finish(weights, states.resid[:, -1].to(weights.device)).cpu()
+    return torch.cat([states.resid, final[:, None].expand(-1, behind, -1)], dim=1)
+
+
+def predicts(weights: Weights) -> bool:
+    """Whether the model says what comes next: it reads left to right and has an unembedding."""
+    return weights.causal and weights.config.has_head
 
 
 def by_layer(values: Array, stage: NDArray[np.intp]) -> Array:

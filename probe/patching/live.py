@@ -137,10 +137,18 @@ def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[
     return [([one.ids, other.ids], one.at) for one, other in members]
 
 
-def directions_of(weights: Weights, directions: Tensor, pairs: int) -> list[Tensor]:
-    """The directions of every pair: those given for all, or its own. `direction d_model` or `pair direction d_model`"""
+def keep_pairs(
+    weights: Weights, pairs: Sequence[tuple[list[tuple[int, ...]], int]], directions: Tensor, depth: int
+) -> tuple[list[tuple[Both, Tensor]], Tensor]:
+    """Every pair kept, with the directions that it is read along; and how far its members are apart along these.
+
+    `direction d_model`, or `pair direction d_model` where each pair has its own `-> (direction d_model), pair
+    direction`
+    """
     directions = directions.to(weights.device, weights.dtype)
-    return list(directions.expand(pairs, *directions.shape[-2:]))
+    each = directions.expand(len(pairs), *directions.shape[-2:])
+    read = [(keep(weights, rows, at, depth), along) for (rows, at), along in zip(pairs, each, strict=True)]
+    return read, torch.stack([(both.final[0, both.at] - both.final[1, both.at]) @ along.T for both, along in read])
 
 
 def offsets_of(

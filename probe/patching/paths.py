@@ -47,7 +47,7 @@ from probe.patching.edges import (
     ways_in,
 )
 from probe.patching.live import Both, Point
-from probe.patching.positions import effects_of_heads, effects_of_stream
+from probe.patching.positions import HEAD, effects
 from probe.patching.swaps import NUMBERS, Rows
 from probe.stats.resampling import Array, order
 
@@ -132,21 +132,33 @@ def paths(
     receiving = senders if receivers is None else live.offsets_of(weights, pairs, receivers)
     edges = edges_of(weights, depth, senders, receiving, mlps=mlps)
     with torch.inference_mode():
-        kept = [live.keep(weights, rows, at, depth) for rows, at in pairs]
-        read = [*zip(kept, live.directions_of(weights, directions, len(pairs)), strict=True)]
+        read, gaps = live.keep_pairs(weights, pairs, directions, depth)
         measured = [_measure(both, senders, receiving, along, mlps=mlps) for both, along in read]
-        gaps = torch.stack([(both.final[0, both.at] - both.final[1, both.at]) @ along.T for both, along in read])
         fraction, direct = (torch.stack(part) for part in zip(*measured, strict=True))
-        effects = [_effects_of_receivers(both, receiving, along[:1], mlps=mlps) for both, along in read]
-        could = (_could_reach(edges, fraction, effects, receiving) / gaps[:, 0].sum().abs()).cpu().numpy()
+        swapped = [_effects_of_receivers(both, receiving, along[:1], mlps=mlps) for both, along in read]
+        could = (_could_reach(edges, fraction, swapped, receiving) / gaps[:, 0].sum().abs()).cpu().numpy()
         first = order(could)[:most]
         chosen, sampled = _choose(np.isin(np.arange(len(could)), first) & (could >= reach), sample, seed)
         total = torch.full_like(direct, torch.nan)
         for number, (both, along) in enumerate(read):
             total[number][:, chosen] = totals(both, edges[chosen], along)
-        found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(effects))]
-    gap, fraction, direct, total, swapped = (part.clone() for part in found)
-    return Paths(edges, gap, fraction, direct, total, sampled, swapped)
+        found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(swapped))]
+    gap, fraction, direct, total, moved = (part.clone() for part in found)
+    return Paths(edges, gap, fraction, direct, total, sampled, moved)
+
+
+def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: Edges, *, depth: int) -> Tensor:
+    """The total effect of given edges, of whatever pairs have their positions. `-> pair recipient edge direction`
+
+    Raises as `paths`.
+    """
+    _require_sum(weights)
+    pairs = live.pairs_of(weights, a, b, depth)
+    ends = np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist()
+    live.offsets_of(weights, pairs, ends)
+    with torch.inference_mode():
+        read, _ = live.keep_pairs(weights, pairs, directions, depth)
+        return torch.stack([totals(both, edges, along) for both, along in read]).cpu().clone()
 
 
 def _require_sum(weights: Weights) -> None:
@@ -250,10 +262,9 @@ def _effects_of_receivers(both: Both, receivers: Sequence[int], directions: Tens
 
     `-> recipient layer head pos`
     """
-    heads = effects_of_heads(both, receivers, directions)[..., 0]
-    if not mlps:
-        return heads
-    return torch.cat([heads, effects_of_stream(both, receivers, directions)[:, -1, :, None, :, 0]], dim=2)
+    parts = [HEAD, "mlp_out"] if mlps else [HEAD]
+    moved = effects(both, receivers, directions, parts)
+    return torch.cat([moved[part][..., 0] for part in parts], dim=2)
 
 
 def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]) -> Tensor:
@@ -306,19 +317,56 @@ def _starts(
     edges, the vectors `recipient edge d_model`.
     """
     sent = numbers_of_senders(edges, both.weights.shape[1])
-    alike = ["receiver_layer", "receiver_pos", "sender_pos", "channel"]
-    for group in grouped(edges, some, alike):
-        layer, receiver, sender, channel = edges[group[0]][alike].item()
-        senders, which = np.unique(sent[group], return_inverse=True)
-        pos, here, changes = both.at + receiver, both.at + sender, writes[sender][:, senders]
-        if channel == CHANNELS[-1]:
+    for block in grouped(edges, some, ["receiver_layer"]):
+        layer, pos = (int(edges[name][block[0]]) for name in ("receiver_layer", "receiver_pos"))
+        neurons = edges["channel"][block] == CHANNELS[-1]
+        if len(group := block[neurons]):
+            senders, which = np.unique(sent[group], return_inverse=True)
+            moved = _moves_of_neurons(both, layer, both.at + pos, writes[pos][:, senders])[:, which]
             stream = both.steps[layer + 1].resid_pre if layer + 1 < len(both.steps) else both.final
-            moved = _moves_of_neurons(both, layer, pos, changes)[:, which]
-            yield (layer + 1, "pre"), group, stream[:, pos, None] + moved
-        else:
-            [move] = _moves(both, layer, here, changes, [(channel, pos)])
+            yield (layer + 1, "pre"), group, stream[:, both.at + pos, None] + moved
+        if len(group := block[~neurons]):
+            from_each = zip(edges["sender_pos"][group].tolist(), sent[group], strict=True)
+            changes = torch.stack([writes[sender][:, number] for sender, number in from_each], dim=1)
+            moved = _moved_heads(both, layer, both.at + pos, edges[group], changes)
             heads = edges["receiver_head"][group]
-            yield (layer, "mid"), group, _behind_heads(both, layer, pos, heads, move.z[:, heads, which])
+            yield (layer, "mid"), group, _behind_heads(both, layer, both.at + pos, heads, moved)
+
+
+def _moved_heads(both: Both, layer: int, receiver: int, edges: Edges, changes: Tensor) -> Tensor:
+    """How z of the receiver of each edge into a block's heads at one position changes, each with its own write.
+
+    `changes: recipient edge d_model -> recipient edge d_head`
+    """
+    weights, step = both.weights, both.steps[layer]
+    block, device = weights.blocks[layer], weights.device
+    at = torch.from_numpy(both.at + edges["sender_pos"].astype(np.int64)).to(device)
+    head = torch.from_numpy(edges["receiver_head"].astype(np.int64)).to(device)
+    one, seen = torch.arange(len(edges), device=device), slice(receiver + 1)
+    resid = step.resid_pre[:, at]
+    entered = [
+        [
+            share_heads(part, weights.shape[1])[:, head, one]
+            for part in engine.project(weights, block, x, both.places, at[None])
+        ]
+        for x in (resid, resid + changes)  # as it was comes first, so that nothing but the change is left
+    ]  # recipient edge d_head
+    keys, values = (share_heads(part[:, :, seen], weights.shape[1])[:, head] for part in (step.k, step.v))
+    asking = step.q[:, head, receiver]
+    bias = both.places.row(block, receiver)
+    by_channel = [torch.from_numpy(edges["channel"] == name).to(device)[:, None] for name in CHANNELS[:3]]
+    found = []
+    for own in entered:
+        q, k, v = (
+            torch.where(channel, new, old)
+            for channel, new, old in zip(by_channel, own, (asking, keys[:, one, at], values[:, one, at]), strict=True)
+        )
+        matches = (keys @ q[..., None])[..., 0]  # recipient edge key_pos
+        matches[:, one, at] = (q * k).sum(-1)
+        pattern = patterns.pattern(weights, matches, None if bias is None else bias[head, 0])
+        z = (pattern[:, :, None] @ values)[:, :, 0]
+        found.append(z + pattern[:, one, at, None] * (v - values[:, one, at]))
+    return found[1] - found[0]
 
 
 def _behind_heads(both: Both, layer: int, pos: int, heads: NDArray[np.int16], moved: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ gets the part of `b`, and `b` that of `a`. The effect is how far the word's vect
 Source: Meng et al. 2022 (causal tracing); Heimersheim & Nanda 2024 (activation patching, denoising and noising).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from probe.patching import engine, live
 from probe.patching.live import Both, Point
 from probe.patching.swaps import Rows
 
-COMPONENTS = ("resid_pre", "attn_out", "mlp_out")
+COMPONENTS, HEAD = ("resid_pre", "attn_out", "mlp_out"), "head"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class PositionTrace:
         """
         whole = [(name, None, self.stream[:, :, number]) for number, name in enumerate(COMPONENTS)]
         heads = [] if self.heads is None else self.heads.unbind(3)
-        parts = [*whole, *(("head", number, moved) for number, moved in enumerate(heads))]
+        parts = [*whole, *((HEAD, number, moved) for number, moved in enumerate(heads))]
         return [row for part in parts for row in self._rows(*part, direction)]
 
     def _rows(self, name: str, head: int | None, moved: Tensor, direction: int) -> Iterator[dict[str, object]]:
@@ -78,74 +78,67 @@ def trace_positions(
     """
     pairs = live.pairs_of(weights, a, b, depth)
     offsets = live.offsets_of(weights, pairs, positions)
-    stream, singles, gaps = [], [], []
+    parts = [*COMPONENTS, HEAD] if heads else COMPONENTS
     with torch.inference_mode():
-        for (rows, at), along in zip(pairs, live.directions_of(weights, directions, len(pairs)), strict=True):
-            both = live.keep(weights, rows, at, depth)
-            gaps.append((both.final[0, at] - both.final[1, at]) @ along.T)
-            stream.append(effects_of_stream(both, offsets, along))
-            if heads:
-                singles.append(effects_of_heads(both, offsets, along))
-        found = [torch.stack(part).cpu() if part else None for part in (gaps, stream, singles)]
-    gap, whole, each = (part if part is None else part.clone() for part in found)
-    assert gap is not None and whole is not None
-    return PositionTrace(offsets, gap, whole, each)
+        read, gap = live.keep_pairs(weights, pairs, directions, depth)
+        moved = [effects(both, offsets, along, parts) for both, along in read]
+        every = {part: torch.stack([one[part] for one in moved]).cpu() for part in parts}
+    stream = torch.stack([every[part][:, :, :, 0] for part in COMPONENTS], dim=2)
+    return PositionTrace(offsets, gap.cpu().clone(), stream, every[HEAD].clone() if heads else None)
 
 
-def effects_of_heads(both: Both, offsets: Sequence[int], directions: Tensor) -> Tensor:
-    """How far the read-out moves when one head's z at one position is the donor's.
+def effects(both: Both, offsets: Sequence[int], directions: Tensor, parts: Sequence[str]) -> dict[str, Tensor]:
+    """How far the read-out moves when a part of one layer at one position is the donor's.
 
-    `-> recipient layer head pos direction`
+    `parts`: of COMPONENTS, which are one variant a layer, and HEAD, which is one a head `-> part: recipient layer
+    variant pos direction`
     """
-    layers = range(len(both.steps))
-    found = []
-    for offset in offsets:
-        moved = live.go_on(both, both.at + offset, _head_starts(both, both.at + offset), directions)
-        found.append(torch.stack([moved[layer, "mid"] for layer in layers], dim=1))
-    return torch.stack(found, dim=3)
+    layers, found = range(len(both.steps)), list[list[Tensor]]()
+    for pos in (both.at + offset for offset in offsets):
+        given = {(part, layer): _DONATED[part](both, layer, pos) for part in parts for layer in layers}
+        starts: dict[Point, list[Tensor]] = {}
+        for point, vectors in given.values():
+            starts.setdefault(point, []).append(vectors)
+        moved = live.go_on(
+            both, pos, {point: torch.cat(vectors, dim=1) for point, vectors in starts.items()}, directions
+        )
+        apart = {
+            point: iter(together.split([vectors.shape[1] for vectors in starts[point]], dim=1))
+            for point, together in moved.items()
+        }
+        by_part = ([next(apart[given[part, layer][0]]) for layer in layers] for part in parts)
+        found.append([torch.stack(by_layer, dim=1) for by_layer in by_part])
+    return {part: torch.stack(by_pos, dim=3) for part, by_pos in zip(parts, zip(*found, strict=True), strict=True)}
 
 
-def effects_of_stream(both: Both, offsets: Sequence[int], directions: Tensor) -> Tensor:
-    """The same of the stream, the attention output and the MLP output.
-
-    `-> recipient component layer pos direction`
-    """
-    layers = range(len(both.steps))
-    found = []
-    for offset in offsets:
-        moved = live.go_on(both, both.at + offset, _stream_starts(both, both.at + offset), directions)
-        parts = [[moved[place][:, which] for place in places] for which, places in _places_of(layers)]
-        found.append(torch.stack([torch.stack(part, dim=1) for part in parts], dim=1))
-    return torch.stack(found, dim=3)
+Donated = tuple[Point, Tensor]  # where a changed stream stands, `recipient variant d_model`
 
 
-def _places_of(layers: range) -> list[tuple[int, list[Point]]]:
-    """Where each of the COMPONENTS stands among the starts: which of those at a point, and the point of every layer."""
-    before: list[Point] = [(layer, "pre") for layer in layers]
-    between: list[Point] = [(layer, "mid") for layer in layers]
-    behind: list[Point] = [(layer + 1, "pre") for layer in layers]
-    return [(-1, before), (0, between), (0, behind)]
+def _stream(both: Both, layer: int, pos: int) -> Donated:
+    return (layer, "pre"), both.steps[layer].resid_pre[:, pos, None].roll(1, 0)
 
 
-def _stream_starts(both: Both, pos: int) -> dict[Point, Tensor]:
-    """The stream behind each donated component at `pos`; entering a block, what the MLP before it wrote comes first."""
-    weights = both.weights
-    starts: dict[Point, list[Tensor]] = {(0, "pre"): []}
-    for layer, step in enumerate(both.steps):
-        block, resid_mid = weights.blocks[layer], step.resid_mid[:, pos].clone()
-        starts[layer, "pre"].append(step.resid_pre[:, pos].roll(1, 0))
-        starts[layer, "mid"] = [engine.write(weights, block, step.resid_pre[:, pos], step.z[:, pos].roll(1, 0))]
-        starts[layer + 1, "pre"] = [engine.write_mlp(weights, block, resid_mid, step.hidden[:, pos].roll(1, 0))]
-    return {point: torch.stack(vectors, dim=1) for point, vectors in starts.items()}
+def _attention(both: Both, layer: int, pos: int) -> Donated:
+    step, block = both.steps[layer], both.weights.blocks[layer]
+    return (layer, "mid"), engine.write(
+        both.weights, block, step.resid_pre[:, pos, None], step.z[:, pos, None].roll(1, 0)
+    )
 
 
-def _head_starts(both: Both, pos: int) -> dict[Point, Tensor]:
-    """The stream behind the attention of every layer with one head's z at `pos` the donor's, for every head."""
-    weights = both.weights
+def _neurons(both: Both, layer: int, pos: int) -> Donated:
+    step, block = both.steps[layer], both.weights.blocks[layer]
+    resid_mid, hidden = step.resid_mid[:, pos, None].clone(), step.hidden[:, pos, None].roll(1, 0)
+    return (layer + 1, "pre"), engine.write_mlp(both.weights, block, resid_mid, hidden)
+
+
+def _each_head(both: Both, layer: int, pos: int) -> Donated:
+    weights, step = both.weights, both.steps[layer]
     one = torch.eye(weights.shape[1], dtype=torch.bool, device=weights.device)[..., None]
-    starts: dict[Point, Tensor] = {}
-    for layer, step in enumerate(both.steps):
-        own, resid = step.z[:, pos, None], step.resid_pre[:, pos, None].expand(-1, len(one), -1)
-        z = torch.where(one, own.roll(1, 0), own)
-        starts[layer, "mid"] = engine.write(weights, weights.blocks[layer], resid, z)
-    return starts
+    own, resid = step.z[:, pos, None], step.resid_pre[:, pos, None].expand(-1, len(one), -1)
+    return (layer, "mid"), engine.write(weights, weights.blocks[layer], resid, torch.where(one, own.roll(1, 0), own))
+
+
+_DONATED: dict[str, Callable[[Both, int, int], Donated]] = {
+    **dict(zip(COMPONENTS, (_stream, _attention, _neurons), strict=True)),
+    HEAD: _each_head,
+}

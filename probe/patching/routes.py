@@ -26,7 +26,7 @@ from torch import Tensor
 from probe.model import attention
 from probe.model.tokens import Placed, in_order
 from probe.model.weights import Weights
-from probe.patching import engine, patterns, swaps
+from probe.patching import effects, engine, patterns, swaps
 from probe.patching.effects import Effects, Pairs, Readings
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
@@ -41,18 +41,28 @@ Positions = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """The swaps of KINDS, `layer head` each, in fractions of the gap of the `pairs` they were measured on.
+    """The swaps of KINDS on some `pairs`: numerators by kind, `pair layer head`, and the `gap: pair layer`.
 
-    NaN for all but the MOST_HEADS heads that move the word most; None where the sentences do not allow a swap: without
-    aligned pairs of equal length, or without a marked cue.
+    NaN for all but the MOST_HEADS heads that move the word most. A kind is absent where the sentences do not allow it:
+    without aligned pairs of equal length, or without a marked cue.
     """
 
-    pairs: int
-    pattern_only: Array | None
-    values_only: Array | None
-    cue_only: Array | None
-    other_only: Array | None
-    ablation: Array
+    pairs: Pairs
+    gap: Array
+    moved: Mapping[str, Array]
+
+    @property
+    def shares(self) -> dict[str, Array]:
+        """Each kind's effect as a fraction of the gap, Σ moved / Σ gap. `layer head` each"""
+        return {kind: np.asarray(moved.sum(0) / self.gap.sum(0)[:, None]) for kind, moved in self.moved.items()}
+
+    def intervals(self) -> dict[str, tuple[Array, Array]]:
+        """95 % interval of each share, frames and cue words resampled as for the whole swap. `layer head` each"""
+        weights, shares, units = self.pairs.bootstrap(), self.shares, len(set(self.pairs.units))
+        return {
+            kind: resampling.interval(resampling.bootstrap_ratio(moved, self.gap, weights), shares[kind], units=units)
+            for kind, moved in self.moved.items()
+        }
 
 
 def measure_routes(
@@ -63,20 +73,20 @@ def measure_routes(
     word: Effects,
     study: tuple[HeldOutAxes, Pairs, Readings],
 ) -> Routes:
-    """The swaps of KINDS for one pair of senses, on its first MOST_PAIRS pairs. `z: row layer head d_head`
+    """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs, spread over its cue words.
 
-    `cues`: the positions of each text's cue, None where it is not known · `word`: what the whole swaps did.
+    `z: row layer head d_head` · `cues`: the positions of each text's cue, None where it is not known · `word`: what the
+    whole swaps did.
     """
-    axes, pairs, reading = study
-    count = min(len(pairs), MOST_PAIRS)
-    both = [*zip(pairs.a, pairs.b, strict=True)][:count]
+    axes, every, reading = study
+    places = sorted(effects.spread(every.units, MOST_PAIRS, np.random.default_rng(every.seed)))
+    pairs, gap = every.take(places), word.gap[places]
+    both = [*zip(pairs.a, pairs.b, strict=True)]
     rows = [row for pair in both for row in pair]  # a, b, a, b, ...
     others = [row for pair in both for row in reversed(pair)]
-    signs = np.tile([1.0, -1.0], count)[:, None]
+    signs = np.array([1.0, -1.0])[:, None]
     placed = swaps.placed(weights, texts)
     recipients, donors = ([placed[row] for row in side] for side in (rows, others))
-    gap = word.gap[:count].sum(0)[:, None]
-
     shape = word.swap.shape
     leading = [divmod(int(place), shape[1]) for place in resampling.order(np.abs(word.swap).ravel())[:MOST_HEADS]]
     layers, heads = (np.array(part) for part in zip(*leading, strict=True))
@@ -86,14 +96,16 @@ def measure_routes(
     stage = np.asarray(reading.at)[layers] - 1
 
     def lost(given: Tensor) -> Array:
-        """All kinds at once, `kind row layer head d_head`: what a text shares with itself is run once."""
-        moved = swaps.swap_sets(
+        """All kinds at once, `kind row layer head d_head -> kind pair layer head`: what a text shares with itself is
+        run once.
+        """
+        read = swaps.swap_sets(
             weights, recipients * len(given), given.flatten(0, 1), kept, directions.repeat(len(given), 1, 1)
         )
-        by_kind = moved.double().unflatten(0, given.shape[:2]).numpy()[:, :, range(len(leading)), stage]
-        effects = np.full((len(given), *shape), np.nan)
-        effects[:, layers, heads] = -(by_kind * signs).sum(1) / 2 / gap[layers, 0]
-        return effects
+        by_kind = read.double().unflatten(0, given.shape[:2]).numpy()[:, :, range(len(leading)), stage]
+        moved = np.full((len(given), len(pairs), *shape), np.nan)
+        moved[:, :, layers, heads] = -(by_kind.reshape(len(given), len(pairs), 2, -1) * signs).mean(2)
+        return moved
 
     marked = [[*cue] if cue is not None else [] for cue in cues]
     differ = [_differing(placed[a].ids, placed[b].ids) for a, b in zip(rows, others, strict=True)]
@@ -106,14 +118,8 @@ def measure_routes(
     given = route_z(weights, recipients, donors, taken, mixed=pairs.design == ALIGNED and alike)
     given["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
     moved = dict(zip(given, lost(torch.stack(list(given.values()))), strict=True))
-    return Routes(
-        pairs=count,
-        pattern_only=moved.get("pattern_only"),
-        values_only=moved.get("values_only"),
-        cue_only=moved.get("cue_only"),
-        other_only=moved.get("other_only"),
-        ablation=moved["ablation"] * 2,
-    )
+    moved["ablation"] *= 2  # both members lose their half of the gap
+    return Routes(pairs, gap, moved)
 
 
 def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:

@@ -71,8 +71,7 @@ def ways(
     InputError as `trace_positions`.
     """
     with torch.inference_mode():
-        kept = [live.keep(weights, rows, at, depth) for rows, at in live.pairs_of(weights, a, b, depth)]
-        read = [*zip(kept, live.directions_of(weights, directions, len(kept)), strict=True)]
+        read, _ = live.keep_pairs(weights, live.pairs_of(weights, a, b, depth), directions, depth)
 
         def share(numbers: Sequence[int], ends: Iterable[Node] | None = None) -> float:
             return share_of(read, found.edges[[*numbers]], ends)

@@ -62,7 +62,8 @@ class HeldOutAxes:
 
     `u midpoint: cell stage d_model`, `gap: cell stage` · `cell: row`, the holdout in which a row is tested, -1 where it
     is only fitted on. A stage is a depth; behind the last depth stands, for a model that predicts tokens, the stream
-    behind the final norm, read along what the senses change in the logits (`next_token_root`).
+    behind the final norm, read along what the senses change in the logits (`next_token_root`), and where words are
+    known that continue one sense only, once more along their mean logits.
     """
 
     senses: tuple[str, str]
@@ -77,9 +78,10 @@ class HeldOutAxes:
         return self.u[here] / self.gap[here][..., None]
 
     def coordinates(self, resid: Tensor, rows: Sequence[int]) -> Array:
-        """M of the rows at every stage. `row stage d_model -> row stage`"""
-        centred = resid.double() - self.midpoint[self.cell[list(rows)]]
-        return (centred * self.directions(rows)).sum(-1).numpy()
+        """M of the rows at every stage, or at as many of the first as are given. `row stage d_model -> row stage`"""
+        upto = resid.shape[1]
+        centred = resid.double() - self.midpoint[self.cell[list(rows)], :upto]
+        return (centred * self.directions(rows)[:, :upto]).sum(-1).numpy()
 
     def at(self, row: int, stage: int) -> Axis:
         """The axis along which this row is read at a stage."""
@@ -87,24 +89,34 @@ class HeldOutAxes:
         return Axis(*self.senses, stage, self.u[cell, stage], self.midpoint[cell, stage], float(self.gap[cell, stage]))
 
 
-def hold_out(resid: Tensor, split: CrossFit, senses: tuple[str, str], root: Tensor | None = None) -> HeldOutAxes:
-    """Axes of every stage for each holdout, fitted on what it learns from. `row stage d_model`, rows as the split's.
+def hold_out(
+    resid: Tensor,
+    split: CrossFit,
+    senses: tuple[str, str],
+    root: Tensor | None = None,
+    toward: Tensor | None = None,
+) -> HeldOutAxes:
+    """Axes of every stage for each holdout, fitted on what it learns from. `row stage d_model`, rows by their numbers
+    in the split.
 
-    u = Δ / |Δ| and gap = |Δ| with Δ the difference of means, in float64; at the last stage, with a metric R Rᵀ,
-    u = R Rᵀ Δ / |R Rᵀ Δ| and gap = <Δ, u>, so that M is 1 apart in what the metric measures.
+    u = Δ / |Δ| and gap = |Δ| with Δ the difference of means, in float64. Behind the last depth, with a metric R Rᵀ:
+    u = R Rᵀ Δ / |R Rᵀ Δ| and gap = <Δ, u>, so that M is 1 apart in what the metric measures; and behind that, with a
+    direction `toward: d_model` that is known beforehand, u = toward / |toward|.
     """
     rows, of_a = np.asarray(split.rows), np.asarray(split.is_a)
     origin = resid[0].double()  # means around it: those of identical vectors are exactly the same
     cell, means = np.full(len(resid), -1), []
-    for number, holdout in enumerate(split.holdouts):
-        train = np.asarray(holdout.train)
+    cell[rows] = split.cells
+    for train in (np.asarray(holdout.train) for holdout in split.holdouts):
         means.append([(resid[rows[train[side]]] - origin).mean(0) for side in (of_a[train], ~of_a[train])])
-        cell[rows[list(holdout.test)]] = number
     mean_a, mean_b = (torch.stack(side) for side in zip(*means, strict=True))  # cell stage d_model
     difference = mean_a - mean_b
     along = difference.clone()
     if root is not None:
-        along[:, -1] = difference[:, -1] @ root @ root.T
+        behind = -1 if toward is None else -2
+        along[:, behind] = difference[:, behind] @ root @ root.T
+    if toward is not None:
+        along[:, -1] = toward
     length = along.norm(dim=-1)
     u = along / torch.where(length > 0, length, 1.0)[..., None]
     gap = (difference * u).sum(-1)
@@ -124,33 +136,22 @@ class DepthSeparation:
     error: Array
 
 
-def separation_by_holdout(
-    resid: Tensor, is_a: Sequence[bool], units: Sequence[Hashable], holdouts: Sequence[Holdout]
-) -> DepthSeparation:
-    """Held-out separation along the difference-of-means direction at every depth. `row depth d_model`
+def separation_by_holdout(axes: HeldOutAxes, resid: Tensor, split: CrossFit) -> DepthSeparation:
+    """Held-out separation along the axes of every depth. `row depth d_model`, rows by their numbers in the split.
 
     One half and 0 where vectors are identical and where no holdout tests both senses.
     """
-    of_a, scores, aurocs, tested = np.asarray(is_a), [], [], []
-    for holdout in holdouts:
-        seen, new = np.asarray(holdout.train), np.asarray(holdout.test)
-        fit_a, fit_b = (resid[seen[side]].double() for side in (of_a[seen], ~of_a[seen]))
-        if not (len(fit_a) and len(fit_b)):
-            continue
-        difference = fit_a.mean(0) - fit_b.mean(0)  # depth d_model
-        gap = (difference**2).sum(-1)
-        along = ((resid[new].double() - (fit_a.mean(0) + fit_b.mean(0)) / 2) * difference).sum(-1)
-        scores.append((along / torch.where(gap > 0, gap, 1.0)).numpy())
-        tested += new.tolist()
-        if of_a[new].any() and not of_a[new].all():
-            aurocs.append(resampling.auroc(scores[-1][of_a[new]], scores[-1][~of_a[new]]))
-    chosen = of_a[tested]
-    if not aurocs or min(chosen.sum(), (~chosen).sum()) < 2:
-        nothing = np.zeros(resid.shape[1])
-        return DepthSeparation(nothing + 0.5, nothing, nothing + 1)
-    every = np.concatenate(scores)
-    g = resampling.hedges_g(every[chosen], every[~chosen])
-    n = min(len({units[row] for row in tested if of_a[row] == side}) for side in (True, False))
+    of_a, sides = np.asarray(split.is_a), []
+    for test in (np.array(holdout.test) for holdout in split.holdouts):
+        rows = [split.rows[place] for place in test]
+        along = axes.coordinates(resid[rows], rows)
+        sides.append((along[of_a[test]], along[~of_a[test]]))
+    aurocs = [resampling.auroc(a, b) for a, b in sides if len(a) and len(b)]
+    if not aurocs or min(sum(map(len, side)) for side in zip(*sides, strict=True)) < 2:
+        return _not_told_apart(resid.shape[1])
+    a, b = (np.concatenate(side) for side in zip(*sides, strict=True))
+    g = resampling.hedges_g(a, b)
+    n = min(len({split.units[place] for place in split.tested if of_a[place] == side}) for side in (True, False))
     return DepthSeparation(np.mean(aurocs, axis=0), g, np.sqrt(2 / n + g**2 / (4 * n)))
 
 
@@ -159,12 +160,21 @@ def separation_by_depth(
 ) -> list[DepthSeparation]:
     """`separation_by_holdout` of every pair of senses, each held out in folds of groups. `row depth d_model`"""
     found = []
-    for a, b in sense_pairs(labels):
-        rows = [row for row, label in enumerate(labels) if label in (a, b)]
-        units = [groups[row] for row in rows]
-        holdouts = [Holdout(tuple(train), tuple(test)) for train, test in resampling.folds(units, FOLDS, seed=seed)]
-        found.append(separation_by_holdout(resid[rows], [labels[row] == a for row in rows], units, holdouts))
+    for senses in sense_pairs(labels):
+        rows = tuple(row for row, label in enumerate(labels) if label in senses)
+        is_a = tuple(labels[row] == senses[0] for row in rows)
+        units = tuple(resampling.as_numbers([groups[row] for row in rows])[0].tolist())
+        folds = (Holdout(tuple(train), tuple(test)) for train, test in resampling.folds(units, FOLDS, seed=seed))
+        learned = tuple(fold for fold in folds if len({is_a[place] for place in fold.train}) == 2)
+        split = CrossFit(rows, is_a, units, units, learned)
+        told = separation_by_holdout(hold_out(resid, split, senses), resid, split) if learned else None
+        found.append(told or _not_told_apart(resid.shape[1]))
     return found
+
+
+def _not_told_apart(depths: int) -> DepthSeparation:
+    nothing = np.zeros(depths)
+    return DepthSeparation(nothing + 0.5, nothing, nothing + 1)
 
 
 def choose_depth(separations: Sequence[DepthSeparation]) -> int:

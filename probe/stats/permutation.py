@@ -22,17 +22,16 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm, rankdata
 
 from probe.stats.resampling import TIE, Array, as_numbers
-from probe.text.splits import Holdout
+from probe.text.splits import CrossFit
 
 Labels = NDArray[np.bool_]
 
 
 class Gap(NamedTuple):
-    """Whether two senses differ at some stage: `p`, corrected for the stages; `t` and `p_by_stage` of each."""
+    """Whether two senses differ at some stage: `p`, corrected for the stages, and the statistic `t` of each."""
 
     p: float
     t: Array
-    p_by_stage: Array
 
 
 CHUNK = 64
@@ -94,34 +93,30 @@ def max_t(observed: Array, null: Array) -> MaxT:
     return MaxT(observed, p.reshape(observed.shape), q.reshape(observed.shape))
 
 
-def gap_test(
-    resid: Array, is_a: Sequence[bool], units: Sequence[Hashable], holdouts: Sequence[Holdout], *, seed: int
-) -> Gap:
+def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     """One-sided test that two senses differ along held-out axes at some stage: max-T over the stages.
 
-    `resid: row stage d`. The statistic of a stage is Σ <D_test, D_train> over the holdouts, D a difference of sense
-    means: the gap times the length of the fitted axis. (Divided by |D_train|² it would be the gap itself, and have no
-    power: relabelling most of the rows that are fitted on makes the divisor tiny.) Every relabelling turns units that
-    hold both senses round, or deals senses out among units that hold one, and fits every axis again. Each stage is
-    divided by its standard deviation under relabelling.
+    `resid: row stage d`, the split's rows. The statistic of a stage is Σ <D_test, D_train> over the holdouts, D a
+    difference of sense means: the gap times the length of the fitted axis. (Divided by |D_train|² it would be the gap
+    itself, and have no power: relabelling most of the rows that are fitted on makes the divisor tiny.) Every
+    relabelling turns units that hold both senses round, or deals senses out among units that hold one, and fits every
+    axis again. Each stage is divided by its standard deviation under relabelling.
     """
-    cell = np.full(len(resid), -1)
-    for number, holdout in enumerate(holdouts):
-        cell[list(holdout.test)] = number
-    member, number = as_numbers(list(zip(units, is_a, cell.tolist(), strict=True)))
+    member, number = as_numbers(list(zip(split.exchanged, split.is_a, split.cells.tolist(), strict=True)))
     first = np.unique(member, return_index=True)[1]  # a row of every group that changes its sense as a whole
-    labels = relabel(is_a, units, draws=GATE_DRAWS, rng=np.random.default_rng(seed))[:, first].astype(float)
+    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=np.random.default_rng(seed))[:, first].astype(
+        float
+    )
     count = np.bincount(member, minlength=number)
-    learned = np.zeros((len(holdouts), number))
-    for row, holdout in zip(learned, holdouts, strict=True):
+    learned = np.zeros((len(split.holdouts), number))
+    for row, holdout in zip(learned, split.holdouts, strict=True):
         row[member[list(holdout.train)]] = 1
-    tested = [np.flatnonzero(cell[first] == part) for part in range(len(holdouts))]
+    tested = [np.flatnonzero(split.cells[first] == part) for part in range(len(learned))]
     sums = [_sums(stage, member, number) for stage in _stages(resid)]
     drawn = _agreement([stage @ stage.T for stage in sums], labels, count, learned, tested)
     spread = drawn[1:].std(0)
     drawn = np.divide(drawn, spread, out=np.zeros_like(drawn), where=spread > TIE * spread.max(initial=0))
-    by_stage = (1 + reached(drawn[1:], drawn[0]).sum(0)) / len(drawn)
-    return Gap(permutation_p(drawn.max(1)), drawn[0], by_stage)
+    return Gap(permutation_p(drawn.max(1)), drawn[0])
 
 
 def _stages(resid: Array) -> Iterator[Array]:

@@ -30,15 +30,17 @@ class Separation:
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Corrected tests of one pair of senses, `layer head` each: separation, swap, the wrong way, and what is said next.
+    """Corrected tests of one pair of senses, `layer head` each: separation, swap, the wrong way, what is said next, and
+    the logits of known continuations.
 
-    `said` is None for a model that predicts no tokens.
+    `said` is None for a model that predicts no tokens, `continued` where no continuations are known.
     """
 
     separation: MaxT
     swap: MaxT
     opposes: MaxT
     said: MaxT | None = None
+    continued: MaxT | None = None
 
 
 def measure_separation(
@@ -97,6 +99,7 @@ def corrected_tests(
     separations: Sequence[Separation],
     swaps: Sequence[Array],
     said: Sequence[Array],
+    continued: Sequence[Array],
     units: Sequence[Sequence[Hashable]],
     *,
     permutations: int,
@@ -104,18 +107,21 @@ def corrected_tests(
 ) -> list[Tests]:
     """Corrected tests of all pairs of senses of one word together, a result per pair.
 
-    `swaps`, `said`: net swap effects of each pair of senses on the sense coordinate and on what is said next (empty for
-    a model that predicts no tokens), `pair layer head` each · `units`: the cue words of each pair.
+    `swaps`, `said`, `continued`: net swap effects of each pair of senses on the sense coordinate, on what is said next
+    (empty for a model that predicts no tokens) and on known continuations (empty without any), `pair layer head` each ·
+    `units`: the cue words of each pair.
     """
     separation = np.stack([each.null for each in separations], axis=1)  # draw pair layer head
-    swap, following = (
-        _flipped(kind, units, permutations=permutations, seed=seed) if kind else None for kind in (swaps, said)
-    )
-    assert swap is not None
-    nulls = [separation, swap, -swap] + ([] if following is None else [following])
-    families = [permutation.max_t(null[0], null[1:]) for null in nulls]
-    columns = [[MaxT(*values) for values in zip(family.t, family.p, family.q, strict=True)] for family in families]
-    return [Tests(*pair) for pair in zip(*columns, strict=True)]
+    swap = _flipped(swaps, units, permutations=permutations, seed=seed)
+    nulls = {"separation": separation, "swap": swap, "opposes": -swap}
+    for name, kind in (("said", said), ("continued", continued)):
+        if kind:
+            nulls[name] = _flipped(kind, units, permutations=permutations, seed=seed)
+    families = {name: permutation.max_t(null[0], null[1:]) for name, null in nulls.items()}
+    columns = [
+        [MaxT(*values) for values in zip(family.t, family.p, family.q, strict=True)] for family in families.values()
+    ]
+    return [Tests(**dict(zip(families, pair, strict=True))) for pair in zip(*columns, strict=True)]
 
 
 def _flipped(effects: Sequence[Array], units: Sequence[Sequence[Hashable]], *, permutations: int, seed: int) -> Array:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from probe.patching.routes import KINDS
 from probe.stats.resampling import Array
 from probe.study.word import PairResult, WordResult
 
@@ -23,13 +24,14 @@ HEADS = (
     *(*KEYS, "layer", "head", "auroc", "auroc_low", "auroc_high", "hedges_g"),
     *("direct", "denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "self_repair"),
     *("p_auroc", "q_auroc", "p_swap", "q_swap", "attention_cue", "attention_previous", "verdict", *RANKS),
-    *("net", "net_low", "net_high", "said", "p_said", "read_depth"),
+    *("net", "net_low", "net_high", "said", "p_said", "continued", "p_continued", "read_depth"),
 )
 ATTENTION = ("attention_cue", "attention_previous", "attention_itself")
 CURVES = (
     *("word", "area", "smallest", "pairs", "size", "added", "faithfulness", "faithfulness_low", "faithfulness_high"),
     *("necessity", "necessity_low", "necessity_high"),
 )
+ROUTES = tuple(f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high"))
 METHODS = {
     "nearest": "nearest sense centroid",
     "frequent": "most frequent sense",

@@ -67,11 +67,7 @@ def measure_controls(model: Model, random_model: Model, word: WordResult, option
     auroc[UNTRAINED] = separation(random_model, untrained, rows)
     untrained_p = {
         each.senses: permutation.gap_test(
-            untrained.resid[list(each.split.rows), 1:].double().numpy(),
-            each.split.is_a,
-            each.split.exchanged,
-            each.split.holdouts,
-            seed=options.seed,
+            untrained.resid[list(each.split.rows), 1:].double().numpy(), each.split, seed=options.seed
         ).p
         for each in word.pairs
     }

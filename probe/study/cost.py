@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import thread_time
 
 import torch
 
@@ -43,8 +43,8 @@ STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
 class StudyCost:
     """The most a study of these words takes; `held` and `extra` in bytes, `held` 0 where the system does not tell.
 
-    `seconds`: from one measured forward and one measured swap of every head · `enough`: what the sentences of each pair
-    of senses are enough for.
+    `seconds`: from one measured forward and one measured swap of every head, while nothing else runs · `enough`: what
+    the sentences of each pair of senses are enough for.
     """
 
     words: tuple[str, ...]
@@ -138,18 +138,27 @@ def _edges(model: Model, material: Material) -> tuple[int, int]:
 
 
 def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> float:
-    """How long so many forwards and swaps take, by the clock, from one of each on the word's longest sentence."""
+    """How long so many forwards and swaps take while nothing else runs, from one of each on the longest sentence.
+
+    Processor seconds of one thread, shared out to all that torch uses: by the clock, and with several threads, a busy
+    machine made the estimate two hundred times too long.
+    """
     longest = max(range(len(material)), key=lambda row: material.targets[row])
     weights, zero = read_weights(model), torch.zeros(1, model.config.d_model)
     tokens, targets, text = [material.tokens[longest]], [material.targets[longest]], [material.placed[longest]]
-    read, swapped = [], []
-    for _ in range(2):  # the first run also loads and allocates
-        started = perf_counter()
-        states = target_states(model, tokens, targets)
-        read.append(perf_counter() - started)
-        swap_heads(weights, text, states.z, zero)
-        swapped.append(perf_counter() - started - read[-1])
-    return forwards * min(read) + swaps * min(swapped) / (model.config.n_layers * model.config.n_heads)
+    read, swapped, threads = [], [], torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(2):  # the first run also loads and allocates
+            started = thread_time()
+            states = target_states(model, tokens, targets)
+            read.append(thread_time() - started)
+            swap_heads(weights, text, states.z, zero)
+            swapped.append(thread_time() - started - read[-1])
+    finally:
+        torch.set_num_threads(threads)
+    alone = forwards * min(read) + swaps * min(swapped) / (model.config.n_layers * model.config.n_heads)
+    return alone / threads
 
 
 def _enough(word: str, pair: tuple[str, str], split: CrossFit) -> str:

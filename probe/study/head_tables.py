@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from probe.patching import effects
-from probe.patching.routes import KINDS, by_distance
+from probe.patching.routes import by_distance
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts
@@ -20,6 +20,7 @@ from probe.study.columns import (
     CURVES,
     KEYS,
     RANKS,
+    ROUTES,
     by_head,
     key_of,
     sense_pairs_of,
@@ -51,19 +52,22 @@ def _heads_of_pair(result: WordResult, pair: PairResult, untrained_p: float) -> 
 
 
 def _tested(pair: PairResult) -> dict[str, Array]:
-    """Corrected p and false discovery rate of separation, swap and what is said next; missing where not swapped."""
+    """Corrected p and false discovery rate of separation, swap, what is said next and known continuations; missing
+    where not swapped, and where what is measured was not shown to differ between the senses.
+    """
     blank = np.full(pair.separation.auroc.shape, np.nan)
-    names = ("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes", "said", "p_said")
+    names = ("p_auroc", "q_auroc", "p_swap", "q_swap", "p_opposes", "said", "p_said", "continued", "p_continued")
+    tested = dict.fromkeys(names, blank)
     if pair.tests is None or pair.measured is None:
-        return dict.fromkeys(names, blank)
-    separation, swap, said = pair.tests.separation, pair.tests.swap, pair.tests.said
-    tested = {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
+        return tested
+    separation, swap = pair.tests.separation, pair.tests.swap
+    tested |= {"p_auroc": separation.p, "q_auroc": separation.q, "p_swap": swap.p, "q_swap": swap.q}
     tested["p_opposes"] = pair.tests.opposes.p
-    if said is None or pair.measured.said is None:
-        return tested | {"said": blank, "p_said": blank}
-    if pair.said_p >= GATE:  # a share of a difference that is not there is noise over noise
-        return tested | {"said": blank, "p_said": blank}
-    return tested | {"said": pair.measured.said.net.mean(0), "p_said": said.p}
+    for name, shown in (("said", pair.said_p), ("continued", pair.continued_p)):
+        test, effect = getattr(pair.tests, name), getattr(pair.measured, name)
+        if test is not None and shown < GATE:  # a share of a difference that is not there is noise over noise
+            tested |= {name: effect.net.mean(0), f"p_{name}": test.p}
+    return tested
 
 
 def _stands_in(pair: PairResult) -> dict[str, Array]:
@@ -153,17 +157,17 @@ def distances(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def routes(results: Sequence[WordResult]) -> pd.DataFrame:
-    """What each head does by where it looks, by what it carries, from the cue, and its ablation; see
+    """What each head does by where it looks, by what it carries, from the cue, and its ablation, with intervals; see
     `probe.patching.routes`.
     """
     parts = []
     for result, pair in sense_pairs_of(results):
         if pair.routes is not None:
-            blank = np.full(pair.routes.ablation.shape, np.nan)
-            measured = {name: getattr(pair.routes, name) for name in KINDS}
-            arrays = {name: blank if values is None else values for name, values in measured.items()}
-            parts.append(with_key(by_head(arrays).assign(pairs=pair.routes.pairs), key_of(result, pair)))
-    return stacked(parts, [*KEYS, "layer", "head", *KINDS, "pairs"])
+            arrays = dict.fromkeys(ROUTES, np.full(pair.separation.auroc.shape, np.nan)) | pair.routes.shares
+            for name, ends in pair.routes.intervals().items():
+                arrays |= {f"{name}_{end}": values for end, values in zip(("low", "high"), ends, strict=True)}
+            parts.append(with_key(by_head(arrays).assign(pairs=len(pair.routes.pairs)), key_of(result, pair)))
+    return stacked(parts, [*KEYS, "layer", "head", *ROUTES, "pairs"])
 
 
 def by_depth(results: Sequence[WordResult]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ row. An evaluation and a sweep, which take sentences by the ten thousand, leave 
 cut.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from probe.errors import InputError
 from probe.model.model import Model
-from probe.model.tokens import Placed, Tokens, find_word, in_order, positions_of_span, tokenize
+from probe.model.tokens import Placed, Tokens, find_word, in_order, is_one_token, positions_of_span, tokenize
 from probe.model.trace import target_states
-from probe.text import splits
+from probe.text import lexicon, splits
 from probe.text.sentences import Corpus, LeftOut, Sentence
 from probe.text.splits import Plan
 
@@ -172,6 +172,21 @@ def _require_two_senses(material: Material) -> None:
             f"Comparing the senses of {material.word!r}: got {only}{lost}, expected sentences of at least two senses; "
             f"give sentences of another sense{other}."
         )
+
+
+def continuations(model: Model, word: str, senses: Iterable[str]) -> dict[str, list[int]] | None:
+    """Token ids of the lexicon's continuations of each sense, those that are one token of the model.
+
+    None where the lexicon does not have the word, or has no such continuation of one of its senses.
+    """
+    known = lexicon.entry(word).senses if word in lexicon.words() else ()
+    given = {sense.name: [text for text in sense.continuations if is_one_token(model, text)] for sense in known}
+    if not all(given.get(sense) for sense in senses):
+        return None
+    return {
+        sense: [model.tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in given[sense]]
+        for sense in dict.fromkeys(senses)
+    }
 
 
 CHUNK = 256  # sentences whose states are held at once: of each only the residual stream is kept

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from probe.display import Shown
 from probe.errors import InputError
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
@@ -34,7 +35,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class Study(Shown):
     """Frames of one study, one per question, with what made them; `probe.study.columns` describes every column."""
 
     model_name: str
@@ -58,9 +59,6 @@ class Study:
     def __repr__(self) -> str:
         words = ", ".join(map(str, self.options["words"]))  # type: ignore[call-overload]
         return f"<Study of {words} in {self.model_name}: {len(self.frames)} frames>"
-
-    def _repr_html_(self) -> str:
-        return tables.summary_html(self.model_name, self.frames)
 
 
 def study(

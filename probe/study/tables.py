@@ -8,7 +8,6 @@ elsewhere the last may differ.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from html import escape
 
 import numpy as np
 import pandas as pd
@@ -89,6 +88,7 @@ def words(results: Sequence[WordResult], untrained_p: Mapping[tuple[str, ...], f
                 "gap_high": float(high),
                 "gap_p": pair.gate_p,
                 "said_p": pair.said_p,
+                "continued_p": pair.continued_p,
                 "nuisance_p": pair.nuisance_p,
                 "untrained_p": untrained_p.get((result.material.word, *pair.senses), 1.0),
                 "negative_gaps": int((gap <= 0).sum()),
@@ -176,13 +176,3 @@ def certificate_rows(certificate: Certificate) -> pd.DataFrame:
     columns = ["layer", "quantity", "formula", "error", "scale", "tolerance", "ok"]
     rows = [[getattr(row, name) for name in columns] for row in certificate.rows]
     return pd.DataFrame(rows, columns=columns).astype({"layer": "Int64"})
-
-
-def summary_html(model_name: str, made: dict[str, pd.DataFrame]) -> str:
-    """What a notebook shows of a study: the words with their gap, and the leading heads of each."""
-    leaders = made["word_heads"].query("rank <= 3").sort_values(["word", "rank"])
-    columns = ["word", "layer", "head", "net", "net_low", "net_high", "attention_cue", "rank_low", "rank_high"]
-    gaps = made["words"][["word", "sense_a", "sense_b", "depth", "gap", "gap_p", "ranked"]]
-    shown = (gaps, leaders.reindex(columns=columns))
-    tables = [frame.to_html(index=False, float_format="{:.2f}".format) for frame in shown]
-    return f"<div><p><b>Study</b> of {escape(model_name)}</p>{''.join(tables)}<p>frames: {', '.join(made)}</p></div>"

@@ -14,15 +14,21 @@ Edges are tested that move the word by at least REACH of the gap in the mean of 
 MOST_ROWS. A flip of signs does not change which these are, so that the tests hold: p is of max-T over them, both signs,
 whole pairs of cue words flipped. The table has these, and where they are fewer than LEAST_ROWS the next largest without
 a test. An edge that a pair does not have, or that could not reach REACH in its layout and was not run, counts 0 there.
+
+Beside every swap, of a part and of an edge, stands one with a donor of the same sense and the same layout, another cue
+word and the same frame where there is one; what is tested is the effect beyond it, over the pairs whose members both
+have such a donor: an edge that carries something else that must fit is no edge of the sense.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from probe.errors import UnsupportedModel
@@ -34,6 +40,7 @@ from probe.patching.edges import EDGE
 from probe.patching.paths import REACH, SAMPLE, Paths
 from probe.patching.ways import DIGITS, LEAST, Ways
 from probe.stats import permutation, resampling
+from probe.stats.resampling import Array
 from probe.study.columns import KEYS, key_of, rounded, stacked, with_key
 from probe.study.controls import clearest
 from probe.study.word import PairResult, StudyOptions, WordResult
@@ -44,9 +51,10 @@ MOST_TOTALS, MOST_EDGES = 500, 1_000_000
 LEAST_ROWS, MOST_ROWS = 200, 1000
 RANDOM_SETS = 100
 WORD = "word"
-POSITIONS = (*KEYS, "component", "layer", "head", "pos", "behind", "denoise", "noise", "effect", "pairs")
+PLACED = ("component", "layer", "head", "pos", "behind")
+POSITIONS = (*KEYS, *PLACED, "denoise", "noise", "effect", "same_sense", "pairs")
 EDGES = tuple(EDGE.names or ())
-PATHS = (*KEYS, *EDGES, "fraction", "direct", "total", "low", "high", "p", "q", "pairs")
+PATHS = (*KEYS, *EDGES, "fraction", "direct", "total", "low", "high", "same_sense", "p", "q", "pairs")
 WAYS = (*(*KEYS, "way", "step", *EDGES, "share", "p", "together", "size", "kept", "random", "random_high", "pairs"),)
 COLUMNS = {"positions": POSITIONS, "paths": PATHS, "ways": WAYS}
 Layout = tuple[int, int]  # where the members begin to differ, and where the cue ends, counted from the word
@@ -78,11 +86,11 @@ def frames(
         for name, frame in _of_word(read_weights(model), result, leaders, options).items():
             parts[name].append(frame)
     return {
-        name: rounded(_whole(stacked(parts[name], columns)[list(columns)], name)) for name, columns in COLUMNS.items()
+        name: rounded(whole(stacked(parts[name], columns)[list(columns)], name)) for name, columns in COLUMNS.items()
     }
 
 
-def _whole(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def whole(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     """Columns of whole numbers, no layer and no head as missing."""
     frame = frame.astype(_WHOLE[name])
     return frame.assign(**{column: frame[column].mask(frame[column] < 0) for column in _PLACES if column in frame})
@@ -107,20 +115,18 @@ def _of_word(
     if not groups:
         return {}
     key, word = key_of(result, pair), _Read(weights, result, pair)
-    traced = [(group, word.run(positions.trace_positions, group.shown, heads=False)) for group in groups]
-    moved = [row for group, trace in traced for row in _named(group, trace.rows())]
+    moved = [row for group in groups for row in _named(group, word.traced(group))]
     try:
-        found = [(group, word.run(paths.paths, group.shown, most=MOST_TOTALS, seed=options.seed)) for group in groups]
+        measure = partial(paths.paths, most=MOST_TOTALS, seed=options.seed)
+        found = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
     except UnsupportedModel:
         return {"positions": with_key(_by_position(moved), key)}
     for layer, head in leaders[["layer", "head"]].astype(int).itertuples(index=False):
         if layer < result.depth:
             moved += [row for group, one in found for row in _named(group, _rows_of_head(one, layer, head))]
-    edges = _edges(found, pair, result.depth, options.seed)
-    chained = [
-        (group, word.run(whole_ways.ways, group.other, one, seed=options.seed, draws=RANDOM_SETS))
-        for group, one in found
-    ]
+    edges = _edges(found, word, options.seed)
+    chain = partial(whole_ways.ways, seed=options.seed, draws=RANDOM_SETS)
+    chained = [(group, word.run(chain, *word.members(group.other), one)) for group, one in found]
     made = {"positions": _by_position(moved), "paths": edges.reset_index(), "ways": _ways(word, found, chained, edges)}
     return {name: with_key(frame, key) for name, frame in made.items()}
 
@@ -133,14 +139,67 @@ class _Read:
     word: WordResult
     pair: PairResult
 
-    def run(self, measure: Callable[..., Any], places: Sequence[int], *more: Any, **options: Any) -> Any:
+    def members(self, places: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The rows of both members of some pairs."""
         a, b = ([rows[place] for place in places] for rows in (self.pair.pairs.a, self.pair.pairs.b))
+        return a, b
+
+    def run(self, measure: Callable[..., Any], a: Sequence[int], b: Sequence[int], *more: Any, **options: Any) -> Any:
+        """A measurement of `probe.patching` on rows side by side, read along the axes that were fitted without `a`."""
         texts = [[self.word.placed[row] for row in rows] for rows in (a, b)]
         along: Tensor = self.pair.axes.directions(a)[:, [self.word.depth]]  # pair direction d_model
         return measure(self.weights, *texts, along, *more, depth=self.word.depth, **options)
 
-    def gap(self, places: Sequence[int]) -> float:
-        return float(self.pair.gap[list(places), self.word.depth].sum())
+    def gap(self, places: Sequence[int]) -> Array:
+        return np.asarray(self.pair.gap[list(places), self.word.depth])
+
+    def units(self, places: Sequence[int]) -> list[int]:
+        return [self.pair.pairs.units[place] for place in places]
+
+    @cached_property
+    def donors(self) -> dict[int, int]:
+        """A donor of the same sense and of the same layout, for every row of a pair that has one."""
+        sentences, distances = self.word.sentences, self.word.material.distances
+        rng, chosen = np.random.default_rng(self.pair.pairs.seed), dict[int, int]()
+        for sense, rows in zip(self.pair.senses, (self.pair.pairs.a, self.pair.pairs.b), strict=True):
+            members = self.pair.rows(sense, tested=False)
+            for row in dict.fromkeys(rows):
+                mine = self.word.placed[row]
+                like = [
+                    other
+                    for other in members
+                    if (theirs := self.word.placed[other]).at == mine.at
+                    and len(theirs.ids) == len(mine.ids)
+                    and theirs.ids != mine.ids
+                ]
+                if like:
+                    chosen[row] = effects.same_sense_donor(sentences, distances, row, like, rng)
+        return chosen
+
+    def beside(
+        self, places: Sequence[int], measure: Callable[[Sequence[int], Sequence[int]], Tensor]
+    ) -> dict[int, Array]:
+        """What same-sense donors do, as far as the other sense would move the word, for every pair whose members both
+        have one.
+
+        `measure(rows, donors)`: how far rows move, `-> row recipient ... direction`, the recipient itself first.
+        """
+        known = [place for place in places if all(row[0] in self.donors for row in self.members([place]))]
+        if not known:
+            return {}
+        sides = (measure(rows, [self.donors[row] for row in rows]) for rows in self.members(known))
+        a, b = (moved[:, 0, ..., 0].double().numpy() for moved in sides)
+        return dict(zip(known, (b - a) / 2, strict=True))
+
+    def traced(self, group: Group) -> Iterator[dict[str, Any]]:
+        """The rows of a trace of the group's pairs, with what same-sense donors do at each place."""
+        offsets = range(group.layout[0], 1)
+        trace = partial(self.run, partial(positions.trace_positions, positions=offsets, heads=False))
+        same = self.beside(group.shown, lambda rows, donors: trace(rows, donors).stream)
+        for row in trace(*self.members(group.shown)).rows():
+            place = (positions.COMPONENTS.index(row["component"]), row["layer"], row["pos"] - offsets[0])
+            pair = same.get(group.shown[row["pair"]])
+            yield row | ({} if pair is None else {"same_sense": pair[place], "same_gap": row["gap"]})
 
 
 def layouts(weights: Weights, result: WordResult, pair: PairResult, seed: int) -> list[Group]:
@@ -183,15 +242,17 @@ def count_edges(depth: int, heads: int, count: int) -> int:
 
 
 def most_runs(layers: int, heads: int, positions: int, edges: int) -> int:
-    """Partial forwards that one word takes at most: traces, swaps of every head and MLP, and totals of edges."""
-    parts = positions * layers * (3 + heads + 3)
-    return 2 * PAIRS * (parts + min(edges, MOST_TOTALS + SAMPLE))
+    """Partial forwards that one word takes at most: traces, and totals of the edges that could reach enough, each with
+    the other sense and with two donors of the same; totals of a sample; swaps of every head and MLP.
+    """
+    parts = positions * layers * (3 * 3 + heads + 1)
+    return 2 * PAIRS * (parts + min(edges, MOST_TOTALS + SAMPLE) + 2 * min(edges, MOST_TOTALS))
 
 
 # --- positions -------------------------------------------------------------------------------------------------------
 
 
-def _named(group: Group, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _named(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         pos = int(row["pos"])
         yield {**row, "pos": group.name(pos), "behind": pos - group.layout[1] if pos else None}
@@ -211,12 +272,14 @@ def _rows_of_head(found: Paths, layer: int, head: int) -> list[dict[str, Any]]:
 
 def _by_position(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Ratios of sums over the pairs that have the position."""
-    keys = ["component", "layer", "head", "pos", "behind"]
-    grouped = pd.DataFrame(rows).groupby(keys, sort=False, dropna=False)
-    sums = grouped[["denoise", "noise", "gap"]].sum().join(grouped.size().rename("pairs"))
+    keys = [*PLACED]
+    measured = ["denoise", "noise", "gap", "same_sense", "same_gap"]
+    grouped = pd.DataFrame(rows, columns=[*keys, *measured]).groupby(keys, sort=False, dropna=False)
+    sums = grouped[measured].sum(min_count=1).join(grouped.size().rename("pairs"))
     shares = {name: sums[name] / sums["gap"] for name in ("denoise", "noise")}
+    shares["same_sense"] = sums["same_sense"] / sums["same_gap"]
     made = sums.assign(**shares, effect=(shares["denoise"] + shares["noise"]) / 2)
-    return made.reset_index().drop(columns="gap")
+    return made.reset_index().drop(columns=["gap", "same_gap"])
 
 
 # --- edges -----------------------------------------------------------------------------------------------------------
@@ -230,41 +293,59 @@ def _names(group: Group, found: Paths, numbers: Sequence[int]) -> pd.MultiIndex:
     return pd.MultiIndex.from_arrays(list(columns.values()), names=EDGES)
 
 
-def _edges(found: Sequence[tuple[Group, Paths]], pair: PairResult, depth: int, seed: int) -> pd.DataFrame:
+def _edges(found: Sequence[tuple[Group, Paths]], read: _Read, seed: int) -> pd.DataFrame:
     """The edges that do most, over all layouts, with intervals and tests; see the module's docstring."""
     shown = [place for group, _ in found for place in group.shown]
     parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
     for group, one in found:
         run = np.flatnonzero(~one.total[0, 0, :, 0].isnan().numpy()).tolist()
         numbers = {"fraction": one.fraction.mean(1), "direct": _toward(one.direct), "total": _toward(one.total)}
+        numbers["number"] = torch.arange(len(one.edges)).expand(len(group.shown), -1)
         for name, values in numbers.items():
             frame = pd.DataFrame(values.numpy()[:, run].T, index=_names(group, one, run), columns=list(group.shown))
             parts[name].append(frame)
     table = {name: pd.concat(frames, axis=1, sort=True) for name, frames in parts.items()}
-    gap = pair.gap[shown, depth]
+    gap = read.gap(shown)
     moved = table["total"][shown].fillna(0.0)
     size = moved.abs().sum(axis=1) / gap.sum()
     family = min(int((size >= REACH).sum()), MOST_ROWS)
     kept = moved.index[resampling.order(size.to_numpy())[: max(family, LEAST_ROWS)]]
-    effect, units = moved.loc[kept].to_numpy().T, [pair.pairs.units[place] for place in shown]  # pair edge
+    effect, units = moved.loc[kept].to_numpy().T, read.units(shown)  # pair edge
     total = effect.sum(0) / gap.sum()
     draws = resampling.bootstrap_ratio(effect, gap, resampling.bootstrap_weights([units], seed=seed))
     low, high = resampling.interval(draws, total, units=len(set(units)))
-    both = np.stack([effect, -effect], axis=-1)[:, :family] / gap.mean()
-    tested = permutation.sign_flip_test(both, units, seed=seed) if family else None
-    untested = np.full(len(kept) - family, np.nan)
     columns = {
         "fraction": table["fraction"].loc[kept].mean(axis=1),
         "direct": table["direct"].loc[kept].fillna(0.0).sum(axis=1) / gap.sum(),
         "total": total,
         "low": low,
         "high": high,
-        "p": np.append(tested.p.min(-1) if tested else (), untested),
-        "q": np.append(tested.q.min(-1) if tested else (), untested),
+        **_tests(found, read, table["number"].loc[kept[:family]], moved.loc[kept[:family]], seed),
         "pairs": table["total"].loc[kept].notna().sum(axis=1),
     }
     made = pd.DataFrame(columns, index=kept)
     return made.iloc[resampling.order(np.abs(total))]
+
+
+def _tests(
+    found: Sequence[tuple[Group, Paths]], read: _Read, numbers: pd.DataFrame, moved: pd.DataFrame, seed: int
+) -> dict[str, pd.Series]:
+    """What same-sense donors do over the edges of the family, and p and q of what the other sense does beyond it."""
+    same = pd.DataFrame(np.nan, index=moved.index, columns=moved.columns)
+    for group, one in found:
+        here = numbers[group.shown[0]].dropna().astype(int)
+        measure = partial(read.run, partial(paths.total_effects, edges=one.edges[here.to_numpy()]))
+        for place, values in read.beside(group.shown, measure).items() if len(here) else ():
+            same[place] = pd.Series(values, here.index).reindex(same.index, fill_value=0.0)
+    known = [place for group, _ in found for place in group.shown if same[place].notna().all()]
+    nothing = pd.Series(np.nan, index=moved.index)
+    if not known or moved.empty:
+        return dict.fromkeys(("same_sense", "p", "q"), nothing)
+    gap = read.gap(known)
+    net = (moved[known] - same[known]).to_numpy().T / gap.mean()  # pair edge
+    tested = permutation.sign_flip_test(np.stack([net, -net], axis=-1), read.units(known), seed=seed)
+    columns = {"same_sense": same[known].sum(axis=1) / gap.sum(), "p": tested.p.min(-1), "q": tested.q.min(-1)}
+    return {name: pd.Series(values, moved.index) for name, values in columns.items()}
 
 
 def _toward(moved: Tensor) -> Tensor:
@@ -282,7 +363,7 @@ def _ways(
     read: _Read, found: Sequence[tuple[Group, Paths]], chained: Sequence[tuple[Group, Ways]], edges: pd.DataFrame
 ) -> pd.DataFrame:
     """One row a step of every way, best way first; shares are of the gap of all pairs that ways are measured on."""
-    weight = np.array([read.gap(group.other) for group, _ in chained])
+    weight = np.array([read.gap(group.other).sum() for group, _ in chained])
     weight = weight / weight.sum()
     shares: dict[tuple[Step, ...], float] = defaultdict(float)
     pairs: dict[tuple[Step, ...], int] = defaultdict(int)

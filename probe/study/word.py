@@ -33,7 +33,7 @@ from probe.stats.permutation import Gap
 from probe.stats.resampling import Array
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation
 from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
-from probe.study.material import Material
+from probe.study.material import Material, continuations
 from probe.text import splits
 from probe.text.sentences import Sentence
 from probe.text.splits import DRAWN, CrossFit
@@ -68,8 +68,10 @@ class PairResult:
     """Everything measured for one pair of senses.
 
     `gap: pair stage` · `gate_p`: of the gap, corrected over depths and pairs of senses · `said_p`: of the gap in what
-    is said next, 1 for a model that predicts nothing · `nuisance_p`: that the word's place or the text's length differs
-    between the senses · `by_depth: depth`, held-out AUROC · `axis`: fitted on all sentences, for others than these.
+    is said next, 1 for a model that predicts nothing · `continued_p`: that after the word the lexicon's continuations
+    of its sense have the larger logits, NaN without any · `nuisance_p`: that the word's place or the text's length
+    differs between the senses · `by_depth: depth`, held-out AUROC · `axis`: fitted on all sentences, for others than
+    these.
     `measured` and what follows are None where the gap is not there: a ratio over it would be noise over noise, so
     nothing is swapped or ranked.
     """
@@ -82,6 +84,7 @@ class PairResult:
     gate: Gap
     gate_p: float
     said_p: float
+    continued_p: float
     nuisance_p: float
     by_depth: Array
     separation: Separation
@@ -165,20 +168,37 @@ def observe_word(model: Model, material: Material, options: StudyOptions) -> Wor
     states = target_states(model, material.tokens, material.targets)
     unread = states.z[..., :0]  # queries, keys and values, 0.1 GB of GPT-2 small that nothing in a study reads
     states = replace(states, q=unread, k=unread, v=unread)
+    unembed = forward.unembedding(weights, weights.dtype) if effects.predicts(weights) else None
+    root = None if unembed is None else axes.next_token_root(unembed)
+    following = None if unembed is None else continuations(model, material.word, material.labels)
+    toward = [_toward(unembed, following, pair) for pair in senses]
+    stages = effects.stages_of(weights, states, (root is not None) + (following is not None))
+    held_out = [
+        axes.hold_out(stages, split, pair, root, along)
+        for pair, (split, _), along in zip(senses, parted, toward, strict=True)
+    ]
     separations = [
-        axes.separation_by_holdout(states.resid[list(split.rows)], split.is_a, split.units, split.holdouts)
-        for split, _ in parted
+        axes.separation_by_holdout(along, states.resid, split)
+        for along, (split, _) in zip(held_out, parted, strict=True)
     ]
     depth = axes.choose_depth(separations)
-    stages = effects.stages_of(weights, states)
-    root = axes.next_token_root(forward.unembedding(weights, weights.dtype)) if effects.predicts(weights) else None
     writes = ledger.write_coordinates(states.z, weights)
     word = WordResult(material, states, depth, model.config.causal)
     results = [
-        _observed(word, stages, root, writes, pair, split, nuisance, separation, options)
-        for pair, (split, nuisance), separation in zip(senses, parted, separations, strict=True)
+        _observed(word, stages, root, writes, along, split, nuisance, separation, options)
+        for along, (split, nuisance), separation in zip(held_out, parted, separations, strict=True)
     ]
     return replace(word, pairs=tuple(_corrected_gate(results)))
+
+
+def _toward(
+    unembed: torch.Tensor | None, following: dict[str, list[int]] | None, senses: tuple[str, str]
+) -> torch.Tensor | None:
+    """What the mean logit of the first sense's continuations less that of the second's is read along. `-> d_model`"""
+    if unembed is None or following is None:
+        return None
+    a, b = (unembed[following[sense]].double().mean(0).cpu() for sense in senses)
+    return a - b
 
 
 def _hold_out(material: Material, pair: tuple[str, str], seed: int, *, causal: bool) -> tuple[CrossFit, float]:
@@ -215,42 +235,46 @@ def _observed(
     stages: torch.Tensor,
     root: torch.Tensor | None,
     writes: torch.Tensor,
-    senses: tuple[str, str],
+    held_out: HeldOutAxes,
     split: CrossFit,
     nuisance_p: float,
     separation: DepthSeparation,
     options: StudyOptions,
 ) -> PairResult:
-    """Axes, gate and held-out separation of one pair of senses."""
-    rows, layers = list(split.rows), stages.shape[1] - 1 - (root is not None)
-    held_out = axes.hold_out(stages, split, senses, root)
+    """Pairs, gate and held-out separation of one pair of senses."""
+    rows, layers = list(split.rows), word.states.resid.shape[1] - 1
     pairs = effects.make_pairs(
         word.sentences, word.material.distances, split, most=options.max_pairs, seed=options.seed
     )
 
     def test(vectors: torch.Tensor) -> Gap:
-        return permutation.gap_test(
-            vectors.double().numpy(), split.is_a, split.exchanged, split.holdouts, seed=options.seed
-        )
+        return permutation.gap_test(vectors.double().numpy(), split, seed=options.seed)
 
-    gate = test(stages[rows, 1 : 1 + layers])
+    gate, gap = test(stages[rows, 1 : 1 + layers]), effects.gaps(held_out, stages, pairs)
+    continues = stages.shape[1] > layers + 2
     apart = np.flatnonzero(separation.g[1:] >= HALF_APART * separation.g[word.depth])
     first = 1 + int(apart[0]) if len(apart) else word.depth
-    a, b = (word.resid[[row for row in rows if word.material.labels[row] == sense]] for sense in senses)
+    a, b = (word.resid[[row for row in rows if word.material.labels[row] == sense]] for sense in held_out.senses)
     return PairResult(
         split=split,
         axes=held_out,
-        axis=axes.fit_axis(a, b, senses, word.depth),
+        axis=axes.fit_axis(a, b, held_out.senses, word.depth),
         pairs=pairs,
-        gap=effects.gaps(held_out, stages, pairs),
+        gap=gap,
         gate=gate,
         gate_p=gate.p,
-        said_p=1.0 if root is None else test(stages[rows, -1:].double() @ root).p,
+        said_p=1.0 if root is None else test(stages[rows, layers + 1 : layers + 2].double() @ root).p,
+        continued_p=_positive(gap[:, -1:], pairs, options.seed) if continues else float("nan"),
         nuisance_p=nuisance_p,
         by_depth=separation.auroc,
         separation=measure_separation(writes[:, :, rows], split, permutations=options.permutations, seed=options.seed),
-        reading=effects.readings(layers, word.depth, first, predicts=root is not None),
+        reading=effects.readings(layers, word.depth, first, predicts=root is not None, continues=continues),
     )
+
+
+def _positive(gap: Array, pairs: Pairs, seed: int) -> float:
+    """One-sided p that the gap of these pairs is above 0, whole cue words turned round. `pair 1`"""
+    return float(permutation.sign_flip_test(gap, pairs.units, seed=seed).p[0])
 
 
 def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
@@ -271,7 +295,7 @@ def _swapped(
     results = []
     for pair in passed:
         study = (pair.axes, pair.pairs)
-        [measured] = effects.measure(weights, word.placed, word.states, [study], pair.reading)
+        measured = effects.measure(weights, word.placed, word.states, *study, pair.reading)
         routes = measure_routes(
             weights, word.placed, word.states.z, word.material.cues, measured.word, (*study, pair.reading)
         )
@@ -282,6 +306,7 @@ def _swapped(
         [pair.separation for pair in results],
         [measured.word.net for measured in measured_all],
         [measured.said.net for measured in measured_all if measured.said is not None],
+        [measured.continued.net for measured in measured_all if measured.continued is not None],
         [pair.pairs.units for pair in results],
         permutations=options.permutations,
         seed=options.seed,
@@ -348,7 +373,7 @@ def _ranking(weights: Weights, word: WordResult, pair: PairResult, options: Stud
     inside = replace(pair.axes, cell=np.zeros_like(pair.axes.cell))  # read along the axis that they were fitted on
     if not len(learned):
         return pair.pairs, pair.effects.net
-    [measured] = effects.measure(weights, word.placed, word.states, [(inside, learned)], pair.reading)
+    measured = effects.measure(weights, word.placed, word.states, inside, learned, pair.reading)
     return learned, measured.word.net
 
 

@@ -8,10 +8,12 @@ paired. (A sweep, whose sentences are never all held, parts them by hashes: `pro
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -44,9 +46,9 @@ def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
 class CrossFit:
     """How the sentences of two senses are held out, and which of them are pairs.
 
-    `rows`: the sentences used, and of each of them `is_a`, `frames` (None where not given), `units`: the cue words of
-    both senses that are held out and resampled as a whole, and `exchanged`: what changes its sense as a whole, units
-    where they hold pairs and cue words where they do not · `holdouts` and `pairs` (sense A, sense B): positions in
+    `rows`: the sentences used, and of each of them `is_a`, `units`: the cue words of both senses that are held out and
+    resampled as a whole, `exchanged`: what changes its sense as a whole, units where they hold pairs and cue words
+    where they do not, and `frames` (None where not given) · `holdouts` and `pairs` (sense A, sense B): positions in
     `rows` · `left_out`: the reason of every other sentence of the two senses, by its row.
     """
 
@@ -54,17 +56,26 @@ class CrossFit:
     is_a: tuple[bool, ...]
     units: tuple[int, ...]
     exchanged: tuple[Hashable, ...]
-    frames: tuple[str | None, ...]
     holdouts: tuple["Holdout", ...]
-    pairs: tuple[tuple[int, int], ...]
-    pair_design: str
-    design: str
-    left_out: Mapping[int, str]
+    frames: tuple[str | None, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+    pair_design: str = DRAWN
+    design: str = ""
+    left_out: Mapping[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def cells(self) -> NDArray[np.intp]:
+        """The number of the holdout in which each of `rows` is tested; -1 where it is only learned from."""
+        cells = np.full(len(self.rows), -1)
+        for number, holdout in enumerate(self.holdouts):
+            cells[list(holdout.test)] = number
+        return cells
 
     @property
     def tested(self) -> list[int]:
         """Positions in `rows` of the sentences that are held out once; the others are only learned from."""
-        return sorted(place for holdout in self.holdouts for place in holdout.test)
+        tested: list[int] = np.flatnonzero(self.cells >= 0).tolist()
+        return tested
 
 
 def cross_fit(
@@ -76,8 +87,8 @@ def cross_fit(
     crosses them; otherwise all cue words would hang together, and no part of them could be held out or count as a unit
     of its own. Where a file pairs less than half of its sentences, cue words of the two senses are put into units, and
     sentences into pairs, at random; with `positions`, only sentences are used that have one of the other sense with the
-    word at the same place. Raises InputError for fewer
-    than MIN_UNITS units or too few sentences to fit on, whatever the seed.
+    word at the same place. Raises InputError for fewer than MIN_UNITS units or too few sentences to fit on, whatever
+    the seed.
     """
     part = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
     given = {FIT, REPORT} <= set(part)
@@ -106,8 +117,8 @@ def cross_fit(
         is_a=tuple(sentence.sense == senses[0] for sentence in used),
         units=tuple(units),
         exchanged=tuple(units if paired else words),
-        frames=tuple(sentence.frame for sentence in used),
         holdouts=holdouts,
+        frames=tuple(sentence.frame for sentence in used),
         pairs=kept,
         pair_design=ALIGNED if paired else DRAWN,
         design=design,
@@ -232,7 +243,7 @@ def _require_enough(
     sentences: Sequence[Sentence], units: Sequence[int], holdouts: Sequence["Holdout"], senses: tuple[str, str]
 ) -> None:
     labels = [sentence.sense for sentence in sentences]
-    enough = holdouts and all(_fewest(labels, part) >= MIN_PER_SENSE for part in (holdouts[0].train,))
+    enough = holdouts and _fewest(labels, holdouts[0].train) >= MIN_PER_SENSE
     if enough and len(set(units)) >= MIN_UNITS and len(set(labels)) == 2:
         return
     each = " and ".join(f"{labels.count(sense)} sentences of {sense!r}" for sense in senses)

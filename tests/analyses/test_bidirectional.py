@@ -298,7 +298,7 @@ def test_padding_changes_no_loss() -> None:
     assert torch.equal(*losses)
 
 
-@pytest.mark.training
+@pytest.mark.campaign
 def test_one_seed_trains_one_model() -> None:
     tokenizer = shipped()[1]
     runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=2, seed=seed)) for seed in (5, 5, 6)]

@@ -99,7 +99,7 @@ def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
     assert per_layer <= {tuple(mask.sum(1).tolist()) for mask in nested}
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--quick"],

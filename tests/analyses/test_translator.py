@@ -352,7 +352,7 @@ def test_padding_changes_no_loss() -> None:
     assert both == pytest.approx((alone * counts[0] + other * counts[1]) / sum(counts), abs=1e-5)
 
 
-@pytest.mark.training
+@pytest.mark.campaign
 def test_one_seed_trains_one_model() -> None:
     tokenizer = shipped()[1]
     runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=2, seed=seed)) for seed in (5, 5, 6)]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,24 @@ def rows_of(spec, *columns):
         if all(column in rows[0] for column in columns):
             return rows
     raise AssertionError(f"no dataset has {columns}")
+
+
+def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
+    traces = FRAMES["positions"].assign(same_sense=0.1)
+    mlps = charts.mlps_at_word(traces)
+    cells = traces.query("component == 'mlp_out' and pos == 'word'")
+    assert mlps["net"].tolist() == pytest.approx((cells["effect"] - 0.1).tolist())
+    large = mlps.assign(net=mlps["net"].where(mlps["layer"] != 1, -0.87))
+    spec = charts.head_map(HEADS, "bank", large).to_dict()
+    assert colour_scale(spec)["domain"][-1] == pytest.approx(0.9) == charts.effect_limit(HEADS, large)
+    drawn = rows_of(spec, "same_sense", "effect", "mark")
+    assert [(row["layer"], row["head"], row["net"]) for row in drawn if row["head"] == "MLP"] == [
+        (row.layer, "MLP", row.net) for row in large[large["word"] == "bank"].itertuples()
+    ]
+    columns = [view["encoding"]["x"]["scale"]["domain"] for view in parts(spec) if "scale" in view["encoding"]["x"]]
+    assert columns and all(column == [0, 1, 2, 3, "MLP"] for column in columns)
+    assert charts.head_map(HEADS, "bank", mlps[:0]).to_dict() == charts.head_map(HEADS, "bank").to_dict()
+    assert charts.mlps_at_word(FRAMES["positions"]).empty  # without a same-sense donor there is no net effect
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -267,6 +286,9 @@ def test_routes_compare_parts_of_a_head_with_the_whole_and_leave_out_what_was_no
     first = {row["route"]: row["value"] for row in rows if row["name"] == "L0H1"}
     parts = {"swap": 1, "pattern_only": 0.1, "values_only": 0.9, "cue_only": 0.95, "other_only": 0.03, "ablation": 0.8}
     assert first == {route: pytest.approx(part * whole) for route, part in parts.items()}
+    ends = {row["route"]: (row["low"], row["high"]) for row in rows if row["name"] == "L0H1"}
+    assert ends["cue_only"] == pytest.approx((0.95 * whole - 0.04, 0.95 * whole + 0.03))
+    assert ends["swap"][0] < whole < ends["swap"][1]
     unpaired = FRAMES["routes"].assign(**dict.fromkeys(list(parts)[1:5], np.nan))
     spec = charts.route_bars(unpaired, HEADS, "mole", LEADERS).to_dict()
     assert {row["route"] for row in rows_of(spec, "what", "value")} == {"swap", "ablation"}
@@ -283,8 +305,7 @@ def test_theming_replaces_colours_but_never_data():
     assert themed["datasets"] == spec["datasets"]
 
 
-@pytest.mark.parametrize("name", CHARTS)
-@pytest.mark.parametrize("ending", ["png", "svg"])
+@pytest.mark.parametrize(("name", "ending"), list(zip(CHARTS, cycle(("png", "svg")), strict=False)))
 def test_every_chart_saves_the_same_bytes_twice(name, ending, tmp_path):
     first, second = (charts.save(CHARTS[name], tmp_path / f"{number}.{ending}").read_bytes() for number in (1, 2))
     assert first == second and len(first) > 2000

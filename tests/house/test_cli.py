@@ -12,7 +12,6 @@ from checkpoints import change_tensors, make_checkpoint
 
 import probe
 from probe import cli
-from probe.cli import main
 from probe.errors import InputError
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
@@ -23,22 +22,9 @@ def folder(tmp_path_factory):
     return make_checkpoint(tmp_path_factory.mktemp("models") / "small")
 
 
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Runs `probe ARGS` in this process, in an empty folder; returns exit code, standard output, standard error."""
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["probe", *map(str, args)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def rows(path, *changes):

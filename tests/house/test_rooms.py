@@ -12,6 +12,7 @@ PROBE = Path(__file__).parents[2] / "probe"
 ROOMS = (
     "errors",
     "provenance",
+    "display",
     "text",
     "stats",
     "model",
@@ -20,6 +21,7 @@ ROOMS = (
     "charts",
     "sweep",
     "pages",
+    "explore",
     "cli",
     "__main__",
 )

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
+from conftest import LONGEST
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -35,6 +36,10 @@ def test_importing_probe_loads_nothing_heavy(asked: str) -> None:
 
 def test_asking_for_a_name_loads_its_module() -> None:
     assert run("import probe, sys; probe.load; print('torch' in sys.modules)") == "True"
+
+
+def test_the_longest_files_of_tests_are_where_they_are_said_to_be() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
 def stub() -> dict[str, str]:
@@ -81,7 +86,8 @@ def pins() -> dict[str, str]:
 def test_constraints_pin_everything_that_gets_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert pins()["torch"] == "2.13.0"
-    needed = [Requirement(r) for r in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
+    extras = project["optional-dependencies"]
+    needed = [Requirement(r) for r in (*project["dependencies"], *extras["dev"], *extras["tracr"])]
     unpinned, seen = set(), set()
     while needed:
         requirement = needed.pop()
@@ -107,7 +113,8 @@ def required_by(requirement: Requirement) -> list[Requirement]:
 
 def test_constraints_fit_the_versions_that_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for line in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
+    extras = project["optional-dependencies"]
+    for line in (*project["dependencies"], *extras["dev"], *extras["tracr"]):
         requirement = Requirement(line)
         assert pins()[canonicalize_name(requirement.name)] in requirement.specifier
 

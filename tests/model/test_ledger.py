@@ -65,11 +65,13 @@ def test_the_ledger_closes(kind, depth, dtype):
     model = family_model(kind, dtype)
     shown = trace(model, TEXTS[3])
     for at in (1, len(shown.tokens) - 1):
-        assert ledger.close(shown, depth, at=at) <= bound(kind, dtype)
+        total = torch.cat([term.vectors for term in ledger.terms(shown, depth, at=at)]).double().sum(0)
+        hooked = (shown.resid_post[depth - 1, at] if depth else shown.resid_pre[0, at]).double()
+        error = float((total - hooked).abs().max() / hooked.abs().max())
+        assert error <= bound(kind, dtype) and ledger.close(shown, depth, at=at) == pytest.approx(error, abs=1e-12)
 
 
-@pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("positions", [(6,), (4, 6, 9)])
+@pytest.mark.parametrize(("dtype", "positions"), list(zip(BOUND, [(6,), (4, 6, 9)], strict=True)))
 @pytest.mark.parametrize(
     ("kind", "depth"), [*((kind, depth) for kind in SINGLE for depth in (1, 2)), ("random GPT-2", 3)]
 )
@@ -283,6 +285,10 @@ def test_shares_and_contributions_add_up(kind):
     wanted = axis.coordinate(states.resid[3, 2]).item()  # read in a batch, where float32 norms round otherwise
     assert sum(entry.contribution for entry in entries) == pytest.approx(
         wanted, abs=ROUNDED if FAMILIES[kind].single else 1e-9
+    )
+    bare = ledger.ledger(shown, 2, at=at[3], axis=axis)
+    assert sum(entry.contribution for entry in bare) == pytest.approx(
+        axis.effect(states.resid[3, 2]).item(), abs=ROUNDED if FAMILIES[kind].single else 1e-9
     )
     named = {share.component for share in shares}
     assert any("norm bias" in name for name in named) == (kind not in UNCENTRED)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from checkpoints import SMALL_PARAMETERS, make_checkpoint, make_model
 from families import MADE, make_family
 
 import probe
-from probe.cli import main
 from probe.model.parameters import HEAD_PARTS, PUBLISHED, Sizes, count, count_tensors, published, sizes_of, told
 
 # The numbers of the table that introductions print (12,288 dimensions, 96 blocks of 96 heads of 128, 50,257 tokens).
@@ -27,14 +25,6 @@ GPT3 = {
 }
 
 
-def run(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["probe", "params", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    captured = capsys.readouterr()
-    return stop.value.code or 0, captured.out, captured.err
-
-
 def test_gpt3_is_counted_as_introductions_count_it():
     counted = published("gpt3")
     assert {part.name: part.total for part in counted.parts} == GPT3
@@ -45,8 +35,8 @@ def test_gpt3_is_counted_as_introductions_count_it():
     assert 0.33 < counted.attention / counted.total < 0.34
 
 
-def test_the_command_prints_every_number_of_gpt3(monkeypatch, capsys):
-    code, out, err = run(monkeypatch, capsys, "gpt3")
+def test_the_command_prints_every_number_of_gpt3(run):
+    code, out, err = run("params", "gpt3")
     assert code == 0 and err == ""
     said = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", out)}
     numbers = {1_572_864, 6_291_456, 603_979_776, 57_982_058_496, 175_181_291_520, 150_994_944, 617_558_016}
@@ -136,15 +126,15 @@ def test_heads_narrower_than_the_model_are_counted_by_their_own_size():
     assert parts["query"] == 3 * 10 * 2 and parts["MLP up"] == 70 and parts["unembedding"] == 0
 
 
-def test_json_holds_the_same_numbers(monkeypatch, capsys, checkpoint):
-    code, out, _ = run(monkeypatch, capsys, checkpoint, "--json")
+def test_json_holds_the_same_numbers(run, checkpoint):
+    code, out, _ = run("params", checkpoint, "--json")
     found = json.loads(out)
     assert code == 0 and found["total"] == SMALL_PARAMETERS == sum(part["total"] for part in found["parts"])
     assert found["per_block"] == 4 * found["per_head"] == 4 * 4 * 32 * 8 and found["tensors"] == 28
 
 
-def test_an_unknown_model_is_one_sentence(monkeypatch, capsys):
-    code, out, err = run(monkeypatch, capsys, "./nowhere")
+def test_an_unknown_model_is_one_sentence(run):
+    code, out, err = run("params", "./nowhere")
     assert code == 2 and out == "" and err.startswith("probe: Cannot load ./nowhere: there is no such folder")
 
 

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe.pages import answers, remarks
+from probe.pages import answers, opening, remarks
 from probe.stats.verdicts import ORDER
+from probe.study.material import LATE as CUE_COMES_LATE
 
 FRAMES = make_study().frames
 N = "\u202f"
@@ -25,6 +26,7 @@ def head(name: str, place: tuple[int, int, int] = (1, 1, 1), net: float = 0.3, v
     row |= {"swap": net, "net": net, "net_low": net - 0.05, "net_high": net + 0.05}
     row |= {"attention_cue": 0.6, "attention_itself": 0.3} | dict(zip(("rank", "rank_low", "rank_high"), place))
     row |= {"verdict": verdict, "resolves": int(verdict == "resolver"), "of": 1}
+    row |= {"continued": 0.2, "p_continued": 0.01 if verdict == "resolver" else 0.3}
     return row | {"p_auroc": 0.001, "p_swap": 0.013, "p_said": 0.02} | changes
 
 
@@ -66,7 +68,23 @@ def plain(frames):
 
 
 def across(frames):
-    return answers.across(frames, ["bank", "mole"])
+    return opening.across(frames, ["bank", "mole"])
+
+
+def across_one(words):
+    return opening.across(FRAMES, words)
+
+
+def cautions(frames, origin="folder"):
+    return " ".join(opening.cautions(frames, "made-up", origin))
+
+
+def sure(frames):
+    return opening.sure(frames, "bank")
+
+
+def sure_mole(frames):
+    return opening.sure(frames, "mole")
 
 
 def plain_mole(frames):
@@ -75,6 +93,10 @@ def plain_mole(frames):
 
 def evidence(frames):
     return " ".join(remarks.evidence(frames, "bank"))
+
+
+def evidence_mole(frames):
+    return " ".join(remarks.evidence(frames, "mole"))
 
 
 def row_of(name: str, place: int, **changes) -> dict[str, object]:
@@ -93,10 +115,26 @@ BOTH, APART = (
 CARRIER, NOBODY = head("L0H2", verdict="carrier"), frames_of(head("L0H2", verdict="none", net=0.03))
 TWO = head("L0H2", (1, 1, 1)), head("L1H0", (2, 2, 2), 0.2)
 MANY = [head(f"L0H{place}", (place, place, place)) for place in range(1, 6)]
+SHARED = {
+    size: frames_of(
+        frames={"word_heads": pd.DataFrame([each | {"word": word} for word in ("bank", "mole") for each in heads])}
+    )
+    for size, heads in ((2, TWO), (5, MANY))
+}
+FORMS = changed(
+    "sentences",
+    text=[
+        text.replace("bank", "Bank") if place % 2 else text for place, text in enumerate(FRAMES["sentences"]["text"])
+    ],
+)
+TWICE_LATE = {"left_out": pd.concat([FRAMES["left_out"].assign(reason=CUE_COMES_LATE)] * 2)}
+UNSHOWN = [each | {"verdict": "carrier"} for each in MANY[:3]]
 ODD = changed(
     "sentences",
     text=[re.sub("^The", "Any", text) if place % 2 else text for place, text in enumerate(FRAMES["sentences"]["text"])],
 )
+SILENT = FRAMES["words"]["ranked"] & (FRAMES["words"]["word"] == "mole")
+ONE_SILENT = changed("words", continued_p=np.where(SILENT & (SILENT.cumsum() == 1), 0.5, 0.001))
 UNMARKED = changed("sentences", text=ODD["sentences"]["text"], cue_start=pd.NA)
 NEAR = changed("distances", "distance == 1")
 LAYERS = FRAMES["heads"].query("word == 'bank'").assign(verdict="none")
@@ -184,8 +222,52 @@ SENTENCES = [
     (plain, "by way of two attention heads, one after the other, in", frames_of(*TWO, frames=CHAIN), frames_of(*TWO)),
     (plain, "mostly by way of one attention head in", frames_of(*TWO, kept=(0, 0.93, 1)),
      frames_of(kept=(0, 0.93, 1))),
-    (across, "The same head, L0H2, leads for both words.", BOTH, frames_of()),
-    (across, "No head is among the first 3 of all 2 words.", APART, BOTH),
+    (across, "The same head, L0H2, moves both words.", BOTH, frames_of()),
+    (across, "The same two heads, L0H2 and L1H0, move both words.", SHARED[2], BOTH),
+    (across, "The same five heads move both words, L0H1, L0H2, L0H3 and L0H4 among them.", SHARED[5], SHARED[2]),
+    (across, "No single head was shown to move both words: each has heads of its own.", APART, BOTH),
+    (across, "Single heads were shown to move “bank”; for “mole” none was.", frames_of(), BOTH),
+    (across, "No single head was shown to move any of these words.", NOBODY, frames_of()),
+    (across, "As far as a few sentences can tell: the same head, L0H2,",
+     BOTH | changed("words", exploratory=True), BOTH),
+    (across_one, "In this model the word “bank” gets its meaning from", ["bank"], ["bank", "mole"]),
+    (across_one, "The same head, L0H2, moves all three words.", ["bank", "mole", "mole"], ["bank", "mole"]),
+    (lambda origin: cautions(FRAMES, origin), "learned from a grammar: it shows how the method works, not how English",
+     "embedded", "hub"),
+    (cautions, "“bank” stands in 2 forms, each a token of its own to the model: “bank” (4), “Bank” (4).",
+     FRAMES | FORMS, FRAMES),
+    (cautions, "“bank” is cut into pieces in 8 of 8 sentences and read at the last one.",
+     FRAMES | changed("sentences", tokens_of_word=2), FRAMES),
+    (cautions, "1 sentence is left out because the cue comes after “bank”, and this model reads left to right.",
+     FRAMES | changed("left_out", reason=CUE_COMES_LATE), FRAMES),
+    (cautions, "2 sentences are left out because the cue comes after “bank”", FRAMES | TWICE_LATE,
+     FRAMES | changed("left_out", reason=CUE_COMES_LATE)),
+    (sure, "All confirmed, on 64 pairs of sentences (14 pairs of cue words) that nothing was fitted to.",
+     frames_of(*TWO), frames_of(TWO[0], TWO[1] | {"verdict": "carrier"})),
+    (sure, "L0H2 confirmed, L1H0 not, on 64", frames_of(TWO[0], TWO[1] | {"verdict": "carrier"}), frames_of(*TWO)),
+    (sure, "None of these confirmed, but L0H9 is, on 64", frames_of(*UNSHOWN, head("L0H9", (4, 4, 4))),
+     frames_of(*TWO)),
+    (sure, "None of these confirmed, but 4 others are, on 64",
+     frames_of(*UNSHOWN, *(head(f"L1H{place}", (place, place, place)) for place in range(4, 8))),
+     frames_of(*UNSHOWN, head("L0H9", (4, 4, 4)))),
+    (sure, "A first look at few sentences. All confirmed", frames_of(exploratory=True), frames_of()),
+    (sure, "Not confirmed: no head passes every test.", NOBODY, frames_of()),
+    (sure, "Not shown: in these sentences the meanings leave no trace at the word, so no head is ranked.",
+     frames_of(ranked=False), NOBODY),
+    (sure, f"Not clear: the meanings can also be told apart {BY_MODEL}.", frames_of(untrained_p=0), frames_of()),
+    (sure, " L0H2 and L1H0 are in no order.",
+     frames_of(head("L0H2", (1, 1, 2)), head("L1H0", (2, 1, 2))), frames_of(*TWO)),
+    (sure_mole, "(14 pairs of cue words) for each pair of meanings that", FRAMES,
+     FRAMES | changed("words", "sense_a == 'animal' and sense_b == 'unit'")),
+    (remarks.numbers_apart,
+     f"It moves the word 30{N}% of the way and itself writes 14{N}%: what comes after it adds the rest.",
+     head("L0H2", direct=0.14), head("L0H2", direct=0.15)),
+    (remarks.numbers_apart,
+     f"It writes 46{N}% of the way and moves the word 30{N}%: what comes after it takes part of it back.",
+     head("L0H2", direct=0.46), head("L0H2", direct=0.45)),
+    (remarks.numbers_apart,
+     f"It hardly looks at the cue (10{N}% of its attention): what it moves came by way of other tokens, or of heads",
+     head("L0H2", direct=0.3, attention_cue=0.1), head("L0H2", direct=0.3, attention_cue=0.2)),
     (plain, "in part by way of one attention head in", frames_of(), frames_of(kept=(0, 0.93, 1))),
     (plain, "attention heads in the first and last of its 2 layers", frames_of(*TWO), frames_of()),
     (plain, "in its only layer.", frames_of(), frames_of(*TWO)),
@@ -197,6 +279,19 @@ SENTENCES = [
     (evidence, "It moves the word beyond a same-sense swap (max-T p = .013)", frames_of(), frames_of(CARRIER)),
     (evidence, "Each moves the word beyond a same-sense swap (max-T p ≤ .013)", frames_of(*TWO), frames_of()),
     (evidence, ", and what the model says next (max-T p = .02).", frames_of(), frames_of(head("L0H2", p_said=np.nan))),
+    (evidence, "to prefer the lexicon's continuations of the sense that is meant, although the senses are apart.",
+     frames_of(continued_p=0.01), frames_of(continued_p=0.009)),
+    (evidence_mole, "that is meant, although the senses of 1 such pair are apart.",
+     FRAMES | changed("words", continued_p=0.009) | ONE_SILENT, FRAMES),
+    (evidence, "That L0H2 also moves the lexicon's continuations was not shown.",
+     frames_of(head("L0H2", p_continued=0.05)), frames_of()),
+    (evidence, "That L0H2 also moves the lexicon's continuations was not shown.",
+     frames_of(head("L0H2", continued=0.019)), frames_of(head("L0H2", p_continued=np.nan))),
+    (evidence_mole, "also move the lexicon's continuations was not shown for every pair of senses.",
+     FRAMES | changed("heads", p_continued=0.5), FRAMES),
+    (evidence, "Not shown to resolve the word, L1H0 moves the lexicon's continuations.",
+     frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.01)),
+     frames_of(TWO[0], head("L1H0", verdict="none", p_continued=0.05))),
     (evidence, "What it writes separates the senses in sentences held out (AUROC 0.93, max-T p = .001).", frames_of(),
      frames_of(head("L0H2", p_auroc=0.05))),
     (evidence, "What each writes separates the senses in sentences held out (AUROC 0.93 or", frames_of(*TWO),
@@ -244,7 +339,7 @@ SENTENCES = [
      FRAMES | changed("words", ranked=False)),
     (remarks.scope, "of two senses (at least 192 sentences held out, at least 14 pairs of cue words)", FRAMES,
      FRAMES | changed("words", "word == 'bank'")),
-    (remarks.scope, "Not looked at: any other position than the word.", FRAMES,
+    (remarks.scope, "Not swapped for these numbers: any other position than the word.", FRAMES,
      FRAMES | changed("words", ranked=False)),
     (remarks.scope, "for the heads and pairs of senses of a word (up to 80 tests), not for the number of words (2).",
      FRAMES, FRAMES | changed("words", "word == 'mole'")),
@@ -260,15 +355,16 @@ SENTENCES = [
     (remarks.later_words, "no head's write at the word changes by more than 3 × 10⁻⁸ of the largest ΔE", LATE,
      LATE | {"difference": 0.0}),
     (remarks.later_words, "What tells the sense comes after the word", LATE | {"cue": None}, LATE),
-    (remarks.second_model, "is nearest to unit, as meant (coordinate 0.41). With everything after the word", SECOND,
+    (remarks.second_model, "is nearest to unit, as meant (coordinate 0.41). Without what comes after the word", SECOND,
      SECOND | {"reads_as": "animal"}),
     (remarks.second_model, "so this is no better than a guess", SECOND | {"shown": False}, SECOND),
-    (remarks.second_model, "Of single words “carbon” counts most: with it hidden the", SECOND,
+    (remarks.second_model, "Of single words “carbon” counts most. Coordinate with it hidden: 0.17", SECOND,
      SECOND | {"share": np.nan}),
-    (remarks.second_model, "; with no other word than “dioxide” shown it is 0.31, with none", SECOND,
+    (remarks.second_model, "; with “dioxide” as the only other word: 0.31; with none: 0.04", SECOND,
      SECOND | {"cue_share": np.nan}),
-    (remarks.second_model, "(with “dioxide” hidden, ", SECOND, SECOND | {"cue": "carbon"}),
-    (remarks.second_model, "Heads that alone cost most of what “carbon” gives, in per cent of", SECOND,
+    (remarks.second_model, "; with “dioxide” hidden: ", SECOND, SECOND | {"cue": "carbon"}),
+    (remarks.second_model,
+     "Through which heads “carbon” acts, in per cent of the coordinate that is lost without each: L1H0", SECOND,
      SECOND | {"shown": False}),
     (lambda row: remarks.reading(row, True), "nearest to river, although money is meant", WRONG, RIGHT),
     (lambda row: remarks.reading(row, True),
@@ -294,7 +390,7 @@ def phrases(module) -> set[str]:
     return {node.value for node in texts if id(node) not in quiet and len(re.findall(r"\w+", node.value)) >= 3}
 
 
-@pytest.mark.parametrize("module", [answers, remarks], ids=["answers", "remarks"])
+@pytest.mark.parametrize("module", [answers, opening, remarks], ids=["answers", "opening", "remarks"])
 def test_the_table_lists_every_kind_of_sentence(module):
     said = "\n".join(say(given) for say, _, given, _ in SENTENCES)
     assert sorted(phrase for phrase in phrases(module) if phrase not in said) == []

@@ -226,21 +226,13 @@ def test_the_shards_open_as_one_dataset(swept):
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def run(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["probe", "sweep", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    said_ = capsys.readouterr()
-    return stop.value.code or 0, said_.out, said_.err
-
-
-def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tmp_path, monkeypatch, capsys):
+def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tmp_path, run):
     made, given = some_sentences(300), tmp_path / "given"
     given.mkdir()
     for name, part in (("a.jsonl", made[:150]), ("b c.jsonl", made[150:])):
         write_rows(given / name, part, keep=WITHOUT_FRAMES)
     base = ("--model", folder, "--out", tmp_path / "out", "--block", 64)
-    code, out, err = run(monkeypatch, capsys, "--sentences", given / "a.jsonl", given / "b c.jsonl", *base)
+    code, out, err = run("sweep", "--sentences", given / "a.jsonl", given / "b c.jsonl", *base)
     assert code == 0 and re.search(
         r"^300 sentences: \d+ measured, \d+ fitted on, 0 left out; 5 shards, [\d,]+ rows of heads\.$", out, re.MULTILINE
     )
@@ -249,7 +241,7 @@ def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tm
     assert made_by == (
         f"probe sweep --sentences a.jsonl 'b c.jsonl' --model {folder.name} --seed 0 --block 64 --out shards"
     )
-    code, out, err = run(monkeypatch, capsys, "--sentences", given, *base, "--json")
+    code, out, err = run("sweep", "--sentences", given, *base, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and err == "" and lines[-1]["counts"]["in"] == 300
     assert lines[0]["stage"] == "reading" and {"stage", "done", "of", "per_second", "seconds_left"} == set(lines[1])
@@ -264,11 +256,11 @@ def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tm
         (("--sentences", "notes.md"), "got a name ending in '.md'"),
     ],
 )
-def test_mistakes_are_one_sentence(folder, tmp_path, monkeypatch, capsys, arguments, said_):
+def test_mistakes_are_one_sentence(folder, run, tmp_path, monkeypatch, arguments, said_):
     monkeypatch.chdir(tmp_path)
     make_corpus(tmp_path / "s.jsonl", 100)
     (tmp_path / "notes.md").write_text("x\n")
-    code, out, err = run(monkeypatch, capsys, "--sentences", "s.jsonl", "--model", folder, "--out", "out", *arguments)
+    code, out, err = run("sweep", "--sentences", "s.jsonl", "--model", folder, "--out", "out", *arguments)
     assert code == 2 and said_ in err and out == ""
     assert [line for line in err.splitlines() if line.startswith("probe: ")] == [err.splitlines()[-1]]
 

@@ -4,7 +4,6 @@ refusals.
 
 import base64
 import json
-import sys
 
 import numpy as np
 import pandas as pd
@@ -12,13 +11,11 @@ import pytest
 import torch
 
 import probe
-from probe.cli import main
 from probe.model import attention
 from probe.pages.walk import choose, numbers, scene
-from probe.pages.walk.page import TABLES, formula, pictures, thin
+from probe.pages.walk.page import TABLES, formula, pictures
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
-LONG = TEXT + " She photographed the muddy bank, and he sold its old tree for the interest on every loan."
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +31,6 @@ def traced(model):
 def unpacked(block, name):
     packed = block["arrays"][name]
     return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
-
-
-def at_head(walked, layer=None, head=None):
-    wanted = [walked.layer if layer is None else layer, walked.head if head is None else head]
-    return walked.block["heads"].index(wanted)
 
 
 def coordinates(frame, letter):
@@ -102,36 +94,8 @@ def test_the_plane_is_that_of_the_largest_variance():
     assert numbers.plane(torch.ones(1, 4))[0].tolist() == [[0, 0]]
 
 
-def test_later_words_never_change_the_word(walked, model, traced):
-    short = probe.trace(model, TEXT[: TEXT.index("bank") + 4])
-    whole, alone = traced.resid_post[:, walked.at], short.resid_post[:, -1]
-    assert walked.later == pytest.approx(((whole - alone).abs().max() / whole.abs().max()).item())
-    assert walked.later < 1e-5
-
-
 def test_nothing_comes_after_the_last_word(model):
     assert probe.walk(model, "The river bank").later is None
-
-
-def test_the_head_is_the_one_that_takes_most_from_the_content_words_before(model, traced):
-    found = probe.walk(model, TEXT, word="flood")  # no word of the lexicon
-    pieces = [piece.strip() for piece in traced.tokens.pieces]
-    content = [pos for pos in range(1, found.at) if pieces[pos] not in ("The", "a", "under", "the", "after")]
-    sizes, whole = {}, {}
-    for layer in range(2):
-        for head in range(4):
-            parts = traced.delta_e_by_source(layer, head, found.at)
-            after = traced.resid_mid[layer, found.at].norm()
-            sizes[layer, head] = (parts[content].sum(0).norm() / after).item()
-            whole[layer, head] = (parts[1 : found.at].sum(0).norm() / after).item()
-    assert (found.layer, found.head) == max(sizes, key=sizes.get)
-    assert found.because.startswith(
-        f"L{found.layer}H{found.head} is followed because, of 8 heads, it moves “flood” most by"
-    )
-    assert thin(f"{100 * max(sizes.values()):.0f}") in found.because
-    heads = found.frames["heads"].set_index(["layer", "head"])
-    for column, expected in (("moved", whole), ("from_content", sizes)):
-        assert heads[column].to_dict() == {key: pytest.approx(size, rel=1e-4) for key, size in expected.items()}
 
 
 def test_a_head_that_rests_on_the_first_token_is_never_opened(model, monkeypatch):
@@ -191,7 +155,7 @@ def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, w
     assert walked.block["heads"] == [[layer, head] for layer in range(2) for head in range(4)]
     for layer, head in ((1, 2), (0, 3)):
         other = probe.walk(model, TEXT, word="bank", head=(layer, head), beside="A red bank")
-        c, at = at_head(walked, layer, head), walked.block["first"]["at"]
+        c, at = walked.block["heads"].index([layer, head]), walked.block["first"]["at"]
         cells, values = other.frames["attention"], other.frames["values"]
         for name in ("dot", "score", "pattern", "open", "steep"):
             assert unpacked(walked.block, name)[c].ravel() == pytest.approx(cells[name].to_numpy(), rel=1e-4, abs=1e-6)
@@ -206,22 +170,6 @@ def test_the_page_carries_the_same_numbers_as_the_frames_for_every_head(model, w
             assert unpacked(walked.block, name)[c] == pytest.approx(coordinates(mine, "d"), rel=1e-4, abs=1e-6)
             place = mine[["plane_x", "plane_y"]].to_numpy()
             assert unpacked(walked.block, f"{name}_plane")[c] == pytest.approx(place, rel=1e-3, abs=1e-5)
-
-
-def test_a_long_text_is_drawn_in_part_and_counted_whole(model):
-    late = probe.walk(model, LONG, word="loan")
-    tokens, values = late.frames["tokens"], late.frames["values"]
-    drawn = tokens["drawn"]
-    assert drawn.sum() == scene.OF_LONG < len(tokens) - 1 and late.block["beyond"] == (~drawn).sum()
-    assert tokens.loc[tokens["word"], "drawn"].all() and drawn.iloc[0]
-    weights = values.set_index("pos")["weight"]
-    others = weights.drop(tokens.index[tokens["word"]]).drop(0)
-    assert others[drawn[others.index]].min() >= others[~drawn[others.index]].max()
-    c, at = at_head(late), late.block["first"]["at"]
-    seen = unpacked(late.block, "pattern")[c, at].sum()
-    assert seen < 0.999 and seen + unpacked(late.block, "pattern_rest")[c, at] == pytest.approx(1, abs=1e-5)
-    shares = unpacked(late.block, "share")[c, at].sum()
-    assert shares + unpacked(late.block, "share_rest")[c, at] == pytest.approx(1, abs=1e-4)
 
 
 def test_the_same_word_parts_with_depth(walked):
@@ -326,13 +274,10 @@ def test_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):
         probe.walk(model, TEXT)
 
 
-def test_the_command_writes_a_page_that_names_the_command(monkeypatch, capsys, checkpoint, tmp_path):
+def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_path):
     out = tmp_path / "out"
-    given = ["walk", TEXT, "--word", "bank", "--model", str(checkpoint), "--layer", "1", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["probe", *given])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code and capsys.readouterr().out.strip() == str(out / "walk.html")
+    code, said, _ = run("walk", TEXT, "--word", "bank", "--model", checkpoint, "--layer", "1", "--out", out)
+    assert code == 0 and said.strip() == str(out / "walk.html")
     command = json.loads((out / "manifest.json").read_text())["command"]
     assert command.startswith(f"probe walk '{TEXT}' --word bank --beside ") and "--layer 1 --head " in command
     assert str(tmp_path) not in command
@@ -340,14 +285,10 @@ def test_the_command_writes_a_page_that_names_the_command(monkeypatch, capsys, c
     assert str(tmp_path) not in page and "--model small-random --layer 1 --head" in page
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(monkeypatch, capsys, tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr(
-        sys, "argv", ["probe", "walk", TEXT, "--model", "./nowhere", "--out", str(tmp_path / "file" / "out")]
-    )
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2 and "choose another with --out" in capsys.readouterr().err
+    code, _, err = run("walk", TEXT, "--model", "./nowhere", "--out", tmp_path / "file" / "out")
+    assert code == 2 and "choose another with --out" in err
 
 
 def test_a_notebook_shows_what_was_walked(walked):

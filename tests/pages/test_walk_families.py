@@ -5,7 +5,6 @@ steps there are.
 import base64
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +16,15 @@ from families import PAIRED, SINGLE, family_model, make_family
 from test_walk_page import cells, dots, number, settled
 
 import probe
-from probe.cli import main
 from probe.model import attention
+from probe.model.architectures import FAMILIES
 from probe.pages.walk import choose, numbers, scene
 from probe.pages.walk.page import TABLES, render
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
-SMALL = ("mistral", "gpt_neo")  # whose small models look back over five tokens only
-UNSHOWN = ("olmo2", "gemma2", "gemma3_text")
-SINGLE = tuple(kind for kind in SINGLE if kind not in (*SMALL, *UNSHOWN))
-CAUSAL = {kind: family_model(kind).config.causal for kind in SINGLE}
+SMALL = ("mistral", "gpt_neo", "gemma2", "gemma3_text")  # whose small models look back over five tokens only
+SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
+CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
 PAGES = Path(probe.__file__).parent / "pages"
 STEPS = ["tokens", "layernorm", "qkv", "scores", "mask", "softmax", "values", "sum", "heads", "layers", "parameters"]
 MADE = {"model": "m", "origin": {"kind": "folder", "location": "here", "revision": None}, "dtype": "float32"}
@@ -71,7 +69,7 @@ def close(got, wanted, **how):
 def test_every_formula_agrees_with_its_hook_in_every_layer(walked, kind):
     rows = walked.frames["agreement"]
     assert rows["error"].max() < 1e-5
-    steps = 10 if family_model(kind).config.family.norm_first else 11  # the norm of the sum is a step of its own
+    steps = 10 if family_model(kind).config.family.adds_plainly else 11  # the norm of the sum is a step of its own
     assert rows.groupby("layer").size().tolist() == [steps, steps]
     assert set(rows["function"]) >= {"attention.project", "attention.softmax", "attention.mix", "forward.merge_heads"}
     assert walked.certificate.ok and set(walked.certificate.texts) >= {SOURCE}
@@ -105,22 +103,26 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     assert list(walked.frames) == [name for name in TABLES if name not in absent]
     assert ("reads both ways" in page) == (kind in SINGLE and not config.causal)
     assert ("attention.mask(scores)" in page) == CAUSAL.get(kind, False)
-    assert ("behind the sum, not in front of the head" in page) == (not family.norm_first)
+    assert ("behind the sum, not in front of the head" in page) == family.norm_last
     assert ("are turned by angles" in page) == (config.positions.kind == "rotary")
     assert ("share 2 sets of keys and values" in page) == (config.n_kv_heads == 2)
     assert ("The MLP of this model reads E, not E′" in page) == family.parallel
-    assert ("three matrices and no biases" in page) == (kind in ("t5", "gptj", "llama", "phi3", "qwen3"))
+    assert ("three matrices and no biases" in page) == (kind in ("t5", "gptj", "llama", "phi3", "qwen3", "olmo2"))
+    assert ("pass norms of their own" in page) == (kind in ("qwen3", "olmo2"))
 
 
-@pytest.mark.parametrize("kind", UNSHOWN)
-def test_a_model_with_a_step_that_no_page_shows_is_refused(kind):
-    name = family_model(kind).config.family.name
-    with pytest.raises(probe.UnsupportedModel) as refused:
-        probe.walk(family_model(kind), SOURCE)
-    assert str(refused.value) == (
-        f"Walking a text through {kind}: a {name} norms what its heads write before it is added, and no step of the "
-        "walk shows that; use `probe check` and probe.trace, or walk through another model, as tiny-senses."
-    )
+@pytest.mark.parametrize("kind", ["olmo2", "gemma2", "gemma3_text"])
+def test_where_a_family_norms_what_its_heads_write_the_sum_shows_it_and_a_head_moves_by_what_is_added(kind):
+    model = family_model(kind)
+    walked, trace = probe.walk(model, "the bank"), probe.trace(model, "the bank")
+    assert walked.frames["agreement"].query("step.str.startswith('E + RMSNorm')")["error"].max() < 1e-5
+    assert "E′ = E + RMSNorm(ΔE of this head + ΔE of the other 3)" in render(walked, MADE)
+    seen = scene.Seen.within(trace)
+    for layer in range(model.config.n_layers):
+        written = attention.write(trace.z[layer], seen.weights.blocks[layer].w_o)
+        added = trace.resid_mid[layer] - trace.resid_pre[layer]
+        assert torch.allclose(seen.added(layer, written).sum(0), added, atol=1e-5 * added.abs().max())
+    assert walked.frames["sums"].query("term == 'difference'")["norm"].item() < 1e-5 * trace.resid_mid.norm()
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -167,11 +169,13 @@ def test_the_tables_are_the_traces_numbers(walked, traced):
 def test_e_and_all_writes_make_the_hooked_e_prime(walked, traced):
     sums = walked.frames["sums"].set_index("term")
     names = ["e0", "e1", "e2", "e3"]
-    terms = [term for term in ("E", "ΔE", "other heads", "b_O") if term in sums.index]
+    apart = walked.block["norm_written"]  # what the heads write is normed before E is added
+    terms = [term for term in ("E", "ΔE", "other heads", "b_O")[apart:] if term in sums.index]
     close(sums.loc[terms, names].sum().to_numpy(), sums.loc["sum", names].to_numpy(float), rtol=1e-4, atol=1e-4)
     last = "norm of the sum" if "norm of the sum" in sums.index else "sum"
     hooked = traced.resid_mid[walked.layer, walked.at]
-    close(sums.loc[last, names].to_numpy(float), hooked[:4], rtol=1e-4, atol=1e-4)
+    after = sums.loc[[last, "E"] if apart else [last], names].sum().to_numpy(float)
+    close(after, hooked[:4], rtol=1e-4, atol=1e-4)
     assert sums.loc["difference", "norm"] < 1e-4 * hooked.norm().item()
 
 
@@ -209,6 +213,9 @@ def test_the_scores_are_the_traces_before_the_mask(walked, traced):
 @pytest.mark.parametrize("kind", SINGLE, indirect=True)
 def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
     assert walked.later < 1e-5 if CAUSAL[kind] else walked.later > 1e-3
+    shown = [probe.trace(family_model(kind), text) for text in (SOURCE, SOURCE[: SOURCE.index(WORD) + len(WORD)])]
+    whole, alone = (trace.resid_post[:, walked.at] for trace in shown)
+    assert walked.later == pytest.approx(((whole - alone).abs().max() / whole.abs().max()).item(), abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", SINGLE, indirect=True)
@@ -249,6 +256,9 @@ def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
         if traced.pattern[layer, head, at, resting].sum() <= choose.RESTING
     }
     assert (walked.layer, walked.head) == max(moved, key=moved.__getitem__)
+    heads = walked.frames["heads"].set_index(["layer", "head"])["from_content"]
+    assert heads[list(moved)].to_dict() == pytest.approx(moved, rel=1e-4)
+    assert f"{100 * max(moved.values()):.0f}" in walked.because
     assert f"the content words {'before' if CAUSAL[kind] else 'around'} it" in walked.because
 
 
@@ -306,13 +316,10 @@ def test_a_model_in_double_precision_is_walked_too(kind):
     assert rows["error"].max() < 1e-6
 
 
-def test_the_command_walks_a_model_that_reads_both_ways(monkeypatch, capsys, tmp_path):
+def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
     text = "Apple unveiled a new smartphone"
-    given = ["walk", text, "--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["probe", *given])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code and capsys.readouterr().out.strip() == str(tmp_path / "walk.html")
+    given = ["--word", "Apple", "--model", "tiny-senses-bidirectional", "--out", tmp_path]
+    assert run("walk", text, *given)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
     made = json.loads((tmp_path / "manifest.json").read_text())
     assert made["command"].startswith(f"probe walk '{text}' --word Apple --beside ")
     assert " --model tiny-senses-bidirectional --layer " in made["command"]

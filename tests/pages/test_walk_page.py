@@ -289,3 +289,36 @@ def test_controls_have_names_and_terms_are_explained_on_hover(shared_page, page_
     terms = page.eval_on_selector_all("abbr", "all => all.map(item => [item.textContent, item.title.length])")
     assert {name for name, _ in terms} >= {"ΔE", "head", "residual stream", "LayerNorm", "logit lens"}
     assert min(length for _, length in terms) > 40
+
+
+def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be_followed(open_page, page_path):
+    page = open_page(page_path).page
+    page.locator(".switch label", has_text="lines").click()
+    boxes = page.locator("[data-lines]")
+    assert boxes.count() == 4 and page.locator(".square[data-queries]:visible").count() == 0
+    bundle = page.locator("#softmax [data-lines]")
+    weights = page.evaluate("() => keys.map((key) => get('pattern', carried(), state.at, key))")
+    drawn = bundle.locator("line").evaluate_all("all => all.map(line => line.querySelector('title').textContent)")
+    chosen = bundle.locator("button.followed").inner_text()
+    mine = [text for text in drawn if text.startswith(f"{chosen} → ")]
+    assert len(mine) == sum(weight >= 0.005 for weight in weights) > 0
+    bundle.locator("button").first.focus()
+    page.keyboard.press("Enter")
+    settled(page)
+    first = bundle.locator("button").first
+    assert first.get_attribute("aria-pressed") == "true" and page.url.endswith("@0")
+    assert first.evaluate("button => button === document.activeElement")
+    line = bundle.locator("line").first
+    asked = line.locator("title").text_content().split(" → ")[0]
+    line.dispatch_event("click")
+    settled(page)
+    assert bundle.locator("button.followed").inner_text() == asked
+
+
+def test_arrow_keys_in_a_grid_follow_the_next_query(open_page, page_path):
+    page = open_page(page_path).page
+    before = page.evaluate("state.at")
+    page.locator("#softmax .square[data-queries=rows]").focus()
+    page.keyboard.press("ArrowUp")
+    settled(page)
+    assert page.evaluate("state.at") == before - 1 and page.url.endswith(f"@{before - 1}")

@@ -3,7 +3,6 @@ refusals.
 """
 
 import json
-import sys
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,6 @@ from test_walk_page import cells, dots, number
 import probe
 from probe import charts
 from probe.charts.grid import token_grid
-from probe.cli import main
 from probe.model import attention
 from probe.model.check import certify_pair
 from probe.pages.walk.page import ACROSS, TABLES, pictures
@@ -169,13 +167,10 @@ def test_the_two_texts_are_certified_and_nothing_is_walked_when_hooks_and_formul
         probe.walk(model, SOURCE, target=TARGET)
 
 
-def test_the_command_shows_where_rive_comes_from(monkeypatch, capsys, tmp_path):
+def test_the_command_shows_where_rive_comes_from(run, tmp_path):
     source, target = "Nobody knew why the bank was near the river.", "Personne ne savait pourquoi la"
-    given = ["walk", source, "--target", target, "--word", "rive", "--model", "tiny-translator"]
-    monkeypatch.setattr(sys, "argv", ["probe", *given, "--out", str(tmp_path)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code and capsys.readouterr().out.strip() == str(tmp_path / "walk.html")
+    given = ["--target", target, "--word", "rive", "--model", "tiny-translator", "--out", tmp_path]
+    assert run("walk", source, *given)[:2] == (0, f"{tmp_path / 'walk.html'}\n")
     command = json.loads((tmp_path / "manifest.json").read_text())["command"]
     assert command.startswith(f"probe walk '{source}' --target '{target}' --word rive --model tiny-translator --layer ")
     values = pd.read_csv(tmp_path / "values.csv").set_index("label")

@@ -1,13 +1,10 @@
 """Where a walk opens: at the head that moves a word of the lexicon towards its sense, or where two sentences differ."""
 
-import sys
-
 import pytest
 from browser import MARKS, settled
 from test_walk import unpacked
 
 import probe
-from probe.cli import main
 from probe.pages.walk import choose, senses
 from probe.pages.walk.scene import Seen
 from probe.stats.axes import fit_axis
@@ -56,7 +53,7 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
         in (found.because)
     )
     assert (
-        "of the way from “money”, along the axis between the two that 32 sentences of the lexicon give."
+        "of the way from “money”. Where the two senses lie was measured in 32 sentences of the lexicon."
         in found.because
     )
 
@@ -160,12 +157,9 @@ def test_a_word_that_stands_in_both_is_followed_by_default(model):
     assert found.word == "bank"
 
 
-def test_the_command_shows_two_sentences_and_says_how_to_make_the_page_again(monkeypatch, capsys, checkpoint, tmp_path):
-    given = ["walk", RIVER, "--against", MONEY, "--model", str(checkpoint), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["probe", *given])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code
+def test_the_command_shows_two_sentences_and_says_how_to_make_the_page_again(run, checkpoint, tmp_path):
+    given = ["--against", MONEY, "--model", checkpoint, "--out", tmp_path / "out"]
+    assert run("walk", RIVER, *given)[0] == 0
     page = (tmp_path / "out" / "walk.html").read_text(encoding="utf-8")
     assert f"--word bank --against &#39;{MONEY}&#39; --model small-random" in page and '<section id="contrast">' in page
     assert (tmp_path / "out" / "contrast.csv").exists()

@@ -138,11 +138,10 @@ def setting():
     return model, ids, states, HeldOutAxes(SENSES, u, midpoint, gap, np.array([0, 1, 2, 2, 0, 1]))
 
 
-def measured(setting, depth, *pairs, first=1):
+def measured(setting, depth, pairs=PAIRS, first=1):
     model, ids, states, axes = setting
-    studies = [(axes, chosen) for chosen in pairs or (PAIRS,)]
     reading = effects.readings(LAYERS, depth, first, predicts=True)
-    return effects.measure(read_weights(model), ids, states, studies, reading)
+    return effects.measure(read_weights(model), ids, states, axes, pairs, reading)
 
 
 def coordinates_after(setting, *, recipient, donor, head):
@@ -174,7 +173,7 @@ def test_every_layer_is_read_where_the_readings_say():
 
 @pytest.mark.parametrize("depth", [LAYERS, 2, 1])
 def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
-    [effect] = measured(setting, depth)
+    effect = measured(setting, depth)
     base = [coordinates_after(setting, recipient=row, donor=row, head=()) for row in range(len(LENGTHS))]
     gap = np.array([base[a] - base[b] for a, b in zip(A, B, strict=True)])  # pair stage
     net = np.zeros((LAYERS, HEADS, STAGES))
@@ -201,7 +200,7 @@ def test_effects_equal_whole_forwards_at_every_stage(setting, depth):
 
 @pytest.mark.parametrize("first", [1, 3])
 def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(setting, first):
-    [effect] = measured(setting, 2, first=first)
+    effect = measured(setting, 2, first=first)
     model, _, states, axes = setting
     for layer in range(LAYERS):
         stage = max(layer + 1, first)
@@ -222,15 +221,15 @@ def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(sett
 def test_swapping_a_pair_with_itself_is_nothing(setting):
     itself = replace(PAIRS, b=A, same_a=A, same_b=A)
     with np.errstate(invalid="ignore"):
-        [effect] = measured(setting, LAYERS, itself)
+        effect = measured(setting, LAYERS, itself)
     for name in PARTS:
         assert max(np.abs(getattr(part, name)).max() for part in (effect.word, effect.said)) < 1e-12
     assert np.abs(effect.direct).max() < 1e-12
 
 
 def test_exchanged_senses_flip_every_signed_number_and_no_ratio(setting):
-    [one] = measured(setting, LAYERS)
-    [other] = measured(setting, LAYERS, replace(PAIRS, a=B, b=A, same_a=SAME_B, same_b=SAME_A))
+    one = measured(setting, LAYERS)
+    other = measured(setting, LAYERS, replace(PAIRS, a=B, b=A, same_a=SAME_B, same_b=SAME_A))
     np.testing.assert_allclose(other.direct, -one.direct, atol=1e-12)
     for mine, its in ((one.word, other.word), (one.said, other.said)):
         np.testing.assert_allclose(its.gap, -mine.gap, atol=1e-12)
@@ -239,16 +238,6 @@ def test_exchanged_senses_flip_every_signed_number_and_no_ratio(setting):
         np.testing.assert_allclose(its.same_sense, -mine.same_sense, atol=1e-12)
         np.testing.assert_allclose(its.swap, mine.swap, atol=1e-10)
     np.testing.assert_allclose(other.profile, one.profile, atol=1e-10)
-
-
-def test_several_pairs_of_senses_are_measured_as_each_alone(setting):
-    second = replace(PAIRS, a=A[::-1], b=B, same_a=(2, 0, 1), same_b=SAME_B)
-    together = measured(setting, LAYERS, PAIRS, second)
-    for effect, pairs in zip(together, (PAIRS, second), strict=True):
-        [alone] = measured(setting, LAYERS, pairs)
-        for name in PARTS:
-            np.testing.assert_allclose(getattr(effect.word, name), getattr(alone.word, name), atol=1e-12)
-        np.testing.assert_allclose(effect.direct, alone.direct, atol=1e-12)
 
 
 def test_a_model_that_reads_both_ways_says_nothing_next():
@@ -277,7 +266,7 @@ def test_ratios_are_of_sums():
 
 def test_a_draw_of_everything_once_is_the_effect_itself():
     effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
-    whole = effects.Measured(effect, None, direct, effect.gap, np.zeros((1, 2, 1)))
+    whole = effects.Measured(effect, None, None, direct, effect.gap, np.zeros((1, 2, 1)))
     weights = np.array([[1.0, 1], [2, 0], [0, 1]])
     swap, net, written = whole.draws(weights).values()
     np.testing.assert_allclose(swap[0], effect.swap)

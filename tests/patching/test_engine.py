@@ -170,7 +170,9 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
         assert torch.equal(found, run()) and found.device.type == "cpu"
 
 
-def test_tensors_of_traces_and_paths_are_made_where_the_weights_are(causal):
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_tensors_of_traces_and_paths_are_made_where_the_weights_are(kind):
+    causal = read_weights(family_model(kind))
     a, b = ([[5, 9, cue, 7, 8]] for cue in (30, 31))
     directions, depth = torch.ones(1, causal.shape[2]), len(causal.blocks)
 

@@ -122,6 +122,17 @@ def test_totals_are_run_for_at_most_so_many_edges_those_that_could_reach_most():
     assert found.swapped.shape == (len(a), 2, LAYERS, weights.shape[1] + 1, 3)
 
 
+def test_totals_of_given_edges_are_those_of_all_paths():
+    model, ways = way_model("two_steps", 0)
+    weights = read_weights(model)
+    measured = pairs_in(model, "two_steps", ways.distance)[:3]
+    a, b = zip(*measured, strict=True)
+    every = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
+    some = np.random.default_rng(0).choice(len(every.edges), 40, replace=False)
+    moved = paths.total_effects(weights, a, b, AXIS, every.edges[some], depth=LAYERS)
+    torch.testing.assert_close(moved, every.total[:, :, some], rtol=0, atol=1e-5)
+
+
 def test_paths_and_ways_are_read_along_directions_of_each_pair():
     model, planted = way_model("two_steps", 0)
     weights = read_weights(model)

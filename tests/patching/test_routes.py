@@ -13,6 +13,7 @@ from probe.model.tokens import Placed
 from probe.model.weights import read_weights
 from probe.patching import routes, swaps
 from probe.patching.effects import Effects
+from probe.stats import resampling
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
 
@@ -24,24 +25,26 @@ def planted(request):
     """The routes of a model in which one head resolves, and that head's place."""
     model, place = resolver_model(request.param)
     result = study_word(model, prepare(model, corpus_of(SENTENCES), WORD), StudyOptions(request.param, 64, 99))
-    return result.pairs[0].routes, place
+    found = result.pairs[0].routes
+    return found.shares, place, found
 
 
 def test_a_resolver_carries_the_sense_from_the_cue_and_looks_where_it_always_looks(planted):
-    found, place = planted
+    found, place, _ = planted
     for name, expected in {"values_only": 1, "cue_only": 1, "pattern_only": 0}.items():
-        assert getattr(found, name)[place] == pytest.approx(expected, abs=0.02), name
-    assert found.other_only is None  # the pairs differ in nothing but the cue
+        assert found[name][place] == pytest.approx(expected, abs=0.02), name
+    assert "other_only" not in found  # the pairs differ in nothing but the cue
 
 
 def test_without_it_the_whole_gap_is_lost(planted):
-    found, place = planted
-    assert found.ablation[place] == pytest.approx(1, abs=0.02)
+    found, place, _ = planted
+    assert found["ablation"][place] == pytest.approx(1, abs=0.02)
 
 
 def test_no_other_head_has_a_route(planted):
-    found, place = planted
-    for values in (found.pattern_only, found.values_only, found.cue_only, found.ablation):
+    found, place, _ = planted
+    assert set(found) == {"pattern_only", "values_only", "cue_only", "ablation"}
+    for values in found.values():
         others = values.copy()
         others[place] = 0
         assert values.shape == (LAYERS, HEADS)
@@ -58,7 +61,7 @@ def measured(result, model, *, texts=None, cues=None, most=None):
         cues or result.material.cues,
         pair.measured.word,
         study,
-    )
+    ).shares
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +74,20 @@ def test_without_aligned_pairs_the_cue_and_the_ablation_are_measured():
     model, place = resolver_model(0)
     alone = without(SENTENCES, "pair")
     result = study_word(model, prepare(model, corpus_of(alone), WORD), StudyOptions(0, 64, 99))
-    found = result.pairs[0].routes
-    assert found.pattern_only is None and found.values_only is None and found.other_only is None
-    for values in (found.ablation, found.cue_only):
+    found = result.pairs[0].routes.shares
+    assert set(found) == {"cue_only", "ablation"}
+    for values in found.values():
         assert values[place] == pytest.approx(1, abs=0.1)
 
 
 def test_pairs_of_unequal_length_have_no_routes_and_no_crash(studied):
     result, model, place = studied
     longer = list(result.placed)
-    row = result.pairs[0].pairs.a[0]
+    row = result.pairs[0].routes.pairs.a[0]
     longer[row] = Placed((longer[row].ids[0], *longer[row].ids), longer[row].at + 1)
     even, uneven = measured(result, model), measured(result, model, texts=longer)
-    assert even.values_only is not None
-    assert uneven.pattern_only is None and uneven.values_only is None
-    assert uneven.ablation[place] == pytest.approx(1, abs=0.1)
+    assert set(even) - set(uneven) == {"pattern_only", "values_only"}
+    assert uneven["ablation"][place] == pytest.approx(1, abs=0.1)
 
 
 def test_what_the_marked_cue_does_not_give_the_tokens_that_differ_do(studied):
@@ -93,9 +95,29 @@ def test_what_the_marked_cue_does_not_give_the_tokens_that_differ_do(studied):
     result, model, place = studied
     first = [range(1) for _ in result.placed]
     wrong, unknown = (measured(result, model, cues=cues) for cues in (first, [None] * len(first)))
-    assert wrong.cue_only[place] == pytest.approx(0, abs=1e-6)
-    assert wrong.other_only[place] == unknown.other_only[place] == pytest.approx(1, abs=0.02)
-    assert unknown.cue_only is None
+    assert wrong["cue_only"][place] == pytest.approx(0, abs=1e-6)
+    assert wrong["other_only"][place] == unknown["other_only"][place] == pytest.approx(1, abs=0.02)
+    assert "cue_only" not in unknown
+
+
+def test_the_intervals_are_over_the_same_frames_and_cue_words_as_those_of_the_whole_swap(studied):
+    """Of a route that is the whole swap they are those of the whole swap."""
+    pair = studied[0].pairs[0]
+    word, units = pair.measured.word, len(set(pair.pairs.units))
+    whole = routes.Routes(pair.pairs, word.gap, {"values_only": (word.denoise + word.noise) / 2})
+    np.testing.assert_allclose(whole.shares["values_only"], word.swap, atol=1e-12)
+    expected = resampling.interval(word.draws(pair.pairs.bootstrap())["swap"], word.swap, units=units)
+    np.testing.assert_allclose(whole.intervals()["values_only"], expected, atol=1e-12)
+
+
+def test_the_intervals_hold_what_was_planted(planted):
+    """Pairs of several cue words and frames; what does nothing has a narrow interval around nothing."""
+    shares, place, found = planted
+    assert len(set(found.pairs.units)) == len(found.pairs) == routes.MOST_PAIRS and len(set(found.pairs.frames)) > 1
+    for kind, (low, high) in found.intervals().items():
+        assert (low <= shares[kind] + 1e-12).all() and (shares[kind] <= high + 1e-12).all()
+        assert (kind != "pattern_only") <= (high[place] > low[place]) and high[place] - low[place] < 0.1
+        assert low[place] - 0.02 < {"pattern_only": 0}.get(kind, 1) < high[place] + 0.02
 
 
 def test_only_the_leading_heads_have_routes(studied, monkeypatch):
@@ -105,7 +127,7 @@ def test_only_the_leading_heads_have_routes(studied, monkeypatch):
     few = measured(result, model)
     leading = np.argsort(-np.abs(result.pairs[0].measured.word.swap).ravel())[:3]
     for name in ("pattern_only", "values_only", "cue_only", "ablation"):
-        one, all_heads = getattr(few, name).ravel(), getattr(every, name).ravel()
+        one, all_heads = few[name].ravel(), every[name].ravel()
         assert np.flatnonzero(~np.isnan(one)).tolist() == sorted(leading.tolist())
         np.testing.assert_allclose(one[leading], all_heads[leading], atol=1e-6)
 

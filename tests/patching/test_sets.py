@@ -202,6 +202,11 @@ def test_intervals_are_those_of_pairs_drawn_again(setting):
 # --- sets ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_mask_is_true_for_its_heads_and_for_no_other():
+    mask = sets.mask_of([(0, 1), (2, 3)], (LAYERS, HEADS))
+    assert mask.shape == (LAYERS, HEADS) and np.argwhere(mask).tolist() == [[0, 1], [2, 3]]
+
+
 @pytest.mark.parametrize("heads", [1, 12, 20, 21, 144, 1000])
 def test_sizes_begin_with_none_and_one_by_one_and_end_with_all(heads):
     sizes = sets.curve_sizes(heads)

@@ -1,5 +1,7 @@
 """Exact swaps at the word, for every family with one stack, against one whole hooked forward per swapped head."""
 
+from itertools import cycle, permutations
+
 import pytest
 import torch
 from checkpoints import make_checkpoint
@@ -89,9 +91,13 @@ def own_directions(model, stages, seed=3):
     return torch.randn(len(TARGETS), stages, model.config.d_model, generator=generator, dtype=model.dtype)
 
 
-@pytest.mark.parametrize("dtype", BOUND)
 @pytest.mark.parametrize(
-    ("kind", "depth"), [*((kind, depth) for kind in SINGLE for depth in (1, 2)), (ODD, 2), (ODD, 3)]
+    ("kind", "depth", "dtype"),
+    [
+        (kind, depth + (kind == ODD), dtype)
+        for kind, dtypes in zip(KINDS, cycle(permutations(BOUND)), strict=False)
+        for depth, dtype in zip((1, 2), dtypes, strict=True)
+    ],
 )
 def test_every_swap_equals_a_whole_forward(kind, depth, dtype):
     model = made(kind, dtype)

@@ -8,7 +8,7 @@ import torch
 from handmade import SENSES, make_sentences
 
 from probe.stats import permutation
-from probe.stats.separation import measure_separation
+from probe.stats.separation import corrected_tests, measure_separation
 from probe.text.splits import Holdout, cross_fit
 
 SHAPE, D_HEAD = (2, 3), 4
@@ -92,3 +92,20 @@ def test_nothing_in_one_part_is_learned_from_itself():
     learned = permutation.each(of_a[None])
     scores = permutation.own_scores(learned.summed(own), learned.labels, own)
     assert permutation.won(scores, learned.labels).item() > 0.99 * of_a.sum() * (~of_a).sum()
+
+
+def test_what_moves_the_word_and_what_moves_it_back_have_a_test_each_corrected_over_all_pairs_of_senses():
+    """In the second of two pairs of senses one head moves the word towards its sense, one away from it."""
+    cues, rng = range(12), np.random.default_rng(0)
+    effects = [0.1 * rng.normal(size=(len(cues), *SHAPE)) for _ in range(2)]
+    effects[1][:, 0, 1] += 1.0
+    effects[1][:, 1, 0] -= 1.0
+    tested = corrected_tests([measured(drawn_writes(5))] * 2, effects, [], [cues] * 2, permutations=19, seed=0)
+    for name, place in (("swap", (0, 1)), ("opposes", (1, 0))):
+        nothing, moved = (getattr(pair, name).p for pair in tested)
+        assert moved[place] == 1 / 20 and (np.delete(moved, np.ravel_multi_index(place, SHAPE)) > 0.05).all()
+        assert (nothing > 0.05).all()
+    assert tested[0].said is None
+    assert corrected_tests([measured(drawn_writes(5))], effects[1:], effects[:1], [cues], permutations=19, seed=0)[
+        0
+    ].said

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real_model
 
 @pytest.fixture(scope="module")
 def studied():
-    return probe.study(probe.load("tiny-senses"), "apple", permutations=99, beside=probe.load(BOTH_WAYS))
+    return probe.study(probe.load("tiny-senses"), "apple", permutations=99, max_pairs=8, beside=probe.load(BOTH_WAYS))
 
 
 def of_apple(frame):
@@ -79,11 +79,6 @@ def test_the_page_shows_both(studied, tmp_path):
     assert "no head&#39;s write at the word changes" in told or "no head's write at the word changes" in told
     assert "Of single words “smartphone” counts most: with it hidden the coordinate is " in told
     assert "; with no other word than “smartphone” shown it is " in told
-
-
-def test_without_a_second_model_there_is_an_empty_frame():
-    studied = probe.study(probe.load("tiny-senses"), "bank", permutations=99)
-    assert studied.beside.empty and "beside" not in studied.options
 
 
 def test_a_causal_model_beside_is_refused_before_the_work():

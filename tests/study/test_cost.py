@@ -1,11 +1,8 @@
 """The plan of a study: its counts by hand, its memory against what was held, and the sentence that refuses."""
 
-import sys
-
 import pytest
 import torch
 
-from probe.cli import main
 from probe.errors import InputError
 from probe.model import hooks
 from probe.model.load import load
@@ -64,12 +61,12 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
         counted["swaps"] += sum(vectors.shape[0] * vectors.shape[1] for vectors in starts.values())
         return go_on(both, pos, starts, directions)
 
-    planned = plan(model, "bank")
+    planned = plan(model, "bank", max_pairs=16)
     monkeypatch.setattr(live, "go_on", counting_go_on)
     monkeypatch.setattr(swaps, "_carry", counting_carry)
     monkeypatch.setattr(hooks, "read_at", counting_read)
     monkeypatch.setattr(axes, "choose_depth", lambda separations: len(separations[0].g) - 1)
-    study(model, "bank", permutations=99)
+    study(model, "bank", permutations=99, max_pairs=16)
     assert planned.swaps / 4 < counted["swaps"] <= planned.swaps
     assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
 
@@ -134,14 +131,10 @@ def test_another_text_is_no_amount(text):
     )
 
 
-def test_the_command_says_the_plan_and_refuses_before_the_work(monkeypatch, capsys, tmp_path):
-    arguments = ["report", "bank", "--max-memory", "1MB", "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["probe", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    said = capsys.readouterr()
-    assert stop.value.code == 2 and said.out == ""
-    planned, refused = said.err.splitlines()
+def test_the_command_says_the_plan_and_refuses_before_the_work(run, tmp_path):
+    code, out, err = run("report", "bank", "--max-memory", "1MB", "--out", tmp_path / "out")
+    assert (code, out) == (2, "")
+    planned, refused = err.splitlines()
     assert planned.startswith("bank: at most ") and planned.endswith(" GB of memory.")
     assert "and --max-memory allows 1 MB; allow more" in refused
     assert not (tmp_path / "out").exists()

@@ -1,8 +1,9 @@
 """Experiments with a known answer, on models built by hand in which exactly one head resolves the word.
 
-The head sits at a place drawn with the seed; every other head and neuron is alive and random, LayerNorm stands before
-each. 1 nothing swapped, everything swapped, labels swapped · 2 shares of all components · 3 the planted head, and no
-other, is found · 7 a cue after the word can resolve nothing at the word.
+The head sits at a place drawn with the seed, one place in every run and six in the campaign; every other head and
+neuron is alive and random, LayerNorm stands before each. 1 nothing swapped, everything swapped, labels swapped · 2
+shares of all components · 3 the planted head, and no other, is found · 7 a cue after the word can resolve nothing at
+the word.
 """
 
 from dataclasses import replace
@@ -20,9 +21,9 @@ from handmade import (
     make_sentences,
     resolver_model,
 )
+from seeds import mostly_campaign
 
 import probe
-from probe.errors import InputError
 from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
@@ -34,11 +35,11 @@ from probe.study.word import StudyOptions, study_word
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 1000
 PERMUTATIONS = 199
-SENTENCES = make_sentences(distances=(1, 2), cues=40)
+SENTENCES = make_sentences(distances=(1, 2), cues=30)
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 
 
-@pytest.fixture(scope="module", params=SEEDS)
+@pytest.fixture(scope="module", params=mostly_campaign(SEEDS))
 def seed(request):
     return request.param
 
@@ -97,7 +98,7 @@ def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
     moved = swaps.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
     assert moved.abs().max() < 1e-6
     itself = replace(pair.pairs, b=pair.pairs.a, same_a=pair.pairs.a, same_b=pair.pairs.a)
-    [found] = effects.measure(weights, measured.placed, measured.states, [(pair.axes, itself)], pair.reading)
+    found = effects.measure(weights, measured.placed, measured.states, pair.axes, itself, pair.reading)
     for effect in (found.word, found.said):
         for name in ("gap", "denoise", "noise", "same_sense"):
             assert np.abs(getattr(effect, name)).max() < 1e-6
@@ -250,10 +251,11 @@ def test_it_is_the_only_head_called_a_resolver(studied, planted):
         assert heads.loc[planted[1], name] == 1 / (PERMUTATIONS + 1), name
 
 
-def test_models_without_the_head_are_not_ranked(tmp_path):
+@pytest.mark.parametrize("seeds", mostly_campaign([range(2), range(6)]))
+def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
     """The gate lets one in a hundred pass by chance (two of six: once in seven hundred such tests)."""
     passed = []
-    for seed in SEEDS:
+    for seed in seeds:
         bare = probe.load(make_handmade(tmp_path / f"none{seed}", [], seed=seed))
         studied = probe.study(bare, corpus=corpus_of(SENTENCES), seed=seed, permutations=PERMUTATIONS)
         ranked = bool(studied.words["ranked"].item())
@@ -299,19 +301,7 @@ def test_late_cues_are_left_out_with_the_reason_and_change_no_result(model, stud
     assert sorted(named["where"]) == sorted(sentence.text for sentence in late)
     assert not {sentence.text for sentence in late} & set(mixed.sentences["text"])
     assert mixed.heads.equals(studied.heads)
-    assert LATE not in set(studied.left_out["reason"])
-
-
-def test_only_late_cues_are_refused_in_one_sentence(model):
-    late = make_sentences(frames=2, distances=(1,), cue_after=True)
-    with pytest.raises(InputError) as error:
-        probe.study(model, corpus=corpus_of(late))
-    assert str(error.value) == (
-        f"Comparing the senses of 'lock': got no usable sentence (40 sentences were left out: {LATE}), "
-        "expected sentences of at least two senses; give sentences of another sense, with the cue before the word, or "
-        "take a model "
-        "that reads both ways, as tiny-senses-bidirectional."
-    )
+    assert studied.left_out.empty
 
 
 def test_sentences_that_the_file_gives_no_part_are_only_left_out():
@@ -321,7 +311,6 @@ def test_sentences_that_the_file_gives_no_part_are_only_left_out():
     studied = probe.study(model, corpus=corpus_of(given), permutations=PERMUTATIONS)
     assert set(studied.left_out["reason"]) == {"its split is 'dev', expected one of fit, train, select, report, test"}
     assert len(studied.left_out) == sum(row.split == "dev" for row in given)
-    assert probe.study(model, corpus=corpus_of(SENTENCES), permutations=PERMUTATIONS).left_out.empty
 
 
 def test_the_gate_is_what_the_study_reports(studied, measured):

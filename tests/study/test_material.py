@@ -155,15 +155,3 @@ def test_what_is_wrong_with_a_row_of_a_file_is_said_with_file_and_line(model, tm
     with pytest.raises(InputError) as error:
         prepare(model, read_sentences(tmp_path / "own.jsonl"), WORD)
     assert str(error.value).startswith(f"In {tmp_path / 'own.jsonl'}, line {len(rows)}: {said}")
-
-
-def test_a_word_that_is_not_in_its_text_is_said(model):
-    wrong = replace(EARLY[0], text="the key near the door", start=4, end=7, cue_start=None, cue_end=None)
-    with pytest.raises(InputError, match="Looking for 'lock' .* in 'the key near the door': found it 0 times"):
-        prepare(model, corpus_of([wrong, *EARLY[1:]]), WORD)
-
-
-def test_a_text_beyond_the_window_is_said(model):
-    long = replace(EARLY[0], text=EARLY[0].text + " the" * 40)
-    with pytest.raises(InputError, match="expected at most 32"):
-        prepare(model, corpus_of([long, *EARLY[1:]]), WORD)

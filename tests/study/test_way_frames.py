@@ -1,6 +1,7 @@
 """From the cue to the word in a study: planted ways in its frames, in the maps and in the sentences of the page."""
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -11,6 +12,7 @@ from handmade import WORD, corpus_of, make_sentences, without
 from planted import planted_model
 
 from probe import charts
+from probe.charts.ways import PARTS
 from probe.errors import UnsupportedModel
 from probe.model.weights import read_weights
 from probe.pages import answers, graph
@@ -97,7 +99,7 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
     result, frames = made("two_step")
     maps = charts.position_maps(frames["positions"], WORD)
     assert [title for title, _ in maps] == ["residual stream", "attention", "MLP"]
-    for (_, chart), name in zip(maps, charts.ways.PARTS, strict=True):
+    for (_, chart), name in zip(maps, PARTS, strict=True):
         spec = chart.to_dict()
         [rows] = spec["datasets"].values()
         mine = frames["positions"].query("component == @name")
@@ -130,6 +132,42 @@ def test_ways_are_measured_on_other_pairs_than_they_are_found_on():
     assert len(set(units)) == ways.PAIRS
 
 
+def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pass():
+    """It moves the word with a donor of the other sense, and as far with one of the same."""
+    _, frames = made("matched", 1)
+    teller, reader = planted_model("matched", 1)[1].places
+    edges = frames["paths"].dropna(subset="p").set_index(["receiver_layer", "receiver_head", "channel"])
+    for fits in (edges.loc[(*teller, "value")], edges.loc[(*reader, "query")], edges.loc[(*reader, "key")]):
+        assert fits["total"] > 0.2 and fits["low"] > 0.05  # so that without the same-sense donor it would be one
+        assert fits["same_sense"] == pytest.approx(fits["total"], abs=0.05) and fits["p"] > 0.5
+    brings = edges.loc[(*reader, "value")]
+    assert brings["total"] == pytest.approx(1, abs=0.02) and brings["p"] < 0.05 and abs(brings["same_sense"]) < 0.02
+    cells = frames["positions"].query("component == 'attn_out' and pos == 'word'").set_index("layer")
+    other, same = (cells.loc[teller[0], name] for name in ("effect", "same_sense"))
+    assert other == pytest.approx(same, abs=0.05) and other > 0.2
+
+
+def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
+    result, _ = made("two_step")
+    monkeypatch.setattr(ways._Read, "donors", {})
+    frames = ways.frames(planted_model("two_step", 0)[0], [result], made("two_step")[1]["word_heads"], OPTIONS)
+    untested = (frames["paths"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
+    assert all(part.isna().to_numpy().all() for part in untested) and (frames["ways"]["p"] == 1).all()
+    for name in ("total", "low", "high"):
+        assert frames["paths"][name].tolist() == made("two_step")[1]["paths"][name].tolist()
+
+
+def test_donors_are_of_the_same_sense_and_layout():
+    result, _ = made("two_step")
+    read = ways._Read(read_weights(planted_model("two_step", 0)[0]), result, result.pairs[0])
+    assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}
+    for row, donor in read.donors.items():
+        mine, theirs = (result.placed[number] for number in (row, donor))
+        assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
+        mine, theirs = (result.sentences[number] for number in (row, donor))
+        assert (mine.sense, mine.frame) == (theirs.sense, theirs.frame) and mine.cue_word != theirs.cue_word
+
+
 def test_edges_are_counted_before_they_are_made():
     weights = read_weights(planted_model("two_step", 0)[0])
     for depth in (1, 2, 3):
@@ -143,7 +181,7 @@ def test_sentences_that_are_not_aligned_are_not_followed_and_the_page_says_so():
         assert frames[name].empty and tuple(frames[name]) == columns
     [item] = pages.section(frames)["words"]
     reason = "The sentences are not aligned in pairs, so no position of one stands for a position of the other."
-    assert item == {"word": WORD, "missing": reason, "said": [], "charts": [], "edges": []}
+    assert item == {"word": WORD, "missing": reason, "said": [], "charts": [], "edges": [], "circuit": None}
     assert "by way of " in answers.plain(frames, WORD)
 
 
@@ -169,7 +207,7 @@ def test_a_family_whose_paths_are_refused_has_its_maps_and_the_reason(monkeypatc
     monkeypatch.setattr(ways.paths, "paths", refuse)
     found = ways.frames(planted_model("two_step", 0)[0], [result], frames["word_heads"], OPTIONS)
     assert found["paths"].empty and found["ways"].empty
-    assert set(found["positions"]["component"]) == {*charts.ways.PARTS}
+    assert set(found["positions"]["component"]) == {*PARTS}
     [item] = pages.section(frames | found)["words"]
     assert item["missing"] == pages.NORMED and item["said"] == [] and len(item["charts"]) == 3
     assert graph.files(frames | found, "planted") == {}
@@ -227,13 +265,13 @@ def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
     assert [*files] == ["graph_0.json"]
     read = json.loads(files["graph_0.json"])
     assert read["metadata"]["prompt_tokens"] == ["cue", "cue + 1", "cue + 2", "word"]
-    assert (read["metadata"]["slug"], read["metadata"]["scan"]) == (WORD, "planted")
+    assert (read["metadata"]["slug"], read["metadata"]["scan"]) == ("graph_0", "planted")
     nodes = {node["node_id"]: node for node in read["nodes"]}
     assert len(nodes) == len(read["nodes"])
     links = {(nodes[link["source"]]["clerp"], nodes[link["target"]]["clerp"]): link["weight"] for link in read["links"]}
     assert len(links) == len(read["links"])
     mover, reader = names("two_step")
-    chain = ["cue", f"{mover} at cue + 1", f"{reader} at word", f"{WORD}: door or canal"]
+    chain = ["cue", f"{mover} at cue + 1", f"{reader} at word", f'Output "{WORD}: door or canal" (p=1.000)']
     edges = frames["paths"].iloc[:2]
     total = dict(zip(zip(edges["receiver_layer"], edges["receiver_head"], strict=True), edges["total"], strict=True))
     places = planted_model("two_step", 0)[1].places
@@ -243,3 +281,37 @@ def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
     assert target["feature_type"] == "logit" and target["ctx_idx"] == 3
     layers = {node["feature_type"]: node["layer"] for node in read["nodes"]}
     assert layers["embedding"] == "E" and int(layers["cross layer transcoder"]) < int(layers["logit"])
+
+
+KINDS = {
+    "metadata": {"slug": str, "scan": str, "prompt_tokens": list, "prompt": str, "schema_version": int, "info": dict},
+    "qParams": {"pinnedIds": list, "supernodes": list, "linkType": str, "clickedId": str, "sg_pos": str},
+    "nodes": {name: str for name in ("node_id", "layer", "feature_type", "jsNodeId", "clerp")}
+    | {"feature": int, "ctx_idx": int, "token_prob": float, "is_target_logit": bool},
+    "links": {"source": str, "target": str, "weight": float},
+}
+
+
+def test_the_attribution_graph_has_what_its_viewers_read():
+    _, frames = made("two_step")
+    read = json.loads(graph.files(frames, "planted")["graph_0.json"])
+    assert read.keys() == KINDS.keys()
+    for part, kinds in KINDS.items():
+        for record in read[part] if isinstance(read[part], list) else [read[part]]:
+            assert {name: type(record[name]) for name in kinds} == kinds
+            assert None not in record.values()  # the schema takes null for none of what is written
+    heads, tokens = frames["heads"]["head"].max() + 1, read["metadata"]["prompt_tokens"]
+    for node in read["nodes"]:
+        layer, number, place = node["node_id"].split("_")
+        assert (layer, int(place)) == (node["layer"], node["ctx_idx"]) and int(place) < len(tokens)
+        if node["feature_type"] == "embedding":
+            assert layer == "E" and node["feature"] == node["ctx_idx"]
+        else:  # schema 1: the pair is read back from the number
+            diagonal = math.isqrt(8 * node["feature"] + 1) - 1 >> 1
+            second = node["feature"] - diagonal * (diagonal + 1) // 2
+            assert (diagonal - second, second) == (int(layer), int(number)) and second <= heads
+        if node["feature_type"] == "logit":
+            assert float(node["clerp"].split("(p=")[1].split(")")[0]) == node["token_prob"] == 1
+            assert node["clerp"].split('"')[1] == read["metadata"]["info"]["description"] == f"{WORD}: door or canal"
+    known = {node["node_id"] for node in read["nodes"]}
+    assert all({link["source"], link["target"]} <= known for link in read["links"])

@@ -151,6 +151,7 @@ def test_a_swap_with_itself_moves_nothing_and_donors_are_of_the_sense_that_is_sa
         assert axes.senses[axes.donor_sense[draw["donor"]]] == draw["other"] != record["sense"]
         assert axes.senses[axes.donor_sense[draw["same"]]] == record["sense"]
         assert axes.donors[draw["same"]] != record["draw"]
+    assert len({work_draw(record, axes)["same"] for record in chosen}) > 2, "drawn anew for every sentence"
 
 
 def work_draw(record, axes):

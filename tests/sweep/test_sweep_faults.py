@@ -1,6 +1,5 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind; whole clusters die in `make campaign`.
-
-`make campaign` runs many of each and keeps the record.
+"""What kills a sweep and loses nothing: real processes, one of each kind; clusters and their workers die in the
+campaign, which runs many of each and keeps the record.
 """
 
 import sys
@@ -9,7 +8,6 @@ import pytest
 from kill_campaign import FULL, GONE, can_mount, make_stage, run_kind
 from sweeping import fingerprints, make_corpus, make_model
 
-from probe.cli import main
 from probe.sweep.run import Workers, sweep
 
 pytest.importorskip("distributed", reason="the extra probe[cluster] is not installed")
@@ -32,6 +30,7 @@ def test_the_driver_is_killed_twice(stage):
     assert -9 in outcome.codes
 
 
+@pytest.mark.campaign
 def test_a_dask_worker_is_killed_in_the_middle(stage):
     outcome = run_kind(stage, "worker_killed")
     assert_nothing_is_lost(outcome)
@@ -77,15 +76,13 @@ def test_the_tables_are_the_same_whoever_made_them(stage, tmp_path):
     assert fingerprints(result.folder) == stage.reference
 
 
-def test_without_dask_the_engine_says_what_to_install(tmp_path, monkeypatch, capsys):
+def test_without_dask_the_engine_says_what_to_install(run, tmp_path, monkeypatch):
     model, corpus = make_model(tmp_path / "model"), make_corpus(tmp_path / "s.jsonl", 60)
-    given = ["--model", str(model), "--sentences", str(corpus), "--out", str(tmp_path / "out"), "--engine", "dask"]
     monkeypatch.setitem(sys.modules, "distributed", None)
-    monkeypatch.setattr(sys, "argv", ["probe", "sweep", *given])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    install = "Dask is not installed; install it with pip install dask distributed, or use --engine local"
-    assert stop.value.code == 2 and install in capsys.readouterr().err
+    given = ["--model", model, "--sentences", corpus, "--out", tmp_path / "out", "--engine", "dask"]
+    code, _, err = run("sweep", *given)
+    assert code == 2
+    assert "Dask is not installed; install it with pip install dask distributed, or use --engine local" in err
 
 
 def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeypatch):

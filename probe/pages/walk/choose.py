@@ -111,28 +111,33 @@ def content_words(tokens: Tokens) -> Tensor:
 
 def moved(seen: Seen, layer: int, sources: Tensor) -> Tensor:
     """How far each head moves each token by what it takes from `sources: query_pos key_pos`: ‖Σ A V W_O‖ / ‖E + Σ ΔE +
-    b_O‖.
+    b_O‖, both as they are added.
 
     `-> head query_pos`
     """
     trace = seen.attention
-    after = trace.resid_pre[layer] + trace.attn_out[layer]
-    z = attention.mix(trace.pattern[layer] * sources, trace.v[layer])
-    return attention.write(z, seen.weights.blocks[layer].w_o).norm(dim=-1) / after.norm(dim=-1)
+    after = trace.resid_pre[layer] + seen.added(layer, trace.attn_out[layer])
+    written = attention.write(
+        attention.mix(trace.pattern[layer] * sources, trace.v[layer]), seen.weights.blocks[layer].w_o
+    )
+    return seen.added(layer, written).norm(dim=-1) / after.norm(dim=-1)
 
 
 def apart(seen: Seen, here: Place, other: Seen, there: Place) -> Tensor:
-    """How far each head's ΔE at the word differs between two sentences: ‖ΔE - ΔE'‖ / half of ‖E + Σ ΔE + b_O‖ of both.
+    """How far each head's ΔE at the word differs between two sentences: ‖ΔE - ΔE'‖ / half of ‖E + Σ ΔE + b_O‖ of both,
+    all as they are added.
 
     `-> layer head`
     """
-    found = []
+    differences = []
     for layer, block in enumerate(seen.weights.blocks):
-        sides = [(seen.attention, here.at), (other.attention, there.at)]
-        one, two = (attention.write(trace.z[layer][:, [at]], block.w_o)[:, 0] for trace, at in sides)
-        after = sum((trace.resid_pre[layer, at] + trace.attn_out[layer, at]).norm() for trace, at in sides)
-        found.append((one - two).norm(dim=-1) / (after / 2))
-    return torch.stack(found)
+        writes, lengths = [], []
+        for side, at in ((seen, here.at), (other, there.at)):
+            trace = side.attention
+            writes.append(side.added(layer, attention.write(trace.z[layer][:, [at]], block.w_o)[:, 0], at))
+            lengths.append((trace.resid_pre[layer, at] + side.added(layer, trace.attn_out[layer, at], at)).norm())
+        differences.append((writes[0] - writes[1]).norm(dim=-1) / (sum(lengths) / 2))
+    return torch.stack(differences)
 
 
 def differs_most(seen: Seen, here: Place, head: Head, differs: Tensor) -> tuple[int, int, str] | None:
@@ -200,7 +205,7 @@ def _furthest(seen: Seen, here: Place, layers: Sequence[int], toward: Toward) ->
     why = (
         f"L{layer}H{head} is followed because, {_among(layers, toward.moved.shape[1])}, it moves “{here.word}” "
         f"furthest towards its sense “{toward.sense}”{_to_take_from(seen, here)[1]}: {way} of the way from "
-        f"“{toward.other}”, along the axis between the two that {toward.fitted} sentences of the lexicon give."
+        f"“{toward.other}”. Where the two senses lie was measured in {toward.fitted} sentences of the lexicon."
     )
     return layer, head, why
 

@@ -200,6 +200,7 @@ def sums(scene: Scene, measured: Quantities) -> pd.DataFrame:
             vector, size = measured[name][place], measured[norm or f"{name}_norm"][place]
             rows.append({"term": term, "norm": size.item()} | _coordinates("e", vector))
     last = measured.get("normed", measured["total"])[layer, at] - measured["e_after"][layer, at]
+    last = last + measured["e"][layer, at] if scene.seen.family.norm_written else last
     rows.append({"term": "difference", "norm": measured["missed_norm"][layer, at].item()} | _coordinates("e", last))
     return pd.DataFrame(rows)
 
@@ -321,10 +322,13 @@ def _of_family(scene: Scene) -> Block:
     return {
         "norm": config.family.norm,
         "norm_first": config.family.norm_first,
+        "norm_written": config.family.norm_written,
         "scaled": config.family.scaled,
+        "cap": config.score_cap,
         "parallel": config.family.parallel,
         "positions": config.positions.kind,
         "kv_heads": config.n_kv_heads,
+        "norm_heads": block.norm_q is not None,
         "biased": {"q": block.b_q is not None, "o": block.b_o is not None},
         "marks": [piece for piece, mark in zip(scene.seen.source.pieces, scene.seen.marks, strict=True) if mark],
     }

@@ -70,14 +70,16 @@ class Measured:
     agreement: Sequence[Agreement]
 
 
-def measure(scene: Scene) -> Measured:
-    """All that the tables and the page show."""
+def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
+    """All that the tables and the page show; `neighbours`: also what every depth would say and which tokens it is near,
+    which takes longest.
+    """
     of_heads = [_of_layer(scene, layer) for layer in scene.layers]
     of_layers = [_of_stream(scene, layer) for layer in range(scene.sizes[0])]
     together = {name: torch.cat([part[name] for part in of_heads]) for name in of_heads[0]}
     together |= {name: torch.stack([part[name] for part in of_layers]) for name in of_layers[0]}
     agreed = [row for layer in range(scene.sizes[0]) for row in agreement(scene.seen, layer, at=scene.at)]
-    return Measured(together | _of_depths(scene) | _contrast(scene), agreed)
+    return Measured(together | _of_depths(scene, neighbours=neighbours) | _contrast(scene), agreed)
 
 
 def _of_layer(scene: Scene, layer: int) -> Quantities:
@@ -98,15 +100,20 @@ def _of_layer(scene: Scene, layer: int) -> Quantities:
 def grids(seen: Seen, layer: int) -> Quantities:
     """`head query_pos key_pos`, by name:
 
-    dot: Q Kᵀ, turned by rotary positions where there are any · score: divided by sqrt(d_head), not yet masked ·
+    dot: Q Kᵀ, turned by rotary positions where there are any · score: divided by sqrt(d_head) and capped where the
+    family caps, not yet masked ·
     pattern: as hooked · open: softmax without the mask · steep: softmax without the division. The last two only where
     there is a mask, a division.
     """
     trace, config = seen.attention, seen.weights.config
     unmasked = replace(seen.weights, attention=replace(seen.weights.attention, causal=False))
     bias = forward.position_bias(seen.weights, len(seen.tokens))
-    score = forward.score(unmasked, seen.weights.blocks[layer], trace.q[layer], trace.k[layer], bias)
-    made = {"dot": score * seen.root, "score": score, "pattern": trace.pattern[layer]}
+    uncapped = replace(unmasked, config=replace(config, score_cap=0.0))
+    score, dot = (
+        forward.score(weights, seen.weights.blocks[layer], trace.q[layer], trace.k[layer], bias)
+        for weights in (unmasked, uncapped)
+    )
+    made = {"dot": dot * seen.root, "score": score, "pattern": trace.pattern[layer]}
     if seen.causal:
         made["open"] = forward.softmax(score, config)
     if seen.family.scaled:
@@ -177,20 +184,25 @@ def shares(pattern: Tensor, out: Tensor, delta: Tensor) -> Tensor:
 
 
 def _of_stream(scene: Scene, layer: int) -> Quantities:
-    """What a layer has per token that looks: from E to E′ at every token, lengths, and how far each head moves it."""
+    """What a layer has per token that looks: from E to E′ at every token, lengths, and how far each head moves it.
+
+    `total`: E + Σ ΔE + b_O, or Σ ΔE + b_O alone in a family that norms what its heads write; `normed`: the norm of it.
+    """
     seen = scene.seen
     trace, block, config = seen.attention, seen.weights.blocks[layer], seen.weights.config
     delta = attention.write(trace.z[layer], block.w_o)
     e, after = trace.resid_pre[layer], trace.resid_mid[layer]
-    total = e + delta.sum(0) + (0 if block.b_o is None else block.b_o)
+    total = delta.sum(0) + (0 if block.b_o is None else block.b_o) + (0 if seen.family.norm_written else e)
     made = {"e": e, "total": total, "e_after": after}
-    if not seen.family.norm_first:
+    if seen.family.norm_written:
+        made["normed"] = forward.norm(total, block.norm_out, None, config)
+    elif not seen.family.norm_first:
         made["normed"] = forward.norm(total, block.norm, block.norm_bias, config)
     if block.b_o is not None:
         made["b_o"] = block.b_o
     numbers = {name: vectors[..., :STREAM_NUMBERS] for name, vectors in made.items()}
     lengths = {f"{name}_norm": vectors.norm(dim=-1) for name, vectors in made.items() if name != "e"}
-    missed = made.get("normed", total) - after
+    missed = made.get("normed", total) + (e if seen.family.norm_written else 0) - after
     numbers |= {"before": e.norm(dim=-1), "missed": missed.abs().amax(-1), "missed_norm": missed.norm(dim=-1)}
     if seen.family.norm_first:
         numbers |= {"mean": e.mean(-1), "std": e.std(-1, correction=0), "after": trace.x[layer].norm(dim=-1)}
@@ -241,7 +253,9 @@ def agreement(seen: Seen, layer: int, *, at: int) -> list[Agreement]:
     ]
     if not seen.family.norm_first:
         rows[0] = ("x = E", forward.enter, rows[0][2], x)
-        rows.append((f"{norm}(E + Σ ΔE{biased})", normed, left["resid_mid"], trace.resid_mid[layer]))
+    if not seen.family.adds_plainly:
+        step = f"E + {norm}(Σ ΔE{biased})" if seen.family.norm_written else f"{norm}(E + Σ ΔE{biased})"
+        rows.append((step, normed, left["resid_mid"], trace.resid_mid[layer]))
     return [Agreement(layer, step, named(function), _error(got, seen)) for step, function, got, seen in rows]
 
 
@@ -291,14 +305,15 @@ def _writes_at(seen: Seen, layer: int, at: int) -> Quantities:
     return {"there_pattern": row[:, 0], "there_share": share[:, 0], "there_norm": delta[:, 0].norm(dim=-1)}
 
 
-def _of_depths(scene: Scene) -> Quantities:
+def _of_depths(scene: Scene, *, neighbours: bool) -> Quantities:
     """What every depth has per token that looks."""
     seen = scene.seen
     everywhere = list(range(len(seen.tokens)))
     stream, token = depths(seen, everywhere), token_vectors(seen, everywhere)["token embedding"]
     cosine = torch.nn.functional.cosine_similarity
     made = {"depth_norm": stream.norm(dim=-1), "token_norm": token.norm(dim=-1)}
-    made |= {"token_cosine": cosine(stream, token, dim=-1)} | _neighbours(scene, stream[:, scene.drawn_queries])
+    made |= {"token_cosine": cosine(stream, token, dim=-1)}
+    made |= _neighbours(scene, stream[:, scene.drawn_queries]) if neighbours else {}
     if scene.other is None:
         return made
     there = Seen.within(scene.other.trace)

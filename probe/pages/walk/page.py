@@ -11,13 +11,15 @@ import ast
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import sqrt
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import pandas as pd
+from jinja2 import Environment
 
 from probe.charts import depth, grid
 from probe.model import attention, forward
@@ -57,6 +59,7 @@ FORMULAS: tuple[Callable[..., Any], ...] = (
     attention.rotate,
     attention.scores,
     attention.matches,
+    attention.cap,
     attention.mask,
     attention.softmax,
     attention.mix,
@@ -65,6 +68,7 @@ FORMULAS: tuple[Callable[..., Any], ...] = (
     forward.merge_heads,
     forward.unembed,
 )
+LOOKS = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
 
 
@@ -89,36 +93,44 @@ def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") 
 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     """The page of a walk; `manifest` says what made it (everything but the time is shown)."""
-    templates = html.environment("walk", "report")
+    templates = environment()
+    assets = html.assets(templates, sheet="walk.css.j2", script="walk.js", values=LOOKS)
+    return templates.get_template("walk.html.j2").render(values(walk), manifest=manifest, **assets)
+
+
+def environment(*folders: str | Path) -> Environment:
+    """The walk's templates, behind those of the folders given, with the filters that they use."""
+    templates = html.environment(*folders, "walk", "report")
     templates.filters |= {
         "grouped": lambda number: thin(f"{number:,}"),
         "thin": thin,
         "shortened": shortened,
-        "together": together,
     }
-    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
+    return templates
+
+
+def values(walk: "Walk") -> dict[str, Any]:
+    """What the walk's template shows, but for what made the page."""
     frames, certificate = walk.frames, walk.frames["certificate"]
     embedding = frames["embedding"].to_dict("records") if "embedding" in frames else []
-    return templates.get_template("walk.html.j2").render(
-        walk=walk,
-        sizes=walk.block["sizes"],
-        root=_root(walk.block["sizes"]["d_head"]),
-        numbers={"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
-        texts={side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
-        embedding=embedding,
-        apart={row["part"]: row["difference"] for row in embedding},
-        pictures={name: emptied(chart) for name, chart in pictures(walk).items()},
-        formulas=formulas(*FORMULAS),
-        told=told(walk.parameters),
-        gpt3=published("gpt3"),
-        certificate=certified(certificate),
-        rows=certificate.sort_values("error", ascending=False, kind="stable").to_dict("records"),
-        repaired=sorted({note.removeprefix("repaired: ") for note in certificate["note"]} - {""}),
-        downloads=[{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in frames.items()],
-        manifest=manifest,
-        data=html.as_json(walk.block),
-        **html.assets(templates, sheet="walk.css.j2", script="walk.js", values=values),
-    )
+    return {
+        "walk": walk,
+        "sizes": walk.block["sizes"],
+        "root": _root(walk.block["sizes"]["d_head"]),
+        "numbers": {"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
+        "texts": {side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
+        "embedding": embedding,
+        "apart": {row["part"]: row["difference"] for row in embedding},
+        "pictures": {name: emptied(chart) for name, chart in pictures(walk).items()},
+        "formulas": formulas(*FORMULAS),
+        "told": told(walk.parameters),
+        "gpt3": published("gpt3"),
+        "certificate": certified(certificate),
+        "rows": certificate.sort_values("error", ascending=False, kind="stable").to_dict("records"),
+        "repaired": sorted({note.removeprefix("repaired: ") for note in certificate["note"]} - {""}),
+        "downloads": [{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in frames.items()],
+        "data": html.as_json(walk.block),
+    }
 
 
 def _root(d_head: int) -> str:
@@ -205,7 +217,7 @@ def _long(layers: pd.DataFrame, names: Mapping[str, str], columns: list[str]) ->
 
 def formula(function: Callable[..., Any]) -> tuple[str, str]:
     """A function's name and its lines as they were run, without the docstring."""
-    tree = ast.parse(inspect.getsource(function)).body[0]
+    tree = ast.parse(dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef)
     lines = [ast.unparse(line) for line in tree.body[1:]]
     name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
@@ -227,18 +239,6 @@ def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
         lead = len(piece) - len(piece.lstrip(" "))
         rows.append(row | {"lead": lead, "text": text, "hue": place % 6})
     return rows
-
-
-def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Tokens that no line may break between: punctuation goes with what stands before it."""
-    groups: list[list[Mapping[str, Any]]] = []
-    for token in tokens:
-        follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
-        if follows and groups and len(groups[-1]) < 4:
-            groups[-1].append(token)
-        else:
-            groups.append([token])
-    return groups
 
 
 def shortened(text: str) -> str:

@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from probe.model import forward
 from probe.model.family import Family
 from probe.model.records import CrossTrace, PairTrace, Trace
 from probe.model.tokens import Tokens
@@ -95,8 +96,9 @@ class Seen:
 
     @property
     def root(self) -> float:
-        """What Q Kᵀ is divided by: sqrt(d_head), 1 in a family that does not divide."""
-        return float(self.weights.shape[-1] ** 0.5) if self.family.scaled else 1.0
+        """What Q Kᵀ is divided by: sqrt(d_head) or the config's own number, 1 in a family that does not divide."""
+        config = self.weights.config
+        return float((config.query_scalar or config.d_head) ** 0.5) if self.family.scaled else 1.0
 
     @cached_property
     def allowed(self) -> Tensor:
@@ -110,6 +112,16 @@ class Seen:
         `key_pos d_model`
         """
         return self.attention.memory[layer] if isinstance(self.attention, CrossTrace) else self.attention.x[layer]
+
+    def added(self, layer: int, written: Tensor, at: slice | int = slice(None)) -> Tensor:
+        """What is written, as it is added to the stream at the positions `at`: itself; where a family norms what its
+        heads write, times the gain over the root mean square of Σ ΔE in this run. `... d_model -> ... d_model`
+        """
+        gain, config = self.weights.blocks[layer].norm_out, self.weights.config
+        if gain is None:
+            return written
+        mean_square = self.attention.attn_out[layer, at].square().mean(-1, keepdim=True)
+        return written / (mean_square + config.epsilon).sqrt() * forward.gain_of(gain, config)
 
     @cached_property
     def marks(self) -> Tensor:

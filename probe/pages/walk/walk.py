@@ -13,7 +13,7 @@ from html import escape
 import pandas as pd
 from torch import Tensor
 
-from probe.errors import InputError, UnsupportedModel
+from probe.errors import InputError
 from probe.model.check import Certificate, certify, certify_pair
 from probe.model.model import Model
 from probe.model.parameters import Count, count_tensors
@@ -114,8 +114,7 @@ def walk(
 
     Raises InputError for an empty or over-long text, a word that does not stand in a text or cannot follow the target,
     a layer or head that the model does not have, a head without its layer, a target that is missing or cannot be used;
-    UnsupportedModel for a model with a step that the walk does not show; CrossCheckError when hooks and formulas
-    disagree.
+    CrossCheckError when hooks and formulas disagree.
     """
     check_texts(model, text, target, beside, against)
     if target is not None:
@@ -144,16 +143,8 @@ def check_texts(model: Model, text: str, target: str | None, beside: str | None,
 
 
 def check_steps(model: Model, length: int) -> None:
-    """Raises UnsupportedModel for a model with a step that the walk does not show, InputError for a text that is longer
-    than what local layers look back over.
-    """
+    """Raises InputError for a text that is longer than what local layers look back over."""
     config, window = model.config, model.config.window
-    if config.family.norm_written:
-        raise UnsupportedModel(
-            f"Walking a text through {model.name}: a {config.family.name} norms what its heads write before it is "
-            f"added, and no step of the walk shows that; use `probe check` and probe.trace, or walk through another "
-            f"model, as tiny-senses."
-        )
     if any(config.local) and length > window:
         raise InputError(
             f"Walking a text through {model.name}: it has {length} tokens, and some layers look back over {window} "
@@ -172,8 +163,12 @@ def _walk_text(model: Model, text: str, word: str | None, head: Head, other: str
     layer, number, because = _choose(model, seen, here, head, elsewhere if contrast else None)
     scene = Scene(seen, here, layer, number, elsewhere, contrast=contrast)
     measured = measure(scene)
-    answer = _parting(scene, measured) if contrast else f"At “{here.word}”, {_adds(scene, measured)}"
-    return _walk(model, scene, measured, certificate, (because, answer))
+    return _walk(model, scene, measured, certificate, (because, answer(scene, measured)))
+
+
+def answer(scene: Scene, measured: Measured) -> str:
+    """What a walk of one text says first: where the two sentences part, or how much the head adds and from where."""
+    return _parting(scene, measured) if scene.contrast else f"At “{scene.here.word}”, {_adds(scene, measured)}"
 
 
 def _choose(model: Model, seen: Seen, here: Place, head: Head, against: Elsewhere | None) -> tuple[int, int, str]:
@@ -206,13 +201,13 @@ def _walk_pair(model: Model, source: str, target: str, word: str | None, head: H
     because = because if asked is None or "adds most" not in because else f"{because} of “{word}”."
     scene = Scene(seen, here, layer, number, asked=asked)
     measured = measure(scene)
-    answer = f"After “{here.word}”, {_adds(scene, measured) if asked is None else _answer(model, scene, asked)}"
-    return _walk(model, scene, measured, certificate, (because, answer))
+    told = f"After “{here.word}”, {_adds(scene, measured) if asked is None else _answer(model, scene, asked)}"
+    return _walk(model, scene, measured, certificate, (because, told))
 
 
 def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certificate, said: tuple[str, str]) -> Walk:
     """The record; `said` is why this head, and what comes first."""
-    seen, counted, (because, answer) = scene.seen, count_tensors(model), said
+    seen, counted, (because, told) = scene.seen, count_tensors(model), said
     other = None if scene.other is None else scene.other.place
     return Walk(
         model_name=model.name,
@@ -227,13 +222,13 @@ def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certifica
         layer=scene.layer,
         head=scene.head,
         because=because,
-        answer=answer,
+        answer=told,
         caution=choose.caution(seen, scene.here) if seen.alone else None,
         same_tokens=other is not None and other.ids == scene.here.ids,
         contrast=scene.contrast,
         later=_later(model, scene) if seen.alone else None,
         frames=frames(model, scene, measured, counted=counted, certificate=certificate),
-        block=carried(model, scene, measured) | {"answer": answer, "word": scene.here.word, "because": because},
+        block=carried(model, scene, measured) | {"answer": told, "word": scene.here.word, "because": because},
     )
 
 

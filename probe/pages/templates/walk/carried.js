@@ -1,11 +1,11 @@
 "use strict";
-const data = JSON.parse(document.getElementById("walk-data").textContent);
 const unpack = ({ shape, data: text }) => {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const whole = new DataView(bytes.buffer);
   return { shape, flat: Float32Array.from({ length: bytes.length / 4 }, (_, place) => whole.getFloat32(4 * place, true)) };
 };
-const arrays = Object.fromEntries(Object.entries(data.arrays).map(([name, packed]) => [name, unpack(packed)]));
+// What the page shows: a block of facts, and its arrays by name.
+let data, arrays;
 // The number at a full index; the row of numbers at one that leaves out the last axis.
 const get = (name, ...index) => {
   const { shape, flat } = arrays[name];
@@ -39,6 +39,7 @@ const row = ([first, ...cells], kind = "") =>
   ]);
 const fill = (name, rows, header) => {
   const body = document.querySelector(`[data-rows="${name}"]`);
+  if (!body) return;
   body.replaceChildren(...rows);
   if (header) {
     const cells = header.map((text, place) => (text ? make("th", { scope: "col", className: place ? "n" : "", textContent: text }) : make("td")));

@@ -1,7 +1,17 @@
-// All heads as maps of a quantity; a choice is followed. Shades grow with its square root, so that small ones can be told apart.
-const follow = (layer, head) => show({ layer, head });
+// All heads as maps of a quantity; a choice is followed. Shades grow with its square root, so that small ones can be told apart;
+// what is below zero has the other hue.
+const page = {
+  // A head that is chosen anywhere; where the address keeps what is followed: #L5H1@9.
+  follow: (layer, head) => show({ layer, head }),
+  remember: () => history.replaceState(null, "", `#L${state.layer}H${state.head}@${tokens[state.at].pos}`),
+  restore: () => show(addressed()),
+  reaches: (layer, head) => data.heads.some((known) => known[0] === layer && known[1] === head),
+  shown: () => {},
+};
+const follow = (layer, head) => page.follow(layer, head);
 const SHADES = 15;
 const shade = (share) => `t${Math.round(SHADES * Math.sqrt(Math.max(0, share)))}`;
+const tinted = (share) => `cell ${shade(Math.abs(share))}${share < 0 ? " against" : ""}`;
 const maps = [...document.querySelectorAll("[data-map]")].map((box) => ({ box, name: box.dataset.map, cells: new Map() }));
 const mapped = (name, layer, head) => get(name, ...[layer, head, state.at].slice(0, arrays[name].shape.length));
 const makeMap = ({ box, name, cells }) => {
@@ -11,7 +21,7 @@ const makeMap = ({ box, name, cells }) => {
   for (let layer = 0; layer < sizes.layers; layer++) {
     const made = Array.from({ length: sizes.heads }, (_, head) => {
       const input = make("input", { type: "radio", name: `map-${name}`, value: `${layer}.${head}` });
-      input.disabled = !data.heads.some((known) => known[0] === layer && known[1] === head);
+      input.disabled = !page.reaches(layer, head);
       input.addEventListener("change", () => follow(layer, head));
       const cell = make("label", { className: "cell" }, [input, make("span")]);
       cells.set(`${layer}.${head}`, cell);
@@ -24,29 +34,39 @@ const makeMap = ({ box, name, cells }) => {
 };
 const drawMap = ({ box, name, cells }) => {
   const places = [...cells.keys()].map((key) => key.split(".").map(Number));
-  const limit = Math.max(1e-9, ...places.map(([layer, head]) => mapped(name, layer, head)));
+  const values = places.map(([layer, head]) => mapped(name, layer, head));
+  const [limit, least] = [Math.max(1e-9, ...values.map(Math.abs)), Math.min(...values)];
   places.forEach(([layer, head]) => {
     const [value, cell] = [mapped(name, layer, head), cells.get(`${layer}.${head}`)];
     const [input, text] = cell.children;
-    cell.className = `cell ${shade(value / limit)}`;
+    cell.className = tinted(value / limit);
     cell.title = `L${layer}H${head}: ${full(100 * value)} %`;
     input.checked = layer === state.layer && head === state.head;
     input.setAttribute("aria-label", `L${layer}H${head}: ${percent(value)}`);
-    text.textContent = value >= 0.005 ? decimal(100 * value, 0) : "";
+    text.textContent = Math.abs(value) >= 0.005 ? decimal(100 * value, 0) : "";
   });
-  const steps = [0, 1, 4, 9, 16].map((part) => make("span", { className: `cell ${shade(part / 16)}`, textContent: percent((part / 16) * limit) }));
+  const parts = [...(least <= -0.005 ? [-16, -4] : []), 0, 1, 4, 9, 16];
+  const steps = parts.map((part) => make("span", { className: tinted(part / 16), textContent: percent((part / 16) * limit) }));
   box.lastChild.replaceChildren("scale: ", ...steps);
 };
+
+{% include "lines.js" %}
 
 // Pictures: drawn once, then given other data; what is hidden or folded has no width yet and waits.
 {% include "saving.js" %}
 const views = new Map();
 const waiting = new Set(document.querySelectorAll("script[data-for]"));
-const refresh = ({ view, name, kind, box, told }) => {
+// As many lines as there are tokens down the side.
+const height = (rows, lines) => lines.step * new Set(rows.map((one) => one[lines.by])).size;
+const refresh = ({ view, name, kind, box, told, lines }) => {
   const where = `L${state.layer}H${state.head} at ${token()}`;
   box.setAttribute("aria-label", isFirst() ? told : `${told.split(/[.:]/)[0]}, now of ${where}; the numbers are in the tables of this step.`);
-  return view.data(name, live[name](carried(), kind)).runAsync();
+  const rows = live[name](carried(), kind);
+  if (lines) view.height(height(rows, lines));
+  return view.data(name, rows).runAsync();
 };
+// What is folded is drawn again when it is unfolded.
+const refreshAll = () => Promise.all([...views.values()].filter(({ box }) => box.offsetParent).map(refresh));
 const save = (box, spec, ending) => {
   const { name, kind } = views.get(box.id);
   const shown = { ...spec, data: { name, values: live[name](carried(), kind) }, width: drawnWidth(box) };
@@ -58,9 +78,10 @@ const draw = (script) => {
   const spec = JSON.parse(script.textContent);
   const [name, kind] = [spec.data.name, box.closest("[data-kind]").dataset.kind];
   spec.data.values = live[name](carried(), kind);
+  if (spec.usermeta) spec.height = height(spec.data.values, spec.usermeta);
   return vegaEmbed(box, spec, options).then(
     ({ view }) => {
-      views.set(box.id, { view, name, kind, box, told: spec.description });
+      views.set(box.id, { view, name, kind, box, told: spec.description, lines: spec.usermeta });
       view.addEventListener("click", (_, item) => goTo(({ label }) => label === item?.datum?.query || (data.alone && label === item?.datum?.label)));
       box.classList.add("drawn");
       saving(box, (ending) => save(box, spec, ending));
@@ -71,7 +92,7 @@ const draw = (script) => {
     },
   );
 };
-const drawWaiting = () => Promise.all([...waiting].filter((script) => !script.closest("[hidden]")).map(draw));
+const drawWaiting = () => Promise.all([...waiting].filter((script) => !script.closest("[hidden], details:not([open])")).map(draw));
 
 const form = document.querySelector(".strip");
 const drawForm = () => {
@@ -91,26 +112,35 @@ const show = (change) => {
   Object.assign(state, change);
   const c = carried();
   drawForm();
-  maps.forEach(drawMap);
+  maps.filter(({ name }) => has(name)).forEach(drawMap);
   drawAll(c);
-  if (Object.keys(change).length) history.replaceState(null, "", `#L${state.layer}H${state.head}@${tokens[state.at].pos}`);
-  return Promise.all([...views.values()].map(refresh));
+  linesOf(c);
+  if (Object.keys(change).length) page.remember();
+  page.shown();
+  return refreshAll();
 };
 const turn = (queries) => {
   state.queries = queries;
   for (const part of document.querySelectorAll("[data-queries]")) part.hidden = part.dataset.queries !== queries;
   drawSlots(carried());
   window.dispatchEvent(new Event("resize"));
-  return drawWaiting();
+  return drawWaiting().then(refreshAll);
 };
 
-for (const layer of new Set(data.heads.map(([layer]) => layer))) form.elements.layer.append(new Option(layer, layer));
-for (let head = 0; head < sizes.heads; head++) form.elements.head.append(new Option(head, head));
 form.addEventListener("change", () => {
   const { at, layer, head } = form.elements;
-  show({ at: Number(at.value), layer: Number(layer.value), head: Number(head.value) });
+  if (Number(at.value) !== state.at) show({ at: Number(at.value) });
+  else follow(Number(layer.value), Number(head.value));
 });
+for (const folded of document.querySelectorAll("details")) folded.addEventListener("toggle", () => folded.open && drawWaiting().then(refreshAll));
 for (const input of document.querySelectorAll('[name="queries"]')) input.addEventListener("change", () => turn(input.value));
+const KEYS = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+for (const grid of document.querySelectorAll(".square[data-queries]"))
+  grid.addEventListener("keydown", (event) => {
+    if (!(event.key in KEYS)) return;
+    event.preventDefault();
+    show({ at: Math.min(Math.max(state.at + KEYS[event.key], 0), tokens.length - 1) });
+  });
 for (const chip of document.querySelectorAll("[data-pos]")) chip.addEventListener("click", () => goTo(({ pos }) => pos === Number(chip.dataset.pos)));
 // The address holds what is followed: #L5H1@9.
 const addressed = () => {
@@ -118,9 +148,13 @@ const addressed = () => {
   const at = tokens.findIndex((one) => one.pos === pos);
   return at >= 0 && data.heads.some((known) => known[0] === layer && known[1] === head) ? { at, layer, head } : {};
 };
-window.addEventListener("hashchange", () => show(addressed()));
-Object.assign(state, addressed());
-maps.forEach(makeMap);
-show({})
-  .then(drawWaiting)
-  .then(() => document.documentElement.classList.add("ready"));
+const start = () => {
+  for (let layer = 0; layer < sizes.layers; layer++) if (page.reaches(layer, 0)) form.elements.layer.append(new Option(layer, layer));
+  for (let head = 0; head < sizes.heads; head++) form.elements.head.append(new Option(head, head));
+  window.addEventListener("hashchange", () => page.restore());
+  Object.assign(state, addressed());
+  maps.forEach(makeMap);
+  return show({})
+    .then(drawWaiting)
+    .then(() => document.documentElement.classList.add("ready"));
+};

@@ -1,15 +1,22 @@
 {% include "carried.js" %}
-const { sizes, tokens, source } = data;
+let sizes, tokens, source, places, keys;
+const state = { queries: "rows" };
+const take = (block) => {
+  data = block;
+  arrays = Object.fromEntries(Object.entries(data.arrays).map(([name, packed]) => [name, unpack(packed)]));
+  ({ sizes, tokens, source } = data);
+  [places, keys] = [tokens, source].map((list) => list.map((_, place) => place));
+  Object.assign(state, data.first);
+};
+take(JSON.parse(document.getElementById("walk-data").textContent));
 const label = (place) => tokens[place].label;
 const quoted = (text) => `“${text.trim() || JSON.stringify(text)}”`;
 const piece = (key) => quoted(source[key].piece);
-const [places, keys] = [tokens, source].map((list) => list.map((_, place) => place));
 const allowed = (query, key) => !data.causal || source[key].pos <= tokens[query].pos;
 const openTo = (query) => keys.filter((key) => allowed(query, key));
 const has = (name) => name in arrays;
 const sum = (values) => values.reduce((whole, value) => whole + value, 0);
 const signed = (value) => (Math.round(100 * value) > 0 ? "+" : "") + decimal(value);
-const state = { ...data.first, queries: "rows" };
 const heading = document.title;
 const carried = () => data.heads.findIndex(([layer, head]) => layer === state.layer && head === state.head);
 
@@ -80,7 +87,7 @@ const drawTables = (c) => {
   drawValues(c);
   drawSums(c);
   drawNumbers();
-  drawLens();
+  if (has("nearest")) drawLens();
   if (data.there) drawContrast(c);
   fill("agreement", data.steps.map((step, place) => row([step, number(get("agreement", state.layer, place), small(get("agreement", state.layer, place)))])));
 };
@@ -152,8 +159,8 @@ const drawSums = (c) => {
     [`+ ΔE of L${layer}H${state.head}`, get("delta", c, at), get("delta_norm", c, at)],
     [`+ ΔE of the other ${sizes.heads - 1}`, get("others", c, at), get("others_norm", c, at)],
     ...(has("b_o") ? [["+ b_O", get("b_o", layer), arrays.b_o_norm.flat[layer]]] : []),
-    ["= their sum", get("total", layer, at), get("total_norm", layer, at)],
-    ...(has("normed") ? [[`${data.norm} of it`, get("normed", layer, at), get("normed_norm", layer, at)]] : []),
+    [data.norm_written ? "= what the heads write" : "= their sum", get("total", layer, at), get("total_norm", layer, at)],
+    ...(has("normed") ? [[`${data.norm} of it${data.norm_written ? ", added to E" : ""}`, get("normed", layer, at), get("normed_norm", layer, at)]] : []),
     ["E′, hooked", get("e_after", layer, at), get("e_after_norm", layer, at)],
   ];
   const rows = terms.map(([name, vector, size]) => row([name, ...numbers(vector, 3), { text: "…", kind: "n" }, number(size)], name.startsWith("=") ? "sum" : ""));
@@ -233,7 +240,7 @@ const drawSlots = (c) => {
     token: token(),
     answer: answer(c, open),
     layer: String(layer),
-    line: state.queries === "rows" ? "row" : "column",
+    line: { rows: "row", columns: "column", lines: "bundle of lines" }[state.queries],
     heading: at === data.first.at ? heading : data.alone ? `What happens to ${token()}?` : `What does the translation read at ${token()}?`,
     because: isFirst() ? data.because : `You follow L${layer}H${head} at ${token()}; the page opened at L${data.first.layer}H${data.first.head}.`,
     following: `L${layer}H${head} at ${token()}, token ${tokens[at].pos}`,
@@ -301,3 +308,5 @@ const drawAll = (c) => {
 };
 
 {% include "follow.js" %}
+{% block page %}{% endblock %}
+start();

@@ -1,0 +1,457 @@
+"""What the explorer's page can ask of a model, and the answers as messages of plain JSON.
+
+A question is one record: `what` is asked, the `text`, perhaps an `other` one with the same word (this meaning, that
+meaning), the `word`, the head that is followed, the heads that are swapped. An answer is an iterator of messages: any
+number of {"doing": ..., "progress": 0 to 1}, then {"result": ...}. Traces, runs and axes are kept, the last few of
+each, so that a swap costs a run from the word on and nothing else. It is closed between two messages where the answer
+is no longer wanted.
+"""
+
+import base64
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probe.errors import InputError, ProbeError, UnsupportedModel
+from probe.explore.page import choices
+from probe.model import forward, ledger
+from probe.model.lens import residual_stream
+from probe.model.model import Model
+from probe.model.records import Trace
+from probe.model.tokens import Placed, tokenize
+from probe.model.trace import trace
+from probe.model.weights import read_weights
+from probe.pages.walk import choose, senses
+from probe.pages.walk.frames import carried, packed
+from probe.pages.walk.numbers import measure
+from probe.pages.walk.page import write_walk
+from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen
+from probe.pages.walk.senses import SenseAxis
+from probe.pages.walk.walk import answer, check_steps, walk
+from probe.patching import live, positions, swaps
+from probe.patching.continuation import Change, Run, rerun, write_on
+from probe.patching.live import Both
+from probe.stats.axes import Axis
+
+Message = dict[str, Any]
+LONGEST = 128  # tokens: a trace holds the square of it for every head
+KEPT = 8  # texts whose traces and runs are kept
+WRITTEN = 20  # tokens
+LISTED = 10  # likeliest tokens
+LEADING = 12  # terms of the coordinate
+KINDS = {"other": "the other sentence's", "mean": "its mean", "off": "off"}
+AXES = ("lexicon", "sentences")
+THIS, THAT = "this meaning", "that meaning"
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A head and what it gets at the word: z of the other sentence, its mean, or nothing."""
+
+    layer: int
+    head: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, checked; the fields of the module's docstring."""
+
+    what: str
+    text: str
+    other: str | None = None
+    word: str | None = None
+    axis: str | None = None
+    follow: tuple[int, int] | None = None
+    pos: int = 0
+    kind: str = "other"
+    swaps: tuple[Swapped, ...] = ()
+
+
+def parse(asked: object) -> Question:
+    """The question in a record of JSON. Raises InputError for anything that is not one."""
+    if not isinstance(asked, Mapping):
+        raise InputError(f"Reading a question: got {type(asked).__name__}, expected a record with `what` and `text`.")
+    what, text = _string(asked, "what"), _string(asked, "text")
+    if what not in ANSWERS:
+        raise InputError(f"Reading a question: got what = {what!r}, expected one of {', '.join(ANSWERS)}.")
+    if text is None:
+        raise InputError("Reading a question: got no text, expected a sentence.")
+    axis, kind = _string(asked, "axis"), _string(asked, "kind") or "other"
+    if axis not in (None, *AXES) or kind not in KINDS:
+        raise InputError(
+            f"Reading a question: got axis = {axis!r} and kind = {kind!r}, expected {' or '.join(AXES)}, and "
+            f"{', '.join(KINDS)}."
+        )
+    follow, swapped = asked.get("follow"), asked.get("swaps") or []
+    if not isinstance(swapped, list) or not all(map(_is_swap, swapped)):
+        raise InputError(
+            "Reading a question: got swaps that are not [layer, head, kind] each; choose heads on the map."
+        )
+    given = _string(asked, "other"), _string(asked, "word")
+    other, word = (part if part is not None and part.strip() else None for part in given)
+    (pos,) = _numbers([asked.get("pos", 0)])
+    return Question(
+        what=str(what),
+        text=text,
+        other=other,
+        word=word,
+        axis=axis,
+        follow=None if follow is None else _head(follow),
+        pos=pos,
+        kind=kind,
+        swaps=tuple(Swapped(*_head(one[:2]), one[2]) for one in swapped),
+    )
+
+
+def _string(asked: Mapping[Any, Any], name: str) -> str | None:
+    value = asked.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"Reading a question: got {name} as {type(value).__name__}, expected a string.")
+    return value
+
+
+def _is_swap(one: object) -> bool:
+    return isinstance(one, list) and len(one) == 3 and isinstance(one[2], str) and one[2] in KINDS
+
+
+def _head(pair: object) -> tuple[int, int]:
+    layer, head = _numbers(pair if isinstance(pair, list) and len(pair) == 2 else [None, None])
+    return layer, head
+
+
+def _numbers(given: list[Any]) -> list[int]:
+    if not all(isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1e6 for number in given):
+        raise InputError("Reading a question: got a head or a position that is no number; choose one on the page.")
+    return given
+
+
+@dataclass(frozen=True, eq=False)
+class Stand:
+    """A question on its ground: the word in its text, and in the other one where that is given."""
+
+    question: Question
+    here: Place
+    there: Place | None
+
+
+class Explorer:
+    """A model that answers questions; what it computed for the last texts is kept. For one thread."""
+
+    def __init__(self, model: Model) -> None:
+        """Raises UnsupportedModel for an encoder-decoder."""
+        if model.config.start_token is not None:
+            raise UnsupportedModel(
+                f"Exploring {model.name}: it is an encoder-decoder, whose heads read two texts; use `probe walk TEXT "
+                f"--target`, or explore a model with one stack, as tiny-senses."
+            )
+        self.model, self.weights = model, read_weights(model)
+        self.traced: Callable[[str], Trace] = lru_cache(KEPT)(partial(trace, model))
+        self.run: Callable[[str], Both] = lru_cache(KEPT)(self._run)
+        self.known: Callable[[str, str, str | None, str], SenseAxis] = lru_cache(KEPT)(self._known)
+        self.unchanged: Callable[[str, int], Run] = lru_cache(KEPT)(self._unchanged)
+
+    def answer(self, question: Question) -> Iterator[Message]:
+        """The messages of an answer, the last one with the result. Raises ProbeError for what cannot be answered."""
+        return ANSWERS[question.what](self, question)
+
+    def stand(self, question: Question) -> Stand:
+        """The word in both texts.
+
+        Raises InputError for a text that cannot be read or is too long, a word that is not there, and a head that the
+        model does not have.
+        """
+        texts = [part for part in (question.text, question.other) if part is not None]
+        for text in texts:
+            if "\x00" in text:
+                raise InputError("Reading the text: it holds a NUL character, which no tokenizer reads; take it out.")
+            tokens = tokenize(self.model, text)
+            if len(tokens) > LONGEST:
+                raise InputError(
+                    f"Reading the text: got {len(tokens)} tokens, expected at most {LONGEST} here; shorten it, or use "
+                    f"`probe walk`."
+                )
+            check_steps(self.model, len(tokens))
+        here = choose.place(self.model, question.text, question.word, also_in=question.other)
+        for layer, head in [*filter(None, [question.follow]), *((one.layer, one.head) for one in question.swaps)]:
+            choose.check_head(self.model, layer, head)
+        there = None if question.other is None else choose.place(self.model, question.other, here.word)
+        return Stand(question, here, there)
+
+    def sentence(self, question: Question) -> Iterator[Message]:
+        """What the page shows of a text: the walk's block of the followed head, and what comes next."""
+        stand = self.stand(question)
+        here, seen, other = stand.here, Seen.within(self.traced(question.text)), None
+        yield {"doing": "reading", "progress": 0.4}
+        if stand.there is not None and question.other is not None:
+            other = Elsewhere(self.traced(question.other), stand.there)
+            yield {"doing": "reading", "progress": 0.6}
+        layer, head, because = self._choose(seen, here, other, question.follow)
+        scene = Scene(seen, here, layer, head, other, contrast=other is not None)
+        measured = measure(scene, neighbours=False)
+        yield {"doing": "reading", "progress": 0.9}
+        block = carried(self.model, scene, measured)
+        said = {"answer": answer(scene, measured), "word": here.word, "because": because}
+        told: Message = {"text": question.text, "other": question.other, "caution": choose.caution(seen, here)}
+        tokens = [
+            {"pos": pos, "piece": piece, "word": pos in here.positions, "drawn": pos in scene.drawn_queries}
+            for pos, piece in enumerate(seen.tokens.pieces)
+        ]
+        following = None if seen.stream.head_output is None else self._likeliest(seen.stream.logits[self._reads(here)])
+        told |= {"block": block | said, "choices": choices(tokens), "next": following}
+        yield {"result": told | {"lexicon": bool(senses.ambiguous(here.word))}}
+
+    def _choose(
+        self, seen: Seen, here: Place, other: Elsewhere | None, asked: tuple[int, int] | None
+    ) -> tuple[int, int, str]:
+        """The head that is followed: the one asked for, or whose ΔE differs most, or that moves the word most."""
+        if asked is None and other is not None:
+            differs = choose.apart(seen, here, Seen.within(other.trace), other.place)
+            most = choose.differs_most(seen, here, (None, None), differs)
+            if most is not None:
+                return most
+        return choose.choose_head(seen, here, asked or (None, None))
+
+    def _reads(self, here: Place) -> int:
+        """Where what comes next is read: behind the text, or at the word where the model reads both ways."""
+        return len(here.tokens) - 1 if self.weights.causal else here.at
+
+    def _likeliest(self, logits: Tensor, besides: tuple[int, ...] = ()) -> list[Message]:
+        """The likeliest tokens, and those of `besides`: id, text, logit, probability."""
+        shares = logits.double().softmax(-1)
+        top = dict.fromkeys([*logits.topk(LISTED).indices.tolist(), *besides])
+        decode = self.model.tokenizer.decode
+        return [
+            {"id": one, "piece": decode([one]), "logit": float(logits[one]), "probability": float(shares[one])}
+            for one in top
+        ]
+
+    def _run(self, text: str) -> Both:
+        """The engine's run of a text, whole and kept."""
+        ids = tokenize(self.model, text).ids
+        with torch.inference_mode():
+            return live.keep(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))
+
+    def _axis(self, stand: Stand) -> SenseAxis:
+        """The axis that is asked for, or else that of the two sentences, or with one alone the lexicon's.
+
+        Raises InputError where there is neither.
+        """
+        question = stand.question
+        kind = "lexicon" if question.axis == "lexicon" or stand.there is None else "sentences"
+        return self.known(question.text, stand.here.word, question.other, kind)
+
+    def _known(self, text: str, word: str, other: str | None, kind: str) -> SenseAxis:
+        here = choose.place(self.model, text, word)
+        there = None if other is None else choose.place(self.model, other, word)
+        if kind == "sentences" and there is not None:
+            return senses.axis_between(self.model, here, there, (THIS, THAT), len(self.weights.blocks))
+        stream = None if there is None else residual_stream(self.traced(str(other)), there.at)
+        found = senses.axis_of(self.model, Seen.within(self.traced(text)), here, stream)
+        if found is None:
+            raise InputError(
+                f"Looking for an axis of “{word}”: the lexicon does not have the word, so give a second sentence in "
+                f"which it means something else."
+            )
+        return found
+
+    def along(self, question: Question) -> Iterator[Message]:
+        """Where the word stands on the axis, and what moves it there: every head by source, every other component."""
+        stand = self.stand(question)
+        yield {"doing": "fitting the axis", "progress": 0.1}
+        known, here, traced = self._axis(stand), stand.here, self.traced(question.text)
+        axis = known.axis
+        yield {"doing": "adding up what moves the word", "progress": 0.6}
+        entries = ledger.ledger(traced, axis.depth, at=here.at, axis=axis, average=known.average)
+        heads = torch.zeros(*self.weights.shape[:2], len(here.tokens))
+        rows: list[Message] = []
+        for entry in entries:
+            moved = entry.contribution or 0.0
+            if entry.layer is not None and entry.head is not None and entry.pos is not None:
+                heads[entry.layer, entry.head, entry.pos] = moved
+            source = None if entry.pos is None else traced.tokens.pieces[entry.pos]
+            rows.append({"name": entry.component, "layer": entry.layer, "head": entry.head, "moved": moved})
+            rows[-1] |= {"pos": entry.pos, "source": source}
+        places = {"here": self._coordinate(axis, self.traced(question.text), here.at)}
+        if stand.there is not None and question.other is not None:
+            places["there"] = self._coordinate(axis, self.traced(question.other), stand.there.at)
+        leading = sorted(rows, key=lambda row: -abs(row["moved"]))[:LEADING]
+        told = {"senses": [axis.sense_a, axis.sense_b], "depth": axis.depth, "fitted": known.fitted, "places": places}
+        arrays = {"toward": packed(heads.sum(-1)), "toward_source": packed(heads)}
+        whole = sum(row["moved"] for row in rows)
+        yield {"result": told | {"leading": leading, "arrays": arrays, "sum": whole, "gap": axis.gap}}
+
+    @staticmethod
+    def _coordinate(axis: Axis, traced: Trace, at: int) -> float:
+        """M + 1/2: 1 where sentences of the first sense stand on average, 0 at those of the second."""
+        return float(axis.coordinate(residual_stream(traced, at)[axis.depth])) + 0.5
+
+    def _donors(self, stand: Stand, kinds: set[str]) -> dict[str, Tensor]:
+        """z of every head at the word, by what a head can get. `layer head d_head` each."""
+        made = {"off": torch.zeros(*self.weights.shape[:2], self.weights.shape[-1], dtype=self.weights.dtype)}
+        if "other" in kinds:
+            if stand.there is None or stand.question.other is None:
+                raise InputError(
+                    "Swapping a head with the other sentence's: got one sentence only; give a second one with the same "
+                    "word, or take the head's mean, or turn it off."
+                )
+            run = self.run(stand.question.other)
+            made["other"] = torch.stack([step.z[0, stand.there.at] for step in run.steps]).cpu()
+        if "mean" in kinds:
+            made["mean"] = self._axis(stand).z.to(self.weights.dtype)
+        return {kind: z.to(self.weights.device) for kind, z in made.items()}
+
+    def _changed(self, stand: Stand) -> Run:
+        """The run with the heads swapped."""
+        donors = self._donors(stand, {one.kind for one in stand.question.swaps})
+        z, heads = torch.zeros_like(donors["off"]), torch.zeros(self.weights.shape[:2], dtype=torch.bool)
+        for one in stand.question.swaps:
+            z[one.layer, one.head], heads[one.layer, one.head] = donors[one.kind][one.layer, one.head], True
+        return rerun(self.run(stand.question.text), Change(stand.here.at, z, heads.to(z.device)))
+
+    def _unchanged(self, text: str, at: int) -> Run:
+        """The run with no head swapped, by the same engine."""
+        z = torch.zeros(*self.weights.shape[:2], self.weights.shape[-1], device=self.weights.device)
+        return rerun(self.run(text), Change(at, z, torch.zeros_like(z[..., 0], dtype=torch.bool)))
+
+    def swap(self, question: Question) -> Iterator[Message]:
+        """The coordinate and what comes next, without and with the heads swapped."""
+        stand = self.stand(question)
+        runs = [self.unchanged(question.text, stand.here.at), self._changed(stand)]
+        yield {"doing": "swapping", "progress": 0.6}
+        told: Message = {"swaps": [[one.layer, one.head, one.kind] for one in question.swaps]}
+        try:
+            axis = self._axis(stand).axis
+        except InputError:  # no axis to read the coordinate on: what comes next changes all the same
+            axis = None
+        if axis is not None:
+            told["places"] = [float(axis.coordinate(run.stream[axis.depth].cpu())) + 0.5 for run in runs]
+            told["depth"] = axis.depth
+        if self.model.config.has_head:
+            place = -1 if self.weights.causal else stand.here.at
+            with torch.inference_mode():
+                logits = [forward.unembed(self.weights, run.final[place]).cpu() for run in runs]
+            before, after = (part.topk(LISTED).indices.tolist() for part in logits)
+            both = tuple(dict.fromkeys([*before, *after]))
+            told["next"] = [self._likeliest(part, both) for part in logits]
+        yield {"result": told}
+
+    def write(self, question: Question) -> Iterator[Message]:
+        """What the model writes after the text, without and with the heads swapped, token by token."""
+        stand = self.stand(question)
+        if not (self.weights.causal and self.model.config.has_head):
+            raise InputError(f"Writing on: {self.model.name} does not write from left to right.")
+        runs = {"own": self.unchanged(question.text, stand.here.at)}
+        runs |= {"swapped": self._changed(stand)} if question.swaps else {}
+        ids: dict[str, list[int]] = {name: [] for name in runs}
+        for place, (name, run) in enumerate(runs.items()):
+            for token in write_on(self.weights, run, WRITTEN):
+                ids[name].append(token)
+                said = {part: self.model.tokenizer.decode(known) for part, known in ids.items()}
+                yield {"doing": "writing", "progress": (place + len(ids[name]) / WRITTEN) / len(runs), "written": said}
+        yield {"result": {name: self.model.tokenizer.decode(known) for name, known in ids.items()}}
+
+    def effects(self, question: Question) -> Iterator[Message]:
+        """How far each head, swapped by itself, moves the word along the axis: every swap performed."""
+        stand = self.stand(question)
+        yield {"doing": "swapping every head", "progress": 0.1}
+        axis, donor = self._axis(stand).axis, self._donors(stand, {question.kind})[question.kind]
+        along = (axis.u / axis.gap)[None].to(self.weights.dtype)
+        rows = [Placed(stand.here.tokens.ids, stand.here.at)]
+        found = torch.zeros(self.weights.shape[:2])
+        for layer in range(axis.depth):
+            kept = torch.ones(self.weights.shape[1], axis.depth, self.weights.shape[1], dtype=torch.bool)
+            kept[:, layer] = ~torch.eye(self.weights.shape[1], dtype=torch.bool)
+            found[layer] = swaps.swap_sets(self.weights, rows, donor[None, : axis.depth], kept, along)[0, :, 0]
+            yield {"doing": "swapping every head", "progress": 0.1 + 0.9 * (layer + 1) / axis.depth}
+        yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
+
+    def _pair(self, stand: Stand) -> tuple[Both, Tensor, range]:
+        """Both sentences kept up to the word, the axis between them behind the last layer as one direction in fractions
+        of their distance, and the positions from the first difference to the last.
+
+        Raises InputError for sentences that cannot be traced.
+        """
+        if stand.there is None:
+            raise InputError("Tracing two sentences: got one only; give a second one with the same word.")
+        sizes = [(place.at, 0 if self.weights.causal else len(place.tokens)) for place in (stand.here, stand.there)]
+        if sizes[0] != sizes[1]:
+            raise InputError(
+                f"Tracing two sentences: the word is token {sizes[0][0]} of this one and token {sizes[1][0]} of the "
+                f"other, and parts can be put only where they fit; write the two with as many tokens before the word."
+            )
+        axis = self.known(stand.question.text, stand.here.word, stand.question.other, "sentences").axis
+        texts = [Placed(place.tokens.ids, place.at) for place in (stand.here, stand.there)]
+        ((rows, at),) = live.pairs_of(self.weights, texts[:1], texts[1:], axis.depth)
+        offsets = live.offsets_of(self.weights, [(rows, at)], None)
+        with torch.inference_mode():
+            both = live.keep(self.weights, rows, at, axis.depth)
+            u = axis.u.to(both.final)
+            gap = (both.final[0, at] - both.final[1, at]) @ u
+        return both, (u / gap)[None], range(offsets[0], offsets[-1] + 1)
+
+    def trace(self, question: Question) -> Iterator[Message]:
+        """The causal trace: how far the word of the other sentence moves to this one's coordinate when one component at
+        one layer and one position is this sentence's. `component layer pos`
+        """
+        stand = self.stand(question)
+        both, along, offsets = self._pair(stand)
+        assert stand.there is not None
+        found = []
+        for number, offset in enumerate(offsets):
+            with torch.inference_mode():
+                moved = positions.effects(both, [offset], along, positions.COMPONENTS)
+                found.append(torch.stack([moved[part][1, :, 0, 0, 0] for part in positions.COMPONENTS]))
+            yield {"doing": "tracing", "progress": (number + 1) / len(offsets)}
+        pieces = [place.tokens.pieces for place in (stand.here, stand.there)]
+        columns = [{"pos": pos, "pieces": [side[pos] for side in pieces]} for pos in (both.at + one for one in offsets)]
+        arrays = {"trace": packed(torch.stack(found, dim=-1))}
+        yield {"result": {"components": positions.COMPONENTS, "columns": columns, "arrays": arrays}}
+
+    def trace_heads(self, question: Question) -> Iterator[Message]:
+        """The same of single heads at one position: `layer head`."""
+        stand = self.stand(question)
+        both, along, _ = self._pair(stand)
+        if not 0 <= question.pos <= both.at and (self.weights.causal or not 0 <= question.pos < both.n):
+            raise InputError(f"Tracing position {question.pos}: the word stands at {both.at}; click on a cell.")
+        with torch.inference_mode():
+            moved = positions.effects(both, [question.pos - both.at], along, [positions.HEAD])[positions.HEAD]
+        whole = torch.zeros(self.weights.shape[:2])
+        whole[: moved.shape[1]] = moved[1, :, :, 0, 0]
+        yield {"result": {"pos": question.pos, "arrays": {"trace_heads": packed(whole)}}}
+
+    def save(self, question: Question) -> Iterator[Message]:
+        """The offline page of these sentences, as `probe walk` writes it, with its tables and manifest, in one zip."""
+        self.stand(question)
+        yield {"doing": "certifying and writing the page", "progress": 0.2}
+        head = question.follow or (None, None)
+        walked = walk(self.model, question.text, word=question.word, head=head, against=question.other)
+        yield {"doing": "certifying and writing the page", "progress": 0.8}
+        packed_up = io.BytesIO()
+        with TemporaryDirectory() as folder, zipfile.ZipFile(packed_up, "w", zipfile.ZIP_DEFLATED) as bundle:
+            write_walk(walked, folder)
+            for file in sorted(Path(folder).iterdir()):
+                bundle.write(file, f"walk/{file.name}")
+        yield {"result": {"name": "walk.zip", "data": base64.b64encode(packed_up.getvalue()).decode()}}
+
+
+ANSWERS: dict[str, Callable[[Explorer, Question], Iterator[Message]]] = {
+    name: getattr(Explorer, name)
+    for name in ("sentence", "along", "swap", "write", "effects", "trace", "trace_heads", "save")
+}
+
+
+def messages(explorer: Explorer, asked: object) -> Iterator[Message]:
+    """The messages of an answer; what cannot be answered is one sentence, {"error": ...}."""
+    try:
+        yield from explorer.answer(parse(asked))
+    except ProbeError as error:
+        yield {"error": str(error)}

@@ -1,0 +1,328 @@
+"""Faults that the fast tests must notice: `make campaign`, or `python tests/campaign/mutations.py --out reports`.
+
+Every row of FAULTS puts one fault into a copy of `probe/`: a sign, a mask, a scale, a position off by one, swapped
+labels, a bias left away, a wrong donor, a wrong fold. Against that copy run the tests of the fault's own file, which
+should notice first, then those of its room, then all fast ones, each up to the first failure. `mutations.csv` says of
+every fault by which test it was caught; the exit status is 1 where one was not, or where tests fail without a fault.
+"""
+
+import argparse
+import csv
+import importlib
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+COLUMNS = ("file", "breaks", "caught", "by")
+LONGEST = 1800  # seconds: a fault may also make a loop that never ends
+TABLE = "tests/house/test_mutations.py"  # of the faults themselves, which any of them would fail
+LIBRARIES = ("torch", "transformers", "transformer_lens", "scipy.stats", "pandas", "altair", "hypothesis")
+
+
+class Fault(NamedTuple):
+    """In `file` of `probe/` the text `old`, which stands there once, becomes `new`; `breaks` says what that is."""
+
+    file: str
+    breaks: str
+    old: str
+    new: str
+
+
+FAULTS = (
+    # text and tokens
+    Fault("model/tokens.py", "the token behind the word belongs to it", "if low < end and", "if low <= end and"),
+    Fault("text/splits.py", "a fold is fitted on the cue words it tests", "if all(a != b for", "if any(a != b for"),
+    Fault("text/splits.py", "a partner of the same sense", "for row in of_sense[1] if", "for row in of_sense[0] if"),
+    # the formulas
+    Fault(
+        "model/attention.py", "the mask shows one token ahead", "key_pos - query_pos + 1)", "key_pos - query_pos + 2)"
+    ),
+    Fault("model/attention.py", "a window one token too long", "query_pos - window)", "query_pos - window - 1)"),
+    Fault("model/attention.py", "scores over d_head", "/ math.sqrt(q.shape[-1])", "/ q.shape[-1]"),
+    Fault("model/attention.py", "shares of 1 over queries", "exponentials.sum(-1,", "exponentials.sum(-2,"),
+    Fault("model/attention.py", "a wrong rotary base", "1.0 / base **", "1.0 / (2 * base) **"),
+    Fault("model/attention.py", "rotary turns backwards", "torch.cat([-second, first]", "torch.cat([second, -first]"),
+    Fault("model/attention.py", "later keys are taken for earlier ones", "(offsets > 0) *", "(offsets < 0) *"),
+    Fault("model/attention.py", "a norm without epsilon", "torch.sqrt(variance + epsilon)", "torch.sqrt(variance)"),
+    Fault("model/forward.py", "embeddings not scaled", ".to(dtype) * config.embed_scale", ".to(dtype)"),
+    Fault("model/forward.py", "positions from the first row", "config.positions.first + places", "places"),
+    Fault("model/forward.py", "b_O left away", "delta_e.sum(-3) + block.b_o", "delta_e.sum(-3)"),
+    Fault("model/weights.py", "a matrix not transposed", "family.turned else held.T", "family.turned else held"),
+    Fault(
+        "model/weights.py",
+        "queries and keys swapped",
+        'transpose(0, 1) for place, role in enumerate("qkv")',
+        'transpose(0, 1) for place, role in enumerate("kqv")',
+    ),
+    Fault("model/config.py", "an epsilon ten times as large", "return float(epsilon)", "return 10 * float(epsilon)"),
+    # observation
+    Fault(
+        "model/ledger.py", "a head's write misses its norm", "self.behind(1 + 2 * layer)", "self.behind(2 + 2 * layer)"
+    ),
+    Fault("model/ledger.py", "shares of the wrong sign", "mean() - along[len(a) :]", "mean() + along[len(a) :]"),
+    Fault("model/lens.py", "the lens without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"),
+    # the engine
+    Fault("patching/engine.py", "b_O left away", "total = resid + block.b_o if", "total = resid + 0 if"),
+    Fault(
+        "patching/engine.py", "the word's rotary position one short", "(1, 1), size, device", "(1, 1), size - 1, device"
+    ),
+    Fault(
+        "patching/engine.py",
+        "the MLP reads in front of the attention",
+        "if family.parallel else resid_mid)\n    return",
+        "if True else resid_mid)\n    return",
+    ),
+    Fault("patching/patterns.py", "scores scaled that are not", "** -0.5 if config.family.scaled else 1.0", "** -0.5"),
+    Fault("patching/patterns.py", "the bias of another query", "bias[:, pos, None,", "bias[:, pos - 1, None,"),
+    Fault("patching/swaps.py", "a wrong donor", "own.roll(len(members), 0)", "own.roll(1, 0)"),
+    Fault(
+        "patching/swaps.py", "the swapped heads are the kept ones", "return ~torch.eye(count", "return torch.eye(count"
+    ),
+    Fault(
+        "patching/live.py",
+        "a change at the next position",
+        "pos is not None and pos in",
+        "pos is not None and pos + 1 in",
+    ),
+    # effects
+    Fault(
+        "patching/effects.py", "noising of the wrong sign", "effect(b, a), -effect(a, b)", "effect(b, a), effect(a, b)"
+    ),
+    Fault("patching/effects.py", "the donor most unlike", "best = max(others", "best = min(others"),
+    Fault(
+        "patching/effects.py",
+        "same-sense swaps of the wrong sign",
+        "pairs.same_b) - effect(a, pairs.same_a)",
+        "pairs.same_b) + effect(a, pairs.same_a)",
+    ),
+    Fault("patching/effects.py", "a stage too late", "np.asarray(chosen) - 1)", "np.asarray(chosen))"),
+    Fault(
+        "patching/sets.py",
+        "the ends of an interval flipped",
+        "(1 - high_without, 1 - low_without)",
+        "(1 - low_without, 1 - high_without)",
+    ),
+    Fault(
+        "patching/sets.py",
+        "the heads of a set counted from the end",
+        "mask[layer, head] = True",
+        "mask[layer, -head] = True",
+    ),
+    Fault(
+        "patching/routes.py",
+        "pattern and values swapped",
+        '{"pattern_only": read(1, 0), "values_only": read(0, 1)}',
+        '{"pattern_only": read(0, 1), "values_only": read(1, 0)}',
+    ),
+    Fault("patching/routes.py", "the own cue stays", "own - only(0, mine) + only", "own + only"),
+    Fault("patching/paths.py", "a key too few", "seen = slice(receiver + 1)", "seen = slice(receiver)"),
+    Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
+    Fault(
+        "patching/composition.py",
+        "query and key swapped",
+        "((q, gram_k, qk), (k, gram_q, qk),",
+        "((k, gram_q, qk), (q, gram_k, qk),",
+    ),
+    # statistics
+    Fault(
+        "stats/axes.py",
+        "an axis that points backwards",
+        "(mean_a - mean_b) / gap if gap",
+        "(mean_b - mean_a) / gap if gap",
+    ),
+    Fault(
+        "stats/axes.py",
+        "axes fitted on what they are tested on",
+        "split.holdouts):\n        train = np.asarray(holdout.train)",
+        "split.holdouts):\n        train = np.asarray(holdout.test)",
+    ),
+    Fault("stats/axes.py", "a depth too early", "abs(least))[0]) + 1", "abs(least))[0])"),
+    Fault("stats/permutation.py", "p of 0", "(1 + reached(bar, t[order]).sum(0))", "reached(bar, t[order]).sum(0)"),
+    Fault(
+        "stats/permutation.py",
+        "no correction for the other heads",
+        "flat[:, order[::-1]], axis=1)",
+        "flat[:, order[::-1]], axis=0)",
+    ),
+    Fault(
+        "stats/permutation.py",
+        "units not turned as a whole",
+        "given ^ turned[:, member]",
+        "given ^ (rng.random((draws, len(given))) < 0.5)",
+    ),
+    Fault(
+        "stats/resampling.py", "an interval of 90 %", "[0.025, 0.975], axis=0)\n    if", "[0.05, 0.95], axis=0)\n    if"
+    ),
+    Fault(
+        "stats/resampling.py",
+        "ties all to one side",
+        "np.concatenate([a, b]), axis=0)",
+        'np.concatenate([a, b]), axis=0, method="max")',
+    ),
+    Fault(
+        "stats/resampling.py",
+        "what is drawn counts for other rows",
+        "size=draws)[:, member]",
+        "size=draws)[:, member[::-1]]",
+    ),
+    Fault(
+        "stats/separation.py",
+        "opposes tested the right way",
+        "nulls = [separation, swap, -swap]",
+        "nulls = [separation, swap, swap]",
+    ),
+    Fault("stats/verdicts.py", "whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
+    # tables and sweeps
+    Fault(
+        "study/head_tables.py",
+        "p of the swap in the column of separation",
+        '{"p_auroc": separation.p, "q_auroc"',
+        '{"p_auroc": swap.p, "q_auroc"',
+    ),
+    Fault(
+        "study/head_tables.py",
+        "near and far swapped",
+        "(lambda d: d == 1, lambda d: d > 1)",
+        "(lambda d: d > 1, lambda d: d == 1)",
+    ),
+    Fault(
+        "study/nearest.py",
+        "tested on what it learned",
+        "train, test = list(holdout.train), list(holdout.test)",
+        "train, test = list(holdout.test), list(holdout.test)",
+    ),
+    Fault("sweep/measure.py", "one same-sense donor for all sentences", '!= record["draw"]]', '== record["draw"]]'),
+    Fault("sweep/measure.py", "the wrong sign of the second sense", "-sign[:, None, None] * swap", "-swap"),
+)
+
+
+def spoiled(fault: Fault) -> str:
+    """The file with the fault in it. Raises ValueError where the text to replace does not stand there exactly once."""
+    text = (ROOT / "probe" / fault.file).read_text(encoding="utf-8")
+    if text.count(fault.old) != 1:
+        raise ValueError(f"{fault.file}: {fault.old!r} stands there {text.count(fault.old)} times, expected once")
+    return text.replace(fault.old, fault.new)
+
+
+@contextmanager
+def copied(fault: Fault | None) -> Iterator[Path]:
+    """A checkout of its own whose `probe/` is a copy, with the fault in it; all else is linked."""
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        for entry in ROOT.iterdir():
+            if entry.name == "probe":
+                shutil.copytree(entry, folder / "probe")
+            elif not entry.name.startswith("."):
+                (folder / entry.name).symlink_to(entry)
+        if fault is not None:
+            (folder / "probe" / fault.file).write_text(spoiled(fault), encoding="utf-8")
+        yield folder
+
+
+class First:
+    """Takes note of the first test, or file of tests, that fails."""
+
+    name = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.name = self.name or report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.name = self.name or report.nodeid
+
+
+def first_failure(fault: Fault | None, tests: str) -> str:
+    """The first of the fast tests of a folder that fails with the fault; "" where all pass. Changes the process."""
+    with copied(fault) as folder, open(os.devnull, "w") as nowhere:
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        sys.dont_write_bytecode = True
+        for stream in (1, 2):
+            os.dup2(nowhere.fileno(), stream)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)  # which ends the run, and counts as a failure
+        signal.alarm(LONGEST)
+        first = First()
+        quiet = ["-x", "-q", "-p", "no:cacheprovider", f"--ignore={TABLE}"]
+        status = pytest.main([*quiet, "-m", fast_marks(), tests], [first])
+        os.chdir(ROOT)
+        return first.name or ("" if status in (0, pytest.ExitCode.NO_TESTS_COLLECTED) else f"{tests}: {status!r}")
+
+
+def fast_marks() -> str:
+    """What `make test-fast` leaves out, as it stands in the Makefile."""
+    marks = re.search(r"^test-fast:.*\n.*-m \"(.+)\"", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert marks
+    return marks[1]
+
+
+def try_out(faults: Sequence[Fault | None], workers: int) -> list[str]:
+    """By which test each fault is caught, "" where it is not: by those of its own file, of its room, or by any.
+
+    Every run is a process of its own, begun with the libraries loaded.
+    """
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    caught = [""] * len(faults)
+    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=1) as pool:
+        for near in range(3):
+            runs = {
+                place: pool.apply_async(first_failure, (fault, where[near]))
+                for place, fault in enumerate(faults)
+                if not caught[place] and len(where := places(fault)) > near
+            }
+            for place, run in runs.items():
+                caught[place] = run.get()
+                print(f"{faults[place]}: {caught[place] or 'not yet caught'}", flush=True)
+    return caught
+
+
+def places(fault: Fault | None) -> list[str]:
+    """Which tests to run, the nearest first: those of the fault's own file, if it has any, of its room, and all."""
+    if fault is None:
+        return ["tests"]
+    room, name = Path(fault.file).parts[0], Path(fault.file).stem
+    own = f"tests/{room}/test_{name}.py"
+    return [*([own] if (ROOT / own).exists() else []), f"tests/{room}", "tests"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "reports")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", nargs="*", help="faults whose file or description has one of these in it")
+    options = parser.parse_args()
+    chosen = [fault for fault in FAULTS if any(part in f"{fault.file} {fault.breaks}" for part in options.only or [""])]
+    if not options.only and (fails := try_out([None], 1)[0]):
+        print(f"without a fault {fails} fails")
+        return 1
+    caught = try_out(chosen, options.workers)
+    rows = [
+        dict(zip(COLUMNS, (fault.file, fault.breaks, "yes" if name else "no", name), strict=True))
+        for fault, name in zip(chosen, caught, strict=True)
+    ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "mutations.csv").open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    missed = [row for row in rows if row["caught"] == "no"]
+    print(f"{len(rows) - len(missed)} of {len(rows)} faults are caught")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

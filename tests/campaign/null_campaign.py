@@ -1,0 +1,257 @@
+"""Studies in which nothing is there: how often one is claimed all the same. `make campaign` runs 200 of each kind.
+
+    random weights     a fresh random model and fresh sentences in every run: nested, crossed and unpaired cue words;
+                       unpaired texts that are longer in one sense, now and then or always; a function word that goes
+                       with the sense
+    senses reassigned  the embedded model, which was trained, on a word of the lexicon whose senses are dealt out among
+                       its cue words: nested, crossed and unpaired
+
+A run is a study of one word, as far as its verdicts: the gate, and only where it passes the swaps and the untrained
+control. `claimed`: the gate passed and nothing without meaning tells the senses apart as well (what the page calls a
+gap of meaning). Every run is a row of `null_campaign.csv`. Of 200 runs of a kind at most 2 % may have a gate p below
+.01, and at most 1 % a resolver. Where a nuisance goes with the sense in every sentence (NUISANCE) the vectors do differ
+and the gate has to pass: there the 2 % are of what is claimed.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+from handmade import FUNCTION, PLAIN, SENSES, corpus_of, make_crossed, make_handmade, make_sentences, without
+from scipy.stats import binom
+
+import probe
+from probe.model.load import untrained
+from probe.model.model import Model
+from probe.provenance import write_atomically
+from probe.stats.verdicts import GATE, ORDER
+from probe.study import tables
+from probe.study.controls import measure_controls
+from probe.study.head_tables import evidence
+from probe.study.material import prepare
+from probe.study.word import StudyOptions, study_word
+from probe.text import lexicon
+from probe.text.sentences import Sentence
+
+ROOT = Path(__file__).parent.parent.parent
+RUNS = 200
+MOST = {"claimed": 0.02, "resolver": 0.01}  # of the runs of a kind
+SPREAD = 0.2  # of the random weights: at the usual .02 every head looks at everything alike
+PERMUTATIONS = 63  # max-T p in steps of 1 / 64: the level .05 is held, and a run is cheap
+TRAINED = "tiny-senses"
+Sentences = Sequence[Sentence]
+
+
+# --- sentences -------------------------------------------------------------------------------------------------------
+
+
+def nested(rng: np.random.Generator) -> Sentences:
+    """Aligned pairs, every cue word with one partner."""
+    return make_sentences(cues=16, frames=4, distances=(1, 2), seed=_seed(rng))
+
+
+def crossed(rng: np.random.Generator) -> Sentences:
+    """Aligned pairs of every cue word with every one of the other sense."""
+    return make_crossed(12, 9, frames=3, seed=_seed(rng))
+
+
+def unpaired(rng: np.random.Generator) -> Sentences:
+    """The same sentences without their pairs."""
+    return without(nested(rng), "pair")
+
+
+def longer(rng: np.random.Generator) -> Sentences:
+    """Unpaired; up to six words in front, in one sense two more on average: most have a like one of the other sense."""
+    return _lengthened(unpaired(rng), rng, (range(5), range(2, 7)))
+
+
+def always_longer(rng: np.random.Generator) -> Sentences:
+    """Unpaired; in one sense so many words more that no text has a like one of the other sense."""
+    return _lengthened(unpaired(rng), rng, (range(1), range(8, 12)))
+
+
+def function_word(rng: np.random.Generator) -> Sentences:
+    """Aligned pairs, each sentence after "this" or "that", which goes with its sense."""
+    return [_after(row, FUNCTION[row.sense]) for row in nested(rng)]
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**31))
+
+
+def _lengthened(rows: Sentences, rng: np.random.Generator, more: tuple[range, range]) -> Sentences:
+    """Each sentence after so many words, by its sense."""
+    by_sense = dict(zip(SENSES, more, strict=True))
+    return [_after(row, *rng.choice(PLAIN, size=int(rng.choice(by_sense[row.sense])))) for row in rows]
+
+
+def _after(row: Sentence, *words: str) -> Sentence:
+    """The sentence after these words."""
+    front = "".join(f"{word} " for word in words)
+    places = {name: getattr(row, name) + len(front) for name in ("start", "end", "cue_start", "cue_end")}
+    return replace(row, text=front + row.text, **places)
+
+
+def reassigned(rows: Sentences, rng: np.random.Generator) -> Sentences:
+    """The senses of every pair of cue words exchanged or not, by the toss of a coin."""
+    senses = list(dict.fromkeys(row.sense for row in rows))
+    turned = {row.pair.split("/")[-1]: bool(rng.random() < 0.5) for row in rows}
+    return [
+        replace(row, sense=senses[1 - senses.index(row.sense)]) if turned[row.pair.split("/")[-1]] else row
+        for row in rows
+    ]
+
+
+def dealt(rows: Sentences, rng: np.random.Generator) -> Sentences:
+    """Senses dealt out among the cue words, as many to each as before; no pairs."""
+    senses = list(dict.fromkeys(row.sense for row in rows))
+    cues = sorted({row.cue_word for row in rows})
+    sense_of = dict(zip(rng.permutation(cues).tolist(), len(cues) // 2 * senses, strict=True))
+    return [replace(row, sense=sense_of[row.cue_word], pair=None) for row in rows]
+
+
+def paired_anew(rows: Sentences) -> Sentences:
+    """Every sentence with every one of the other sense that has its frame and distance, as pairs."""
+    senses = list(dict.fromkeys(row.sense for row in rows))
+    places = list(dict.fromkeys((row.frame, row.distance) for row in rows))
+    sides = {(place, sense): [] for place in places for sense in senses}
+    for row in rows:
+        sides[(row.frame, row.distance), row.sense].append(row)
+    return [
+        replace(row, pair=f"{place}/{first}/{second}")
+        for place in places
+        for first, one in enumerate(sides[place, senses[0]])
+        for second, other in enumerate(sides[place, senses[1]])
+        for row in (one, other)
+    ]
+
+
+def of_lexicon(rng: np.random.Generator, *, frames: int, distances: int) -> Sentences:
+    """Sentences of two senses of a word of the lexicon, in some of its frames at some distances."""
+    word = str(rng.choice(lexicon.words()))
+    rows = lexicon.expand(word).sentences
+    senses = rng.permutation(sorted({row.sense for row in rows}))[:2]
+    chosen = rng.permutation(sorted({row.frame for row in rows}))[:frames]
+    apart = rng.permutation(sorted({row.distance for row in rows}))[:distances]
+    return [row for row in rows if row.sense in senses and row.frame in chosen and row.distance in apart]
+
+
+# --- kinds -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _shape() -> Model:
+    """What random models are drawn like: the tokenizer and the sizes of the models made by hand."""
+    with TemporaryDirectory() as folder:
+        return probe.load(make_handmade(Path(folder) / "random", [], spread=SPREAD))
+
+
+@cache
+def _trained() -> Model:
+    return probe.load(TRAINED)
+
+
+def random_weights(run: int) -> Model:
+    return untrained(_shape(), seed=run)
+
+
+def trained(run: int) -> Model:
+    return _trained()
+
+
+@dataclass(frozen=True)
+class Kind:
+    model: Callable[[int], Model]
+    sentences: Callable[[np.random.Generator], Sentences]
+
+
+KINDS = {
+    **{make.__name__: Kind(random_weights, make) for make in (nested, crossed, unpaired, longer)},
+    "reassigned, nested": Kind(trained, lambda rng: reassigned(of_lexicon(rng, frames=6, distances=2), rng)),
+    "reassigned, crossed": Kind(trained, lambda rng: paired_anew(dealt(of_lexicon(rng, frames=2, distances=1), rng))),
+    "reassigned, unpaired": Kind(trained, lambda rng: dealt(of_lexicon(rng, frames=6, distances=2), rng)),
+    **{make.__name__: Kind(random_weights, make) for make in (function_word, always_longer)},
+}
+NUISANCE = tuple(make.__name__ for make in (longer, function_word, always_longer))
+
+
+def study_of(kind: str, run: int) -> dict[str, object]:
+    """One study with nothing to find, as a row of the record."""
+    rng = np.random.default_rng([run, *map(ord, kind)])
+    sentences, model = KINDS[kind].sentences(rng), KINDS[kind].model(run)
+    options = StudyOptions(run, permutations=PERMUTATIONS)
+    result = study_word(model, prepare(model, corpus_of(sentences), sentences[0].word), options)
+    [pair] = result.pairs
+    row = {"kind": kind, "run": run, "word": sentences[0].word, "sentences": len(pair.split.rows)}
+    row |= {"cue_words": len(set(pair.split.units)), "gap_p": round(pair.gate_p, 6), "gate": int(pair.gate_p < GATE)}
+    row |= {"nuisance_p": round(pair.nuisance_p, 6), "untrained_p": None, "claimed": 0} | dict.fromkeys(ORDER, 0)
+    if pair.effects is None:
+        return row | {"none": pair.separation.auroc.size}
+    control = measure_controls(model, untrained(model, seed=run + 2**20), result, options)
+    heads = evidence([result], tables.untrained([control]))
+    row |= {"untrained_p": round(control.untrained_p[pair.senses], 6), "claimed": int(not heads["confounded"].any())}
+    return row | heads["verdict"].value_counts().to_dict()
+
+
+# --- what was found --------------------------------------------------------------------------------------------------
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per kind: runs, and of them those with a gate p below .01, what is claimed, and any resolver."""
+    found = rows.assign(resolver=rows["resolver"] > 0).groupby("kind", sort=False)
+    return found.agg(
+        runs=("run", "size"), gate=("gate", "sum"), claimed=("claimed", "sum"), resolver=("resolver", "sum")
+    )
+
+
+def too_many(rows: pd.DataFrame) -> list[str]:
+    """The kinds in which more is claimed than may be, with what; nothing where all is well."""
+    found = summary(rows)
+    counted = found.assign(claimed=found["claimed"].where(found.index.isin(NUISANCE), found["gate"]))
+    return [
+        f"{kind}: {name} in {row[name]} of {row['runs']}"
+        for kind, row in counted.iterrows()
+        for name, share in MOST.items()
+        if row[name] > share * row["runs"]
+    ]
+
+
+def bounds(runs: int) -> str:
+    """What so many runs would show by chance of a test that is exactly at its level."""
+    low, high = binom.ppf([0.025, 0.975], runs, GATE)
+    return f"of {runs} exact tests at the level {GATE:g}, {low:.0f} to {high:.0f} pass in 95 % of cases"
+
+
+def in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows kind by kind."""
+    places = {kind: place for place, kind in enumerate(KINDS)}
+    return rows.sort_values(["kind", "run"], key=lambda column: column.map(places) if column.name == "kind" else column)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "reports")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--kinds", nargs="*", choices=[*KINDS], default=[*KINDS])
+    parser.add_argument("--keep", action="store_true", help="go on with the table that is there")
+    given = parser.parse_args()
+    table = given.out / "null_campaign.csv"
+    rows = pd.read_csv(table).to_dict("records") if given.keep and table.exists() else []
+    done = {(row["kind"], row["run"]) for row in rows}
+    for run in range(given.runs):  # of every kind one in turn: a campaign that is stopped has as many of each
+        rows += [study_of(kind, run) for kind in given.kinds if (kind, run) not in done]
+        write_atomically(table, in_order(pd.DataFrame(rows)).to_csv(index=False))
+    made = in_order(pd.DataFrame(rows))
+    print(summary(made).to_string(), bounds(given.runs), sep="\n")
+    print(*(wrong := too_many(made)) or ["all within their bounds"], sep="\n")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

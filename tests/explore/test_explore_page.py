@@ -1,0 +1,236 @@
+"""The explorer's page in headless Chromium: typing, choosing, swapping, undoing, the address, and who can use it."""
+
+import json
+import threading
+import zipfile
+
+import pytest
+from browser import MARKS, Opened, serious_findings
+
+import probe
+
+uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: probe[explore]")
+
+from probe.explore import server
+
+pytestmark = [*MARKS, pytest.mark.real_model]
+
+TOKEN = "secret"
+PATIENCE = 60_000
+HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> bank"
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A running explorer of tiny-senses."""
+    door = server.listening("127.0.0.1", 0)
+    app = server.application(probe.load("tiny-senses"), token=TOKEN)
+    running = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=running.run, args=([door],), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{door.getsockname()[1]}/?token={TOKEN}"
+    running.should_exit = True
+    thread.join()
+
+
+class Address(str):
+    """What `Opened` asks of a path."""
+
+    def as_uri(self):
+        return str(self)
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Opens the explorer, waits for its first answer, and says afterwards that nothing complained."""
+    contexts = []
+
+    def made(fragment="", **options):
+        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
+        shown = Opened(contexts[-1].new_page(), Address(address + fragment))
+        answered(shown.page)
+        return shown
+
+    yield made
+    for context in contexts:
+        context.close()
+
+
+def answered(page, what=None):
+    """Does `what`, then waits until the page has answered it and nothing is being computed."""
+    before = page.evaluate("document.documentElement.dataset.answered ?? 0")
+    if what is not None:
+        what()
+    else:
+        before = -1
+    page.wait_for_function(
+        "before => Number(document.documentElement.dataset.answered ?? -1) > Number(before)"
+        " && !document.querySelector('[data-status]').textContent",
+        arg=before,
+        timeout=PATIENCE,
+    )
+
+
+def outcome(page):
+    return page.locator('[data-slot="outcome"]').inner_text()
+
+
+def head(page, layer, number, name="toward"):
+    return page.locator(f'[name="map-{name}"][value="{layer}.{number}"]')
+
+
+def swap(page, kind):
+    answered(page, lambda: page.locator(f'[name="swap"][value="{kind}"]').check(force=True))
+
+
+def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, address):
+    shown = opened()
+    page = shown.page
+    assert outcome(page).startswith("“bank” stands at 100\u202f% of the way from “that meaning” to “this meaning”.")
+    assert page.locator('[data-rows="next"] tr').count() == 10
+    assert page.locator('[data-map="toward"] .cell').count() >= 16
+    assert page.locator(".written dd").first.inner_text().strip()
+    assert page.locator(".formula:visible").count() >= 3
+    origin = address.split("/?")[0]
+    assert all(url.startswith((origin, "blob:", "data:")) for url in shown.requests), shown.requests
+    assert shown.trouble == []
+
+
+def test_typing_changes_tokens_head_pictures_and_the_address(opened):
+    shown = opened()
+    page = shown.page
+    answered(page, lambda: page.locator('[name="text"]').fill("In the wet garden they found a mole"))
+    assert "“the”" in outcome(page)  # the last word that both have
+    answered(page, lambda: page.locator('[name="other"]').fill("In the agency they found a mole"))
+    assert page.locator("[data-trouble]").is_hidden()
+    assert [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()][-1].endswith("mole")
+    assert "“mole”" in outcome(page)
+    grid = page.locator('#softmax [data-queries="rows"] .chart')
+    assert grid.locator(".mark-symbol.role-mark path").count() > 0
+    labels = grid.locator(".role-axis-label text").all_text_contents()
+    assert any(label.endswith("·mole") for label in labels) and not any(label.endswith("·bank") for label in labels)
+    page.wait_for_function("() => location.hash.includes('garden')", timeout=PATIENCE)
+    assert shown.trouble == []
+
+
+def test_each_key_is_answered_and_the_last_one_stands(opened):
+    page = opened().page
+    box = page.locator('[name="text"]')
+    box.press("End")
+    box.press_sequentially(" today", delay=20)
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.strip .chip')].at(-1)?.textContent.endsWith('today')", timeout=PATIENCE
+    )
+    answered(page)
+    assert page.locator("[data-trouble]").is_hidden()
+
+
+def test_heads_are_swapped_several_at_once_and_undone(opened):
+    shown = opened()
+    page = shown.page
+    own = outcome(page)
+    head(page, 0, 0).check(force=True)
+    swap(page, "other")
+    assert outcome(page).startswith("With L0H0 swapped, “bank” stands at ")
+    assert page.locator('[data-rows="next"] th').count() >= 10
+    assert page.locator("[data-with-swap]").is_visible()
+    head(page, 3, 2).check(force=True)
+    swap(page, "off")
+    assert "With L0H0, L3H2 swapped" in outcome(page)
+    assert page.locator('[data-map="toward"] .cell.swapped').count() == 2
+    assert "swap=L0H0-other.L3H2-off" in page.url
+    answered(page, lambda: page.get_by_role("button", name="Undo").click())
+    assert outcome(page).startswith("With L0H0 swapped")
+    page.locator("h1").click()
+    answered(page, lambda: page.keyboard.press("Control+z"))
+    assert outcome(page) == own and "swap=" not in page.url
+    assert page.locator('[data-map="toward"] .cell.swapped').count() == 0
+    assert shown.trouble == []
+
+
+def test_the_address_brings_everything_back_and_the_back_button_goes_back(opened):
+    page = opened().page
+    head(page, 1, 2).check(force=True)
+    swap(page, "mean")
+    told, url = outcome(page), page.url
+    again = opened("#" + url.split("#", 1)[1]).page
+    assert outcome(again) == told
+    assert again.locator('[name="layer"]').input_value() == "1" and head(again, 1, 2).is_checked()
+    assert again.locator('[name="swap"][value="mean"]').is_checked()
+    answered(page, lambda: page.go_back())
+    assert outcome(page).startswith("“bank” stands at") and head(page, 1, 2).is_checked()
+    answered(page, lambda: page.go_back())
+    assert not head(page, 1, 2).is_checked()
+
+
+def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
+    shown = opened()
+    page = shown.page
+    head(page, 0, 0).focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator('[data-slot="head"]').first.inner_text() == "L0H1"
+    page.locator('[name="swap"][value="own"]').focus()
+    answered(page, lambda: page.keyboard.press("ArrowRight"))
+    assert "With L0H1 swapped" in outcome(page)
+    page.locator("[data-tracing] summary").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".trace button", timeout=PATIENCE)
+    cells = page.locator(".trace tbody tr")
+    assert cells.count() == 4
+    assert page.locator(".trace button").first.get_attribute("aria-label").startswith("Layer 0, “river”: ")
+    page.locator(".trace button").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('[data-slot=following]').textContent.includes('river')")
+    assert shown.trouble == []
+
+
+def test_every_head_swapped_by_itself_is_drawn_when_asked_for(opened):
+    page = opened().page
+    assert page.locator('[data-map="effect"]').is_hidden()
+    page.locator('[name="map"][value="effect"]').check(force=True)
+    page.wait_for_function("() => [...document.querySelectorAll('[data-map=effect] .cell')].some(cell => cell.title)")
+    assert page.locator('[data-map="effect"] .against').count() > 0
+
+
+def test_hostile_text_runs_nothing_and_stands_there(opened):
+    shown = opened()
+    page = shown.page
+    page.locator('[name="other"]').fill("")
+    answered(page, lambda: page.locator('[name="text"]').fill(HOSTILE))
+    assert page.evaluate("window.canary") is None and page.locator("img").count() == 0
+    assert "</s" in page.locator(".strip .chips").inner_text().replace("\n", "")
+    answered(page, lambda: page.locator('[name="text"]').fill("bank " * 3000))
+    assert "the context window of tiny-senses" in page.locator("[data-trouble]").inner_text()
+    answered(page, lambda: page.locator('[name="text"]').fill("The river bank"))
+    assert page.locator("[data-trouble]").is_hidden() and shown.trouble == []
+
+
+def test_the_page_saves_the_walk(opened, tmp_path):
+    page = opened().page
+    with page.expect_download(timeout=2 * PATIENCE) as waiting:
+        page.get_by_role("button", name="Save this page").click()
+    waiting.value.save_as(tmp_path / "walk.zip")
+    with zipfile.ZipFile(tmp_path / "walk.zip") as bundle:
+        made = json.loads(bundle.read("walk/manifest.json"))
+        assert "The river rose" in bundle.read("walk/walk.html").decode()
+    assert made["options"]["against"].startswith("The money came")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_anybody_can_use_it(opened, width, scheme):
+    shown = opened(
+        viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce", bypass_csp=True
+    )
+    page = shown.page
+    head(page, 0, 0).check(force=True)
+    swap(page, "other")
+    page.locator("[data-tracing] summary").click()
+    page.wait_for_selector(".trace button", timeout=PATIENCE)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    moving = (
+        "[...document.querySelectorAll('*')].filter(one => getComputedStyle(one).transitionDuration !== '0s').length"
+    )
+    assert page.evaluate(moving) == 0
+    assert serious_findings(page) == []
+    assert shown.trouble == []

@@ -1,0 +1,277 @@
+"""The explorer's server: who may ask, what may be asked, and that whatever is sent, it lives."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import probe
+
+testclient = pytest.importorskip("starlette.testclient", reason="starlette is not installed: probe[explore]")
+
+from probe.errors import InputError
+from probe.explore import server
+
+pytestmark = pytest.mark.real_model
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "secret"
+HOST = "http://127.0.0.1:8000"
+TEXTS = {"text": "They saw the river from the bank.", "other": "They took the money from the bank."}
+
+
+@pytest.fixture(scope="module")
+def client():
+    app = server.application(probe.load("tiny-senses"), token=TOKEN)
+    with testclient.TestClient(app, base_url=HOST) as made:
+        yield made
+
+
+def ask(client, body, **headers):
+    """A response and its messages."""
+    headers = {"Authorization": f"Bearer {TOKEN}"} | headers
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = client.post("/ask", content=content, headers=headers)
+    return response, [json.loads(line) for line in response.text.splitlines()]
+
+
+def lives(client):
+    response, messages = ask(client, {"what": "sentence"} | TEXTS)
+    assert response.status_code == 200 and "result" in messages[-1]
+
+
+@pytest.fixture(scope="module")
+def page(client):
+    return client.get("/", params={"token": TOKEN})
+
+
+def test_the_page_runs_its_own_scripts_only_and_asks_this_server_only(page):
+    policy = page.headers["content-security-policy"]
+    assert page.status_code == 200 and "unsafe" not in policy and "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy and "frame-ancestors 'none'" in policy
+    assert not re.findall(r"\son\w+=|style=\"|(?:src|href)=\"http", page.text.split("<script")[0])
+    assert page.headers["referrer-policy"] == "no-referrer" and page.headers["cache-control"] == "no-store"
+    assert TOKEN not in page.text
+
+
+def test_a_question_is_answered_by_lines_of_json(client):
+    response, messages = ask(client, {"what": "sentence"} | TEXTS)
+    assert response.status_code == 200 and response.headers["content-type"] == "application/x-ndjson"
+    assert [("doing" in message, "result" in message) for message in messages[:-1]] == [(True, False)] * 3
+    assert messages[-1]["result"]["block"]["word"] == "bank"
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ({"Authorization": "Bearer wrong"}, "The token is missing or another one"),
+        ({"Authorization": ""}, "The token is missing or another one"),
+        ({"Host": "evil.example:8000"}, "The explorer answers to 127.0.0.1 only"),
+        ({"Host": "127.0.0.1.evil.example"}, "The explorer answers to 127.0.0.1 only"),
+        ({"Host": "10.0.0.7:8000"}, "The explorer answers to 127.0.0.1 only"),
+        ({"Origin": "https://evil.example"}, "The explorer answers its own page only"),
+        ({"Origin": "null"}, "The explorer answers its own page only"),
+        ({"Origin": "http://127.0.0.1:9999"}, "The explorer answers its own page only"),
+    ],
+)
+def test_others_are_refused_in_one_sentence(client, headers, sentence):
+    response, (message,) = ask(client, {"what": "sentence"} | TEXTS, **headers)
+    assert response.status_code == 403 and sentence in message["error"]
+
+
+def test_the_page_asks_for_the_token_too(client):
+    assert client.get("/").status_code == client.get("/", params={"token": "x"}).status_code == 403
+    assert client.get("/", params={"token": TOKEN}, headers={"Host": "evil.example"}).status_code == 403
+    assert client.get("/other", params={"token": TOKEN}).status_code == 404
+    assert client.get("/ask").status_code == 405
+
+
+def test_its_own_page_and_names_of_this_machine_are_let_in(client):
+    for host in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000", "localhost"):
+        response, messages = ask(client, {"what": "sentence"} | TEXTS, Host=host, Origin=f"http://{host}")
+        assert response.status_code == 200 and "result" in messages[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "ours"),
+    [
+        ("192.168.1.5", "0.0.0.0", True),
+        ("[fe80::1]", "::", True),
+        ("rebound.example", "0.0.0.0", False),
+        ("lab.example", "lab.example", True),
+        ("192.168.1.5", "127.0.0.1", False),
+    ],
+)
+def test_a_server_for_others_takes_numbers_and_its_own_name(name, host, ours):
+    assert server._is_ours(name, host) is ours
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "sentence"),
+    [
+        (b"x" * 10_000_000, 413, "The question is larger than 64 kB; give a shorter sentence."),
+        (b"{", 400, "The question is no JSON; ask from the explorer's page."),
+        (b"\xff\xfe", 400, "The question is no JSON; ask from the explorer's page."),
+        (b"[" * 60_000, 400, "The question is no JSON; ask from the explorer's page."),
+        (b"[1]", 400, "The question is no record; ask from the explorer's page."),
+        ({"what": "sentence", "text": "a\x00b"}, 200, "it holds a NUL character"),
+        ({"what": "sentence", "text": "bank " * 9000}, 200, "tokens, expected at most"),
+        ({"what": "sentence", "text": ""}, 200, "got an empty text"),
+        ({"what": "sentence", "text": "\ud800 bank"}, 200, None),
+        ({"what": "melt", "text": "x"}, 200, "got what = 'melt'"),
+        ({"what": ["swap"], "text": "x", "page": {}, "number": "x"}, 200, "got what as list, expected a string"),
+    ],
+)
+def test_whatever_is_sent_the_server_lives(client, body, status, sentence):
+    response, messages = ask(client, body)
+    assert response.status_code == status
+    if sentence is not None:
+        assert sentence in messages[-1]["error"] and "Traceback" not in response.text
+    lives(client)
+
+
+def test_markup_stays_text(client):
+    text = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> bank"
+    _, messages = ask(client, {"what": "sentence", "text": text})
+    told = messages[-1]["result"]
+    assert "<script" not in told["choices"] and "<img" not in told["choices"]
+
+
+def test_a_failure_of_ours_is_a_sentence_and_the_server_lives(client, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("probe.explore.questions.Explorer.answer", broken)
+    _, messages = ask(client, {"what": "sentence"} | TEXTS)
+    assert messages[-1]["error"].startswith("Answering the question failed; the explorer goes on.")
+    monkeypatch.undo()
+    lives(client)
+
+
+class Slow:
+    """An explorer whose answers take as many steps as are asked for."""
+
+    def __init__(self):
+        self.steps = []
+
+    def answer(self, question):
+        for step in range(200):
+            self.steps.append((question.text, step))
+            time.sleep(0.01)
+            yield {"doing": "waiting", "progress": step / 200}
+        yield {"result": question.text}
+
+
+def desk_of(explorer):
+    import asyncio
+
+    async def run(play):
+        desk = server.Desk(explorer)
+        try:
+            return await play(desk)
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, desk.close)
+
+    return lambda play: asyncio.run(run(play))
+
+
+async def last(job):
+    while "doing" in (message := await job.said.get()):
+        pass
+    return message
+
+
+def test_a_new_sentence_ends_the_work_on_the_older_one():
+    slow = Slow()
+
+    async def play(desk):
+        first = desk.take({"what": "sentence", "text": "one", "page": "a", "number": 1})
+        await first.said.get()
+        second = desk.take({"what": "trace", "text": "two", "page": "a", "number": 2})
+        other = desk.take({"what": "sentence", "text": "three", "page": "b", "number": 1})
+        newest = desk.take({"what": "sentence", "text": "four", "page": "a", "number": 3})
+        late = desk.take({"what": "sentence", "text": "five", "page": "a", "number": 2})
+        return [await last(job) for job in (first, second, other, newest, late)]
+
+    said = desk_of(slow)(play)
+    ended = {"superseded": True}
+    assert said == [ended, ended, {"result": "three"}, {"result": "four"}, ended]
+    assert {text for text, _ in slow.steps} == {"one", "three", "four"}
+    assert sum(text == "one" for text, _ in slow.steps) < 100
+
+
+def test_only_so_many_questions_wait():
+    async def play(desk):
+        asked = {"what": "sentence", "text": "one"}
+        for number in range(server.WAITING):
+            desk.take(asked | {"page": str(number)})
+        with pytest.raises(InputError, match=f"{server.WAITING} others are waiting; ask again in a moment"):
+            desk.take(asked)
+        for number in range(3 * server.PAGES):
+            desk._supersede(str(number), 1, server.Job("swap"))
+        return len(desk.pages)
+
+    assert desk_of(Slow())(play) == server.PAGES
+
+
+def test_whoever_goes_away_ends_the_work():
+    slow = Slow()
+
+    async def play(desk):
+        job = desk.take({"what": "sentence", "text": "one", "page": "a"})
+        lines = server._lines(job)
+        await anext(lines)
+        await lines.aclose()
+        return job.wanted
+
+    assert desk_of(slow)(play) is False
+    assert len(slow.steps) < 100
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"Listening on 127.0.0.1, port {port}: .*; choose another --port"):
+            server.listening("127.0.0.1", port)
+
+
+def started(*options):
+    command = [sys.executable, "-m", "probe", "explore", "--no-browser", *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.slow
+def test_the_command_prints_its_address_first_and_ends_with_130():
+    running = started()
+    try:
+        address = running.stdout.readline()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{24}\n", address)
+        running.send_signal(signal.SIGINT)
+        out, told = running.communicate(timeout=120)
+    finally:
+        running.kill()
+    assert running.returncode == 130 and out == "" and "Traceback" not in told
+    assert told == "probe: interrupted; finished files are kept, unfinished ones were not written.\n"
+
+
+@pytest.mark.slow
+def test_the_command_warns_of_others_and_names_what_it_cannot_have():
+    warned = started("--host", "0.0.0.0")
+    try:
+        assert warned.stdout.readline().startswith("http://0.0.0.0:")
+        warned.send_signal(signal.SIGINT)
+        _, told = warned.communicate(timeout=120)
+    finally:
+        warned.kill()
+    assert "listening on 0.0.0.0: whoever reaches this machine and has the address can use the model." in told
+    refused = started("--host", "no.such.host.invalid")
+    _, told = refused.communicate(timeout=120)
+    assert refused.returncode == 2 and "Listening on no.such.host.invalid, port 0: " in told

@@ -1,0 +1,110 @@
+"""Circuits that a compiler put in: programs compiled by Tracr run as Tracr runs them, and are found whole."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from campaign.tracr_circuits import auroc, by_direct_path, by_probe, outputs, pairs_of
+from compiled import EMBEDDING, MLP, compiled
+
+import probe
+from probe.model import forward
+
+KEPT = Path(__file__).parents[2] / "reports" / "tracr.csv"
+needs_tracr = pytest.mark.skipif(
+    find_spec("tracr") is None, reason="Tracr is not installed: python -m pip install 'probe[tracr]'"
+)
+TOKENS = (EMBEDDING, MLP)
+CIRCUITS = {
+    "two before": {(TOKENS, (0, 0), "value"), ((0, 0), (1, 0), "value")},
+    "ends in ab": {  # the tokens are compared, then the first result is fetched, then both are joined
+        (TOKENS, (0, MLP), "input"),
+        ((0, MLP), (1, 0), "value"),
+        ((0, MLP), (1, MLP), "input"),
+        ((1, 0), (1, MLP), "input"),
+    },
+    "behind the same": {
+        (TOKENS, (0, 0), "value"),
+        (TOKENS, (1, 0), "query"),
+        ((0, 0), (1, 0), "key"),
+        (TOKENS, (1, 0), "value"),
+    },
+}
+
+
+@pytest.fixture(params=CIRCUITS)
+def name(request):
+    return request.param
+
+
+@needs_tracr
+@pytest.mark.slow
+def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input(name):
+    program = compiled(name)
+    assert len(program.inputs) == 3**5
+    made = outputs(program)[:, 1:]  # Tracr itself gives the begin token no meaning
+    np.testing.assert_allclose(made, program.said[:, 1:], rtol=0, atol=1e-5)
+    weights = probe.read_weights(program.model)
+    *_, last = forward.run(weights, torch.from_numpy(program.inputs), torch.float32)
+    logits = forward.unembed(weights, last["resid_post"])[..., list(program.outputs)]
+    np.testing.assert_allclose(logits[:, 1:], program.said[:, 1:], rtol=0, atol=1e-5)
+    assert len({int(row) for row in program.said[:, -1].argmax(-1)}) > 1
+
+
+@needs_tracr
+@pytest.mark.slow
+def test_the_circuit_is_the_programs(name):
+    program = compiled(name)
+    assert program.edges == CIRCUITS[name]
+    assert program.heads == {part for edge in program.edges for part in edge[:2] if part[1] != MLP}
+    assert program.steps == len(program.heads)
+
+
+@needs_tracr
+@pytest.mark.slow
+def test_heads_that_are_not_the_programs_are_alive_and_read_by_nobody(name):
+    program = compiled(name)
+    pairs = pairs_of(program, 4)
+    ids = torch.from_numpy(program.inputs[[row for pair in pairs for row in pair]])
+    z = torch.stack([step["z"] for step in forward.run(probe.read_weights(program.model), ids, torch.float32)])
+    moved = (z[:, ::2] - z[:, 1::2]).abs().amax((1, 3, 4))  # layer head
+    heads, edges = by_probe(program, pairs)
+    for place in set(heads) - program.heads:
+        assert moved[place] > 0.01 and heads[place] < 1e-6
+    assert len(set(heads) - program.heads) >= 3 * program.model.config.n_layers
+    assert max(edges[place] for place in set(edges) - program.edges) < 1e-6
+
+
+@needs_tracr
+@pytest.mark.slow
+def test_swaps_and_paths_find_every_head_and_every_edge_and_agree_with_direct_path_patching(name):
+    program = compiled(name)
+    pairs = pairs_of(program, 6)
+    heads, edges = by_probe(program, pairs)
+    assert auroc(heads, program.heads, heads) == auroc(edges, program.edges, edges) == 1
+    for place, moved in by_direct_path(program, pairs).items():
+        assert moved <= 1e-6 or place in program.edges
+        assert moved >= edges[place] - 1e-5  # all positions at once, where an edge has one sender's
+
+
+def test_a_ranking_without_anything_to_tell_apart_has_no_area_and_ties_count_half():
+    scores = {"a": 0.2, "b": 0.2 + 1e-8, "c": 0.1}
+    assert auroc(scores, frozenset("a"), scores) == 0.75
+    assert auroc(scores, frozenset("ab"), scores) == 1 and auroc(scores, frozenset("c"), scores) == 0
+    assert auroc(scores, frozenset(), scores) is None and auroc(scores, frozenset("abc"), scores) is None
+
+
+def test_sixteen_programs_are_on_record_and_found_whole():
+    kept = pd.read_csv(KEPT)
+    assert len(kept) == 16 and kept["program"].is_unique and {1, 2, 3} == set(kept["steps"])
+    assert (kept["steps"] == 2).sum() >= 3 and (kept["steps"] == 3).sum() >= 2
+    assert (kept["error"] < 1e-5).all() and (kept["inputs"] >= 3**5).all() and (kept["pairs"] == 24).all()
+    for kind, others in (("heads", ["attribution"]), ("edges", ["attribution"])):
+        assert (kept[f"{kind}_probe"] >= kept[[f"{kind}_{other}" for other in others]].max(axis=1)).all()
+        assert (kept[f"{kind}_probe"] == 1).all()
+    between = kept[kept["between_known"] > 0]
+    assert len(between) >= 5 and (between["between_probe"] == 1).all()
+    assert kept.loc[kept["between_known"] == 0, "between_probe"].isna().all()

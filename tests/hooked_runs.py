@@ -22,6 +22,11 @@ ADDING = [*(kind for kind in SINGLE if FAMILIES[kind].kind == "decoder" and FAMI
 NORMING = [kind for kind in SINGLE if kind not in ADDING]  # a norm stands behind what is written, or behind the sum
 
 
+def typed(kinds):
+    """Every kind in float64, and the first two in float32 as well."""
+    return [*((kind, torch.float64) for kind in kinds), *((kind, torch.float32) for kind in kinds[:2])]
+
+
 def made(kind, dtype=torch.float64):
     return random_model(dtype) if kind == ODD else family_model(kind, dtype)
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from handmade import LAYERS
-from hooked_runs import ADDING, NORMING, Plain, bound, drawn_pair, made
+from hooked_runs import ADDING, NORMING, Plain, bound, drawn_pair, made, typed
 from planted import AXIS, WAYS, pairs_in, way_model
+from seeds import mostly_campaign
 
 from probe.errors import UnsupportedModel
 from probe.model.weights import read_weights
@@ -16,8 +17,7 @@ from probe.patching.edges import EDGE
 LAYOUT = (7, 6, 3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", ADDING)
+@pytest.mark.parametrize(("kind", "dtype"), typed(ADDING))
 def test_every_edge_equals_hooked_forwards(kind, dtype):
     model = made(kind, dtype)
     pair, at, depth = drawn_pair(model, LAYOUT), LAYOUT[1], model.config.n_layers
@@ -61,7 +61,7 @@ def number_of(edges, edge):
     return number
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", mostly_campaign([0, 1, 2]))
 @pytest.mark.parametrize("kind", WAYS)
 def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(kind, seed):
     model, ways = way_model(kind, seed)

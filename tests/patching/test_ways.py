@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 from handmade import LAYERS
-from hooked_runs import ADDING, Plain, bound, drawn_pair, made, put, read_all
+from hooked_runs import ADDING, Plain, bound, drawn_pair, made, put, read_all, typed
 from planted import AXIS, CUE, WAYS, pairs_in, way_model
+from seeds import mostly_campaign
 
 from probe.model.weights import read_weights
 from probe.patching import edges, live, paths, ways
 
 LAYOUT = (7, 6, 3)
-DTYPES = [torch.float32, torch.float64]
 TOGETHER = {"two_ways": 2, "either_way": 2}  # ways of which each has half, either because they add up or because one
 # alone is enough to make the first sense and both are needed to make the second; elsewhere there is one way
 
@@ -24,8 +24,7 @@ def kept_pair(model):
     return pair, both, edges.edges_of(weights, depth, offsets, offsets, mlps=True)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ADDING)
+@pytest.mark.parametrize(("kind", "dtype"), typed(ADDING))
 def test_all_edges_together_are_the_donors_run(kind, dtype):
     model = made(kind, dtype)
     _, both, every = kept_pair(model)
@@ -52,8 +51,7 @@ def chain_of(every, rng):
             chain.append(behind[rng.integers(len(behind))])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ADDING)
+@pytest.mark.parametrize(("kind", "dtype"), typed(ADDING))
 def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
     """Each step a hooked forward of its own; the last one's z is read with every other head at the word held."""
     model, rng = made(kind, dtype), np.random.default_rng(0)
@@ -79,7 +77,7 @@ def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
     assert largest > 0.001
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", mostly_campaign([0, 1]))
 @pytest.mark.parametrize("kind", WAYS)
 def test_planted_ways_are_found_whole(kind, seed):
     model, planted = way_model(kind, seed)

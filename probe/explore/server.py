@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from probe.errors import InputError
 from probe.explore import page
-from probe.explore.questions import Explorer, messages
+from probe.explore.explorer import Explorer, messages
 from probe.model.model import Model
 
 LARGEST = 64 * 1024  # bytes of a question: some thousand tokens, far more than are read

@@ -3,6 +3,7 @@
 import json
 import threading
 import zipfile
+from urllib.request import urlopen
 
 import pytest
 from browser import MARKS, Opened, serious_findings
@@ -28,7 +29,10 @@ def address():
     running = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     thread = threading.Thread(target=running.run, args=([door],), daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{door.getsockname()[1]}/?token={TOKEN}"
+    url = f"http://127.0.0.1:{door.getsockname()[1]}/?token={TOKEN}"
+    with urlopen(url, timeout=300) as page:  # made when it is first asked for
+        assert page.status == 200
+    yield url
     running.should_exit = True
     thread.join()
 

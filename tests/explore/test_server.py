@@ -148,7 +148,7 @@ def test_a_failure_of_ours_is_a_sentence_and_the_server_lives(client, monkeypatc
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("probe.explore.questions.Explorer.answer", broken)
+    monkeypatch.setattr("probe.explore.explorer.Explorer.answer", broken)
     _, messages = ask(client, {"what": "sentence"} | TEXTS)
     assert messages[-1]["error"].startswith("Answering the question failed; the explorer goes on.")
     monkeypatch.undo()

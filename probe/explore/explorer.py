@@ -1,7 +1,6 @@
-"""What the explorer's page can ask of a model, and the answers as messages of plain JSON.
+"""What a model answers to the questions of the explorer's page, as messages of plain JSON.
 
-A question is one record: `what` is asked, the `text`, perhaps an `other` one with the same word (this meaning, that
-meaning), the `word`, the head that is followed, the heads that are swapped. An answer is an iterator of messages: any
+An answer is an iterator of messages: any
 number of {"doing": ..., "progress": 0 to 1}, then {"result": ...}. Traces, runs and axes are kept, the last few of
 each, so that a swap costs a run from the word on and nothing else. It is closed between two messages where the answer
 is no longer wanted.
@@ -10,7 +9,7 @@ is no longer wanted.
 import base64
 import io
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from probe.errors import InputError, ProbeError, UnsupportedModel
 from probe.explore.page import choices
+from probe.explore.question import Question, parse
 from probe.model import forward, ledger
 from probe.model.lens import residual_stream
 from probe.model.model import Model
@@ -47,91 +47,7 @@ KEPT = 8  # texts whose traces and runs are kept
 WRITTEN = 20  # tokens
 LISTED = 10  # likeliest tokens
 LEADING = 12  # terms of the coordinate
-KINDS = {"other": "the other sentence's", "mean": "its mean", "off": "off"}
-AXES = ("lexicon", "sentences")
 THIS, THAT = "this meaning", "that meaning"
-
-
-@dataclass(frozen=True)
-class Swapped:
-    """A head and what it gets at the word: z of the other sentence, its mean, or nothing."""
-
-    layer: int
-    head: int
-    kind: str
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question, checked; the fields of the module's docstring."""
-
-    what: str
-    text: str
-    other: str | None = None
-    word: str | None = None
-    axis: str | None = None
-    follow: tuple[int, int] | None = None
-    pos: int = 0
-    kind: str = "other"
-    swaps: tuple[Swapped, ...] = ()
-
-
-def parse(asked: object) -> Question:
-    """The question in a record of JSON. Raises InputError for anything that is not one."""
-    if not isinstance(asked, Mapping):
-        raise InputError(f"Reading a question: got {type(asked).__name__}, expected a record with `what` and `text`.")
-    what, text = _string(asked, "what"), _string(asked, "text")
-    if what not in ANSWERS:
-        raise InputError(f"Reading a question: got what = {what!r}, expected one of {', '.join(ANSWERS)}.")
-    if text is None:
-        raise InputError("Reading a question: got no text, expected a sentence.")
-    axis, kind = _string(asked, "axis"), _string(asked, "kind") or "other"
-    if axis not in (None, *AXES) or kind not in KINDS:
-        raise InputError(
-            f"Reading a question: got axis = {axis!r} and kind = {kind!r}, expected {' or '.join(AXES)}, and "
-            f"{', '.join(KINDS)}."
-        )
-    follow, swapped = asked.get("follow"), asked.get("swaps") or []
-    if not isinstance(swapped, list) or not all(map(_is_swap, swapped)):
-        raise InputError(
-            "Reading a question: got swaps that are not [layer, head, kind] each; choose heads on the map."
-        )
-    given = _string(asked, "other"), _string(asked, "word")
-    other, word = (part if part is not None and part.strip() else None for part in given)
-    (pos,) = _numbers([asked.get("pos", 0)])
-    return Question(
-        what=str(what),
-        text=text,
-        other=other,
-        word=word,
-        axis=axis,
-        follow=None if follow is None else _head(follow),
-        pos=pos,
-        kind=kind,
-        swaps=tuple(Swapped(*_head(one[:2]), one[2]) for one in swapped),
-    )
-
-
-def _string(asked: Mapping[Any, Any], name: str) -> str | None:
-    value = asked.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InputError(f"Reading a question: got {name} as {type(value).__name__}, expected a string.")
-    return value
-
-
-def _is_swap(one: object) -> bool:
-    return isinstance(one, list) and len(one) == 3 and isinstance(one[2], str) and one[2] in KINDS
-
-
-def _head(pair: object) -> tuple[int, int]:
-    layer, head = _numbers(pair if isinstance(pair, list) and len(pair) == 2 else [None, None])
-    return layer, head
-
-
-def _numbers(given: list[Any]) -> list[int]:
-    if not all(isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1e6 for number in given):
-        raise InputError("Reading a question: got a head or a position that is no number; choose one on the page.")
-    return given
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +77,8 @@ class Explorer:
 
     def answer(self, question: Question) -> Iterator[Message]:
         """The messages of an answer, the last one with the result. Raises ProbeError for what cannot be answered."""
-        return ANSWERS[question.what](self, question)
+        answering: Callable[[Question], Iterator[Message]] = getattr(self, question.what)
+        return answering(question)
 
     def stand(self, question: Question) -> Stand:
         """The word in both texts.
@@ -441,12 +358,6 @@ class Explorer:
             for file in sorted(Path(folder).iterdir()):
                 bundle.write(file, f"walk/{file.name}")
         yield {"result": {"name": "walk.zip", "data": base64.b64encode(packed_up.getvalue()).decode()}}
-
-
-ANSWERS: dict[str, Callable[[Explorer, Question], Iterator[Message]]] = {
-    name: getattr(Explorer, name)
-    for name in ("sentence", "along", "swap", "write", "effects", "trace", "trace_heads", "save")
-}
 
 
 def messages(explorer: Explorer, asked: object) -> Iterator[Message]:

@@ -13,7 +13,8 @@ from hooked_runs import put, read_all
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.explore.questions import KINDS, LONGEST, Explorer, messages, parse
+from probe.explore.explorer import LONGEST, Explorer, messages
+from probe.explore.question import KINDS, WHAT, parse
 from probe.model import forward, hooks
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import target_states
@@ -221,7 +222,7 @@ def test_what_cannot_be_answered_is_one_sentence(explorer, name):
 def test_a_question_that_is_no_record_is_refused():
     with pytest.raises(InputError, match="got list, expected a record with `what` and `text`"):
         parse([])
-    assert set(KINDS) == {"other", "mean", "off"}
+    assert set(KINDS) == {"other", "mean", "off"} and all(callable(getattr(Explorer, name)) for name in WHAT)
 
 
 def test_an_encoder_decoder_is_refused():

@@ -197,8 +197,7 @@ def explore(
         from probe.explore.server import NAMES, serve
     except ModuleNotFoundError as error:
         raise InputError(
-            f"Exploring: the package {error.name} is missing; install probe with its extra, as pip install "
-            f"'probe[explore]'."
+            f"Exploring: the package {error.name} is missing; install it with pip install starlette uvicorn."
         ) from error
     if host not in NAMES:
         typer.echo(

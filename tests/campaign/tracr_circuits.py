@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+", help="all of them where none is named")
     chosen = parser.parse_args()
     if find_spec("tracr") is None:
-        parser.error("Tracr is not installed: it compiles the programs; python -m pip install 'probe[tracr]' and again")
+        parser.error("Tracr is not installed: it compiles the programs; python -m pip install '.[tracr]' and again")
     rows = []
     for name in chosen.programs or programs():
         rows.append(row_of(name))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("starlette", reason="starlette is not installed: probe[explore]")
+pytest.importorskip("starlette", reason="starlette is not installed: probe-heads[explore]")
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ from browser import MARKS, Opened, serious_findings
 
 import probe
 
-uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: probe[explore]")
+uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed: probe-heads[explore]")
 
 from probe.explore import server
 

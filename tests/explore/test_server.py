@@ -14,7 +14,7 @@ import pytest
 
 import probe
 
-testclient = pytest.importorskip("starlette.testclient", reason="starlette is not installed: probe[explore]")
+testclient = pytest.importorskip("starlette.testclient", reason="starlette is not installed: probe-heads[explore]")
 
 from probe.errors import InputError
 from probe.explore import server

@@ -176,8 +176,10 @@ def test_the_two_commands_come_first():
 def test_nothing_is_installed_by_the_bare_name():
     """`probe` on the package index is somebody else's."""
     for page in (*PAGES, ROOT / "Makefile", *(ROOT / "probe").rglob("*.py")):
-        for line in re.findall(r"pip install ([^`\n]*)", page.read_text(encoding="utf-8")):
-            assert not re.search(r"(^| )['\"]?probe(\[|['\"]?( |$))", line), f"{page.name}: pip install {line}"
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"['\"`]probe\[[a-z]+\]", text), f"{page.name}: an extra of the bare name"
+        for line in re.findall(r"pip install ([^`\n]*)", text):
+            assert not re.search(r"(^| )['\"]?probe['\"]?( |$)", line), f"{page.name}: pip install {line}"
 
 
 def test_the_version_is_the_same_everywhere():

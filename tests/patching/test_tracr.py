@@ -15,7 +15,7 @@ from probe.model import forward
 
 KEPT = Path(__file__).parents[2] / "reports" / "tracr.csv"
 needs_tracr = pytest.mark.skipif(
-    find_spec("tracr") is None, reason="Tracr is not installed: python -m pip install 'probe[tracr]'"
+    find_spec("tracr") is None, reason="Tracr is not installed: python -m pip install '.[tracr]'"
 )
 TOKENS = (EMBEDDING, MLP)
 CIRCUITS = {

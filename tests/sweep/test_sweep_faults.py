@@ -10,7 +10,7 @@ from sweeping import fingerprints, make_corpus, make_model
 
 from probe.sweep.run import Workers, sweep
 
-pytest.importorskip("distributed", reason="the extra probe[cluster] is not installed")
+pytest.importorskip("distributed", reason="the extra probe-heads[cluster] is not installed")
 pytestmark = pytest.mark.slow
 
 

@@ -262,7 +262,7 @@ class Explorer:
         yield {"result": told}
 
     def write(self, question: Question) -> Iterator[Message]:
-        """What the model writes after the text, without and with the heads swapped, token by token."""
+        """What the model writes after the text, without and with the heads swapped, token by token, until it ends a text."""
         stand = self.stand(question)
         if not (self.weights.causal and self.model.config.has_head):
             raise InputError(f"Writing on: {self.model.name} does not write from left to right.")
@@ -270,7 +270,7 @@ class Explorer:
         runs |= {"swapped": self._changed(stand)} if question.swaps else {}
         ids: dict[str, list[int]] = {name: [] for name in runs}
         for place, (name, run) in enumerate(runs.items()):
-            for token in write_on(self.weights, run, WRITTEN):
+            for token in write_on(self.weights, run, WRITTEN, end=self.model.tokenizer.eos_token_id):
                 ids[name].append(token)
                 said = {part: self.model.tokenizer.decode(known) for part, known in ids.items()}
                 yield {"doing": "writing", "progress": (place + len(ids[name]) / WRITTEN) / len(runs), "written": said}

@@ -48,9 +48,9 @@ def rerun(both: Both, change: Change) -> Run:
         return _extend(both.weights, known, both.steps[0].resid_pre[:1, start:], places, change)
 
 
-def write_on(weights: Weights, run: Run, count: int) -> Iterator[int]:
-    """Up to `count` token ids, each the one with the largest logit after those before it; ends with the context
-    window.
+def write_on(weights: Weights, run: Run, count: int, *, end: int | None = None) -> Iterator[int]:
+    """Up to `count` token ids, each the one with the largest logit after those before it; stops before the token `end`
+    and with the context window.
     """
     n = run.known[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)
@@ -58,6 +58,8 @@ def write_on(weights: Weights, run: Run, count: int) -> Iterator[int]:
     for pos in range(n, n + count):
         with torch.inference_mode():
             token = int(forward.unembed(weights, run.final[-1]).argmax())
+            if token == end:
+                return
             parts = forward.embedding_parts(
                 weights,
                 torch.tensor([[token]], device=weights.device),

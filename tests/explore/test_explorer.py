@@ -135,11 +135,15 @@ def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
 def test_what_is_written_is_what_the_hooked_model_finds_likeliest(tiny, explorer):
     told = said(explorer, "write", swaps=SWAPS[:1])
     ids = list(tokenize(tiny, THIS).ids)
-    for _ in range(20):
+    start = len(ids)
+    while len(ids) < start + 20:
         with torch.inference_mode():
-            ids.append(int(hooks.run(tiny, [ids])[0, -1].argmax()))
-    assert told[-1]["result"]["own"] == tiny.tokenizer.decode(ids[-20:])
-    assert len(told) == 41 and all(0 <= message["progress"] <= 1 for message in told[:-1])
+            token = int(hooks.run(tiny, [ids])[0, -1].argmax())
+        if token == tiny.tokenizer.eos_token_id:
+            break
+        ids.append(token)
+    assert told[-1]["result"]["own"] == tiny.tokenizer.decode(ids[start:])
+    assert 1 < len(ids) - start < len(told) <= 41 and all(0 <= message["progress"] <= 1 for message in told[:-1])
 
 
 def test_the_sentence_carries_the_walk_of_its_head(tiny, explorer):

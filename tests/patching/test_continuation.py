@@ -81,6 +81,7 @@ def test_tokens_written_are_those_of_the_hooked_model(kind):
         assert logits[token] >= logits.max() - 1e-6 * logits.abs().max()
         ids.append(token)
     assert len(written) == 5
+    assert list(write_on(read_weights(model), run, 5, end=written[2])) == written[: written.index(written[2])]
 
 
 def test_a_changed_head_changes_what_is_written_behind_it():

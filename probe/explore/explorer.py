@@ -262,7 +262,7 @@ class Explorer:
         yield {"result": told}
 
     def write(self, question: Question) -> Iterator[Message]:
-        """What the model writes after the text, without and with the heads swapped, token by token, until it ends a text."""
+        """What the model writes until it ends its text, without and with the heads swapped, token by token."""
         stand = self.stand(question)
         if not (self.weights.causal and self.model.config.has_head):
             raise InputError(f"Writing on: {self.model.name} does not write from left to right.")

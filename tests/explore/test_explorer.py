@@ -133,8 +133,9 @@ def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
 
 
 def test_what_is_written_is_what_the_hooked_model_finds_likeliest(tiny, explorer):
-    told = said(explorer, "write", swaps=SWAPS[:1])
-    ids = list(tokenize(tiny, THIS).ids)
+    text = "They saw the river and then the bank"
+    told = said(explorer, "write", text=text, swaps=SWAPS[:1])
+    ids = list(tokenize(tiny, text).ids)
     start = len(ids)
     while len(ids) < start + 20:
         with torch.inference_mode():
@@ -143,7 +144,9 @@ def test_what_is_written_is_what_the_hooked_model_finds_likeliest(tiny, explorer
             break
         ids.append(token)
     assert told[-1]["result"]["own"] == tiny.tokenizer.decode(ids[start:])
-    assert 1 < len(ids) - start < len(told) <= 41 and all(0 <= message["progress"] <= 1 for message in told[:-1])
+    assert 1 < len(ids) - start < len(told) <= 41
+    assert said(explorer, "write")[-1]["result"] == {"own": ""}  # a sentence that has ended
+    assert all(0 <= message["progress"] <= 1 for message in told[:-1])
 
 
 def test_the_sentence_carries_the_walk_of_its_head(tiny, explorer):

@@ -108,9 +108,10 @@ const swapped = async () => {
     } else outcome = { next: outcome?.next?.slice(0, 1) };
     drawOutcome();
     if (!document.querySelector(".written")) return;
-    const told = ({ written }) => (say("own", written?.own ?? "…"), say("swapped-text", written?.swapped ?? "…"));
+    const told = (said, blank = "…") => (say("own", said?.own || blank), say("swapped-text", said?.swapped || blank));
     put("[data-with-swap]", !swaps.length);
-    await answered("write", {}, told);
+    const whole = await answered("write", {}, ({ written }) => told(written));
+    if (whole) told(whole, "(nothing: the model ends its text here)");
   } catch (error) {
     doing();
     write("[data-trouble]", error.message);

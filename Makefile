@@ -36,6 +36,7 @@ campaign: $(READY)
 	$(PYTEST) -m campaign
 	PYTHONPATH=tests $(BIN)/python tests/campaign/kill_campaign.py --kills 36 --out reports
 	PYTHONPATH=tests $(BIN)/python tests/fuzzing.py --cases 100000 --out reports
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/campaign/null_campaign.py --out reports
 	$(BIN)/python tests/campaign/any_processor.py --out reports
 	$(BIN)/python tests/campaign/python_versions.py --out reports
 	OMP_NUM_THREADS=1 $(BIN)/python tests/campaign/mutations.py --out reports

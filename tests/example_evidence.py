@@ -21,11 +21,11 @@ def routes(heads: pd.DataFrame) -> pd.DataFrame:
     """Heads that carry and do not look elsewhere, nearly all of it from the cue."""
     rows = heads[heads["swap"].notna()]
     parts = {"pattern_only": 0.1, "values_only": 0.9, "cue_only": 0.95, "other_only": 0.03, "ablation": 0.8}
-    made = {name: part * rows["swap"] for name, part in parts.items()}
-    made |= {f"{name}_low": value - 0.04 for name, value in made.items()} | {
-        f"{name}_high": value + 0.03 for name, value in made.items()
-    }
-    return rows[KEYS].assign(pairs=8, **made)
+    columns = {}
+    for name, part in parts.items():
+        value = part * rows["swap"]
+        columns |= {name: value, f"{name}_low": value - 0.04, f"{name}_high": value + 0.03}
+    return rows[KEYS].assign(**columns, pairs=8)
 
 
 def by_depth(heads: pd.DataFrame, layers: int) -> pd.DataFrame:

@@ -217,6 +217,15 @@ def own_place(rng: np.random.Generator) -> Circuit:
     return Circuit((Head(*place, looks, (({"place_cos": 1.0}, {"resolved": 3.0}),)),), ("confounded",))
 
 
+def one_pair_only(rng: np.random.Generator) -> Circuit:
+    """Beside a resolver a head that takes what cues have of their sense less what they have of their accent: it tells
+    cues of one sense apart that the first head takes for the same.
+    """
+    one, two = _places(rng, 2)
+    less = resolver(*two, takes={"sense": 0.5, "accent": -0.5}, gives="second", size=8.0)
+    return Circuit((resolver(*one, takes=EVEN), less), ("resolver", "resolver"))
+
+
 def one_back(rng: np.random.Generator) -> Circuit:
     """A head that looks at the token before, whatever it is, and gives the word what sense it finds there."""
     [place] = _places(rng, 1)
@@ -256,12 +265,16 @@ def circuit_of(kind: str, seed: int) -> Circuit:
 def planted_model(kind: str, seed: int) -> tuple[Model, Circuit]:
     """A model with one circuit in it, at places drawn with the seed. Shared: do not change it."""
     circuit = circuit_of(kind, seed)
+    return model_of(circuit, seed), circuit
+
+
+def model_of(circuit: Circuit, seed: int) -> Model:
+    """A model with a circuit in it."""
     with TemporaryDirectory() as folder:
         last = max(layer for layer, _ in circuit.places)
         here = [unit for unit in circuit.units if unit.layer == last]
         units = (*circuit.units, *tidy(last)[: D_MLP - len(here)])
-        path = make_handmade(Path(folder) / "planted", circuit.heads, units=units, seed=seed)
-        return load(path), circuit
+        return load(make_handmade(Path(folder) / "planted", circuit.heads, units=units, seed=seed))
 
 
 # --- ways of several steps -------------------------------------------------------------------------------------------

@@ -192,7 +192,8 @@ def route_bars(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads:
     colour = by_value(alt.Color, "name:N", domain, HUES, key)
     place = {"y": y, "yOffset": alt.YOffset("name:N", sort=domain, scale=alt.Scale(domain=domain))}
     tip = tips("name:N | head", "what:N", "value:Q | | .1%", "low:Q | 95 % interval from | .1%", "high:Q | to | .1%")
-    bars = alt.Chart(rows).mark_bar(height={"band": 0.8}).encode(x=x, color=colour, tooltip=tip, **place)
+    faint = alt.Chart(rows).mark_bar(height={"band": 0.8}, opacity=0.6)  # or a line within a dark bar is not seen
+    bars = faint.encode(x=x, color=colour, tooltip=tip, **place)
     spans = alt.Chart(rows).mark_rule(color=INK, strokeWidth=1.5).encode(x=alt.X("low:Q"), x2="high:Q", **place)
     texts = numbers_at(rows.assign(edge=rows["high"].clip(lower=0)), "edge", dx=4, **place)
     height = max(34, 15 * len(domain) + 10) * len(kinds)

@@ -1,29 +1,31 @@
 """What the tests of a word say where nothing is there, and where a known effect is: many runs, each with its seed.
 
 8 permuted labels: p of one head uniform, the chance of one false claim at its level, held-out AUROC one half, in-sample
-not · whole studies of permuted labels and of an untrained model show nothing · 20 crossed pairs of cue words without a
-sense effect: claims at their level, intervals that cover · 9 an effect of d = 1 in one of 144 heads is found.
+not · whole studies with nothing to find, and the kept record of the campaign of them · 20 crossed pairs of cue words
+without a sense effect: claims at their level, intervals that cover · 9 an effect of d = 1 in one of 144 heads is found.
 
 `FEW` runs of each are made every time and 200 or 300 in the campaign. With few runs a share is held to what a binomial
 count leaves possible: a bound is wrong once in a thousand draws of the seeds, on either side (`likely`).
 """
 
-from dataclasses import replace
+from pathlib import Path
 
+import null_campaign
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from handmade import LAYERS, SENSES, WORD, corpus_of, make_crossed, make_sentences, resolver_model, without_intervals
+from handmade import HEADS, LAYERS, SENSES, WORD, make_crossed, without_intervals
 from scipy.stats import kstest
 from seeds import likely, mostly_campaign
 
-import probe
-from probe.model.load import untrained
 from probe.stats import permutation, resampling
 from probe.stats.separation import measure_separation
+from probe.stats.verdicts import ORDER
 from probe.text.sentences import Sentence
 from probe.text.splits import cross_fit
 
+ROOT = Path(__file__).parents[2]
 FEW = 60
 RUNS = mostly_campaign((FEW, 200))
 DRAWS = 199
@@ -169,32 +171,37 @@ def test_intervals_of_crossed_cue_words_cover(crossed_cues):
 # --- 8: whole studies ------------------------------------------------------------------------------------------------
 
 
-def permuted(sentences, seed):
-    """The senses of every pair of cue words exchanged or not, by the toss of a coin."""
-    rng = np.random.default_rng(seed)
-    turned = {sentence.pair.split("/")[-1]: rng.random() < 0.5 for sentence in sentences}
-    return [
-        replace(row, sense=SENSES[1 - SENSES.index(row.sense)]) if turned[row.pair.split("/")[-1]] else row
-        for row in sentences
-    ]
+def test_studies_with_nothing_to_find_claim_no_more_than_chance():
+    """Three runs of each kind whose gate is exact, others than those of the campaign: one gate in a hundred passes."""
+    kinds = [kind for kind in null_campaign.KINDS if kind not in null_campaign.NUISANCE]
+    rows = pd.DataFrame([null_campaign.study_of(kind, run) for kind in kinds for run in (1000, 1001, 1002)])
+    assert ((rows["gap_p"] < 0.01) == rows["gate"]).all() and (rows["claimed"] <= rows["gate"]).all()
+    assert rows["gate"].sum() <= likely(0.01, len(rows))[1]
+    heads = np.where(rows["word"] == WORD, LAYERS * HEADS, 16)
+    assert (rows[list(ORDER)].sum(axis=1) == heads).all()
+    assert (rows["none"] == heads)[rows["gate"] == 0].all()
 
 
-@pytest.mark.parametrize("seed", mostly_campaign((0, 1, 2)))
-def test_a_study_of_permuted_labels_shows_nothing(seed):
-    sentences = permuted(make_sentences(cues=18), seed)
-    studied = probe.study(resolver_model(seed)[0], corpus=corpus_of(sentences), seed=seed, permutations=DRAWS)
-    assert not studied.words["ranked"].any()
-    assert set(studied.heads["verdict"]) == {"none"}
-    assert studied.word_heads.empty
+@pytest.mark.parametrize("kind", [kind for kind in null_campaign.NUISANCE if kind != "longer"])
+def test_what_goes_with_the_sense_in_every_sentence_passes_the_gate_and_is_called_confounded(kind):
+    found = null_campaign.study_of(kind, 1000)
+    assert found["gate"] == 1 and found["confounded"] > 0
+    assert min(found["nuisance_p"], found["untrained_p"]) < 0.01
 
 
-@pytest.mark.parametrize("seed", mostly_campaign((0, 1, 2)))
-def test_a_study_of_an_untrained_model_shows_no_resolver(seed):
-    model = untrained(resolver_model(seed)[0], seed=seed)
-    studied = probe.study(model, corpus=corpus_of(make_sentences(cues=18)), seed=seed, permutations=DRAWS)
-    assert len(studied.heads) == LAYERS * SHAPE[1]
-    assert not studied.words["ranked"].any()
-    assert "resolver" not in set(studied.heads["verdict"])
+def test_in_the_whole_campaign_no_more_is_claimed_than_may_be():
+    rows = pd.read_csv(ROOT / "reports" / "null_campaign.csv")
+    assert set(rows["kind"]) == set(null_campaign.KINDS) and not rows.duplicated(["kind", "run"]).any()
+    assert ((rows["gap_p"] < 0.01) == rows["gate"]).all()
+    assert null_campaign.too_many(rows) == []
+
+
+def test_a_campaign_that_claims_more_is_told_so():
+    """The check can fail: three resolvers and five gates in 200 runs are one too many of each."""
+    rows = pd.DataFrame({"kind": "nested", "run": range(200), "gate": 0, "claimed": 0, "resolver": 0})
+    for name, most in {"gate": 4, "resolver": 2}.items():
+        assert null_campaign.too_many(rows.assign(**{name: (rows["run"] < most).astype(int)})) == []
+        assert len(null_campaign.too_many(rows.assign(**{name: (rows["run"] <= most).astype(int)}))) == 1
 
 
 # --- 9: a known effect -----------------------------------------------------------------------------------------------

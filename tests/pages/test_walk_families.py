@@ -248,10 +248,16 @@ def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
     sources = [pos for pos, content in enumerate(overlaps) if content and not (CAUSAL[kind] and pos > at)]
     assert not word & set(sources)
     resting = [pos for pos, (start, end) in enumerate(tokens.spans) if start == end or pos == 0]
-    after = traced.resid_pre[:, at] + traced.attn_out[:, at]
+    seen, layers = scene.Seen.within(traced), range(traced.z.shape[0])
+    after = [traced.resid_pre[layer, at] + seen.added(layer, traced.attn_out[layer, at], at) for layer in layers]
+
+    def taken(layer, head):
+        written = traced.delta_e_by_source(layer, head, at)[sources].sum(0)
+        return (seen.added(layer, written, at).norm() / after[layer].norm()).item()
+
     moved = {
-        (layer, head): (traced.delta_e_by_source(layer, head, at)[sources].sum(0).norm() / after[layer].norm()).item()
-        for layer in range(traced.z.shape[0])
+        (layer, head): taken(layer, head)
+        for layer in layers
         for head in range(traced.z.shape[1])
         if traced.pattern[layer, head, at, resting].sum() <= choose.RESTING
     }

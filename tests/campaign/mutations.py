@@ -144,8 +144,8 @@ FAULTS = (
     Fault(
         "stats/axes.py",
         "axes fitted on what they are tested on",
-        "split.holdouts):\n        train = np.asarray(holdout.train)",
-        "split.holdouts):\n        train = np.asarray(holdout.test)",
+        "for train in (np.asarray(holdout.train) for",
+        "for train in (np.asarray(holdout.test) for",
     ),
     Fault("stats/axes.py", "a depth too early", "abs(least))[0]) + 1", "abs(least))[0])"),
     Fault("stats/permutation.py", "p of 0", "(1 + reached(bar, t[order]).sum(0))", "reached(bar, t[order]).sum(0)"),
@@ -179,8 +179,8 @@ FAULTS = (
     Fault(
         "stats/separation.py",
         "opposes tested the right way",
-        "nulls = [separation, swap, -swap]",
-        "nulls = [separation, swap, swap]",
+        '"swap": swap, "opposes": -swap}',
+        '"swap": swap, "opposes": swap}',
     ),
     Fault("stats/verdicts.py", "whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
     # tables and sweeps

@@ -1,5 +1,7 @@
 """Traces and studies in a notebook: pictures that need no script and no network, and stay in the saved file."""
 
+from pathlib import Path
+
 import nbformat
 import pytest
 from browser import MARKS
@@ -9,11 +11,15 @@ from nbclient import NotebookClient
 import probe
 from probe.pages.notebook import html_of
 
+TESTS = Path(__file__).parents[1]
 CELLS = (
     """import probe
 model = probe.load({folder!r})
 probe.trace(model, "He sat by the <b>river</b> near the bank")""",
-    "from example_study import make_study\nmake_study()",
+    """import sys
+sys.path.insert(0, {tests!r})
+from example_study import make_study
+make_study()""",
 )
 
 
@@ -21,7 +27,7 @@ probe.trace(model, "He sat by the <b>river</b> near the bank")""",
 def executed(checkpoint, tmp_path_factory):
     """The HTML outputs of a notebook that was run, saved and read again."""
     path = tmp_path_factory.mktemp("notebook") / "shown.ipynb"
-    cells = [nbformat.v4.new_code_cell(cell.format(folder=str(checkpoint))) for cell in CELLS]
+    cells = [nbformat.v4.new_code_cell(cell.format(folder=str(checkpoint), tests=str(TESTS))) for cell in CELLS]
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     nbformat.write(notebook, path)

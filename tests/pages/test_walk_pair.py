@@ -186,7 +186,10 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
     for queries, labels in (("rows", pair.target.labels), ("columns", pair.source.labels)):
         spec = made[f"pattern_{queries}"].to_dict()
         ground = spec["layer"][0]["encoding"]
-        assert ground["y"]["sort"] == list(labels) and len(ground["x"]["sort"]) == sum(sizes) - len(labels)
+        cells = pd.DataFrame(spec["data"]["values"])  # drawn in the order in which they come
+        down, across = (cells[ground[side]["field"]].drop_duplicates() for side in "yx")
+        assert (ground["y"]["sort"], ground["x"]["sort"]) == (None, None)
+        assert down.tolist() == list(labels) and len(across) == sum(sizes) - len(labels)
         assert ground["y"]["title"] == ACROSS["query" if queries == "rows" else "key"]
         assert f"{sizes[0]} by {sizes[1]} tokens" in spec["description"]
     cells_of = walked.frames["attention"].rename(columns={"pattern": "value"}).assign(panel="L1H2")

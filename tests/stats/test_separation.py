@@ -100,12 +100,11 @@ def test_what_moves_the_word_and_what_moves_it_back_have_a_test_each_corrected_o
     effects = [0.1 * rng.normal(size=(len(cues), *SHAPE)) for _ in range(2)]
     effects[1][:, 0, 1] += 1.0
     effects[1][:, 1, 0] -= 1.0
-    tested = corrected_tests([measured(drawn_writes(5))] * 2, effects, [], [cues] * 2, permutations=19, seed=0)
+    tested = corrected_tests([measured(drawn_writes(5))] * 2, effects, [], [], [cues] * 2, permutations=19, seed=0)
     for name, place in (("swap", (0, 1)), ("opposes", (1, 0))):
         nothing, moved = (getattr(pair, name).p for pair in tested)
         assert moved[place] == 1 / 20 and (np.delete(moved, np.ravel_multi_index(place, SHAPE)) > 0.05).all()
         assert (nothing > 0.05).all()
     assert tested[0].said is None
-    assert corrected_tests([measured(drawn_writes(5))], effects[1:], effects[:1], [cues], permutations=19, seed=0)[
-        0
-    ].said
+    (one,) = corrected_tests([measured(drawn_writes(5))], effects[1:], effects[:1], [], [cues], permutations=19, seed=0)
+    assert one.said is not None and one.continued is None

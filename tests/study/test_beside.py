@@ -77,8 +77,8 @@ def test_the_page_shows_both(studied, tmp_path):
     told = told[: told.index("</dl>")]
     assert "tiny-senses, left to right" in told and f"{BOTH_WAYS}, both ways" in told
     assert "no head&#39;s write at the word changes" in told or "no head's write at the word changes" in told
-    assert "Of single words “smartphone” counts most: with it hidden the coordinate is " in told
-    assert "; with no other word than “smartphone” shown it is " in told
+    assert "Of single words “smartphone” counts most. Coordinate with it hidden: " in told
+    assert "; with “smartphone” as the only other word: " in told
 
 
 def test_a_causal_model_beside_is_refused_before_the_work():

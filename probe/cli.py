@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 
 import probe
 from probe.errors import InputError, ProbeError
-from probe.pages.terminal import print_certificate, print_table, progress_bar
+from probe.pages.terminal import print_certificate, print_parameters, print_table, progress_bar
 
 if TYPE_CHECKING:
     from probe.model.model import Model
@@ -226,12 +226,7 @@ def check(
     from probe.model.check import DEFAULT_TEXTS, certify
 
     certificate = certify(_loading(device, dtype)(model), texts or DEFAULT_TEXTS)
-    if as_json:
-        rows = [asdict(row) | {"ok": row.ok} for row in certificate.rows]
-        about = {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok}
-        typer.echo(json.dumps(about | {"rows": rows}))
-    else:
-        print_certificate(certificate)
+    print_certificate(certificate, as_json=as_json)
     certificate.require()
 
 
@@ -327,26 +322,10 @@ def params(
     as_json: JsonOption = False,
 ) -> None:
     """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
-    from probe.model.parameters import PUBLISHED, count_tensors, published, told
+    from probe.model.parameters import PUBLISHED, count_tensors, published
 
-    if name in PUBLISHED:
-        counted = published(name)
-    else:
-        counted = count_tensors(_loading(device, dtype)(name))
-    if as_json:
-        parts = [asdict(part) | {"total": part.total} for part in counted.parts]
-        totals = {name: getattr(counted, name) for name in ("per_head", "per_block", "attention", "total")}
-        more = {"square_value": counted.square_value, "tensors": counted.tensors}
-        typer.echo(json.dumps({"sizes": asdict(counted.sizes), "parts": parts} | totals | more))
-        return
-    rows = [
-        [part.name, part.shape, f"{part.each:>11,}", f"{part.number:>7,}", f"{part.total:>14,}"]
-        for part in counted.parts
-        if part.number
-    ]
-    print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
-    for line in told(counted):
-        typer.echo(line)
+    counted = published(name) if name in PUBLISHED else count_tensors(_loading(device, dtype)(name))
+    print_parameters(counted, as_json=as_json)
 
 
 @app.command()

@@ -1,8 +1,10 @@
-"""What a terminal is shown: tables on standard output, progress on standard error."""
+"""What a terminal is shown: tables or JSON on standard output, progress on standard error."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,16 @@ MINUTE = 60.0
 
 if TYPE_CHECKING:
     from probe.model.check import Certificate
+    from probe.model.parameters import Count
 
 
-def print_certificate(certificate: "Certificate") -> None:
+def print_certificate(certificate: "Certificate", *, as_json: bool) -> None:
+    """Every row, and the worst."""
+    if as_json:
+        parts = [asdict(row) | {"ok": row.ok} for row in certificate.rows]
+        about = {"model": certificate.model_name, "dtype": certificate.dtype, "ok": certificate.ok}
+        typer.echo(json.dumps(about | {"rows": parts}))
+        return
     header = ["layer", "quantity", "formula", "error", "scale", "tolerance", ""]
     rows = [
         [
@@ -35,6 +44,26 @@ def print_certificate(certificate: "Certificate") -> None:
         f"{certificate.model_name} ({certificate.dtype}): {hold}; "
         f"the largest difference is {worst.error:.1e} of its scale ({worst.quantity})."
     )
+
+
+def print_parameters(counted: "Count", *, as_json: bool) -> None:
+    """Every part with its shape and number, and what they come to."""
+    if as_json:
+        parts = [asdict(part) | {"total": part.total} for part in counted.parts]
+        totals = {name: getattr(counted, name) for name in ("per_head", "per_block", "attention", "total")}
+        more = {"square_value": counted.square_value, "tensors": counted.tensors}
+        typer.echo(json.dumps({"sizes": asdict(counted.sizes), "parts": parts} | totals | more))
+        return
+    from probe.model.parameters import told
+
+    rows = [
+        [part.name, part.shape, f"{part.each:>11,}", f"{part.number:>7,}", f"{part.total:>14,}"]
+        for part in counted.parts
+        if part.number
+    ]
+    print_table(["part", "shape", f"{'each':>11}", f"{'of them':>7}", f"{'in all':>14}"], rows)
+    for line in told(counted):
+        typer.echo(line)
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:

@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.numpy import load_file
 
 ARCHITECTURES = {"gpt2": "gpt2", "bert": "bert", "gpt_neox": "gptneox", "mistral": "llama", "gemma3_text": "gemma3"}
-ARCHITECTURES |= {kind: kind for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2")}
+ARCHITECTURES |= {kind: kind for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "t5")}
 PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox."}
 ROTARY = ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3")
 Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
@@ -44,7 +44,7 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    if config["model_type"] == "bert":  # its tokenizer is of a kind that nobody converts
+    if config["model_type"] in ("bert", "t5"):  # its tokenizer is of a kind that nobody converts
         (file.parent / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
         (file.parent / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
     return file
@@ -63,7 +63,28 @@ def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
         writer.add_array(name, value)
 
 
+def _of_t5(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "block_count": config["num_layers"],
+        "decoder_block_count": config["num_decoder_layers"],
+        "context_length": 512,
+        "embedding_length": config["d_model"],
+        "feed_forward_length": config["d_ff"],
+        "attention.head_count": config["num_heads"],
+        "attention.key_length": config["d_kv"],
+        "attention.value_length": config["d_kv"],
+        "attention.relative_buckets_count": config["relative_attention_num_buckets"],
+        "attention.layer_norm_epsilon": config["layer_norm_epsilon"],
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+        "decoder_start_token_id": config.get("decoder_start_token_id", config["pad_token_id"]),
+        "vocab_size": config["vocab_size"],
+    }
+
+
 def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    if config["model_type"] == "t5":
+        metadata = {"general.architecture": "t5", "general.name": "small"}
+        return metadata | {f"t5.{key}": value for key, value in _of_t5(config).items()} | _tokenizer(config, folder)
     arch, turned = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
     heads = config["n_head"] if turned else config["num_attention_heads"]
     width = config["n_embd"] if turned else config["hidden_size"]

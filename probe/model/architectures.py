@@ -126,6 +126,7 @@ FAMILIES: Mapping[str, Family] = {
             "decoder.final_layer_norm": "d",
         },
         embed="shared",
+        gguf=keys.T5_GGUF,
         position_table="{}.block.0.layer.0.SelfAttention.relative_attention_bias",
         final_norm="{}.final_layer_norm",
         unembed_scaled=True,

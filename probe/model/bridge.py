@@ -100,7 +100,7 @@ def boot_gguf(
         raise refuse(file, f"transformers refuses it ({in_short(error)})", "convert the model to GGUF again") from error
     model.tie_weights()
     tied = {f"{family.unembed}.weight", "lm_head.weight"} if config.tied else set()
-    missing = [name for name in info.missing_keys if name not in tied]
+    missing = [name for name in info.missing_keys if name not in (*tied, *family.ignored)]
     _require_whole({"missing_keys": missing, "mismatched_keys": info.unexpected_keys}, config, where=file)
     return _booted(model.to(like.device, like.dtype).eval(), str(file), tokenizer)
 

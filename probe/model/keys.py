@@ -175,6 +175,23 @@ BERT_GGUF = GgufKeys(
     must={"attention.causal": (False,)},
     unread=("pooling_type",),
 )
+T5_GGUF = GgufKeys(  # no key holds how far its buckets of positions reach: 128 tokens, as in every T5 that is published
+    "t5",
+    {
+        "block_count": "num_layers",
+        "decoder_block_count": "num_decoder_layers",
+        "embedding_length": "d_model",
+        "feed_forward_length": "d_ff",
+        "context_length": "n_positions",
+        "attention.head_count": "num_heads",
+        "attention.key_length": "d_kv",
+        "attention.relative_buckets_count": "relative_attention_num_buckets",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon",
+        "decoder_start_token_id": "decoder_start_token_id",
+        "vocab_size": "vocab_size",
+    },
+    unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
+)
 NEOX_GGUF = GgufKeys(
     "gptneox",
     GGUF_SIZES

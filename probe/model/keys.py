@@ -191,6 +191,7 @@ T5_GGUF = GgufKeys(  # no key holds how far its buckets of positions reach: 128 
         "vocab_size": "vocab_size",
     },
     unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
+    transformers=True,
 )
 NEOX_GGUF = GgufKeys(
     "gptneox",

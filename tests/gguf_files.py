@@ -36,7 +36,8 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
         _add(writer, name, value)
     for name, values in tensors.items():
         values = np.ascontiguousarray(values)
-        if values.ndim == 2 and kind != Kind.F32 and values.shape[-1] % 32 == 0:  # T5's table of biases is none of blocks
+        in_blocks = values.ndim == 2 and values.shape[-1] % 32 == 0  # T5's table of position biases is not
+        if in_blocks and kind != Kind.F32:
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, values)

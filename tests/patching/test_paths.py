@@ -1,28 +1,25 @@
-"""Every path from a sender to a receiving head, against hooked forwards edge by edge, in families that add plainly."""
+"""Every path from a sender to a receiving head, against hooked forwards edge by edge, for every family."""
 
 import numpy as np
 import pytest
 import torch
 from handmade import LAYERS
-from hooked_runs import ADDING, NORMING, Plain, bound, drawn_pair, made, typed
+from hooked_runs import KINDS, Plain, bound, drawn_pair, every_edge_between, made, typed
 from planted import AXIS, WAYS, pairs_in, way_model
 from seeds import mostly_campaign
 
-from probe.errors import UnsupportedModel
 from probe.model.weights import read_weights
 from probe.patching import paths
 from probe.patching import ways as whole_ways
 from probe.patching.edges import EDGE
 
-LAYOUT = (7, 6, 3)
 
-
-@pytest.mark.parametrize(("kind", "dtype"), typed(ADDING))
+@pytest.mark.parametrize(("kind", "dtype"), typed(KINDS))
 def test_every_edge_equals_hooked_forwards(kind, dtype):
     model = made(kind, dtype)
-    pair, at, depth = drawn_pair(model, LAYOUT), LAYOUT[1], model.config.n_layers
+    (pair, at, positions), depth = every_edge_between(model), model.config.n_layers
     plain, every = Plain(model, pair, at), torch.eye(model.config.d_model, dtype=dtype)
-    found = paths.paths(read_weights(model), pair[:1], pair[1:], every, depth=depth, reach=0)
+    found = paths.paths(read_weights(model), pair[:1], pair[1:], every, depth=depth, positions=positions, reach=0)
     assert not found.total.isnan().any() and not found.sampled.any()
     scale = {name: float(plain.runs[0][name].abs().max()) for name in ("z", "mlp_out")}
     for side in (0, 1):
@@ -38,7 +35,7 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
     assert found.total.abs().max() > 0.1 and found.fraction.abs().max() > 0.1
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ADDING if any(made(kind).config.local)])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if any(made(kind).config.local)])
 def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
     model = made(kind)
     pair, every = drawn_pair(model, (7, 6, 0)), torch.eye(model.config.d_model, dtype=model.dtype)
@@ -167,18 +164,3 @@ def test_rows_are_means_and_shares_of_the_gap():
     ]
     assert row["fraction"] == pytest.approx(1, abs=0.01)
     assert row["total"] == pytest.approx(1, abs=0.02) and row["direct"] == pytest.approx(1, abs=0.02)
-
-
-@pytest.mark.parametrize("kind", NORMING)
-def test_a_family_that_norms_what_is_written_or_the_sum_is_refused_in_one_sentence(kind):
-    model = made(kind)
-    written = "what the heads of a block write before it is added"
-    normed = {"bert": "the sum behind every write", "roberta": "the sum behind every write"}.get(kind, written)
-    a, b = drawn_pair(model)
-    with pytest.raises(UnsupportedModel) as caught:
-        paths.paths(read_weights(model), [a], [b], torch.ones(1, model.config.d_model), depth=2)
-    assert str(caught.value) == (
-        f"Following paths through a {model.config.family.name}: it norms {normed}, so that no write simply stands in "
-        "what later heads read; use trace_positions, or a model that adds every write as it is (GPT-2, GPT-NeoX, "
-        "GPT-Neo, GPT-J, Llama, Mistral, Phi-3, Qwen2, Qwen3)."
-    )

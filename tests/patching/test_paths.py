@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from handmade import LAYERS
+from handmade import LAYERS, make_handmade, make_handmade_encoder
 from hooked_runs import KINDS, Plain, bound, drawn_pair, every_edge_between, made, typed
-from planted import AXIS, WAYS, pairs_in, way_model
+from planted import AXIS, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
 from probe.model.weights import read_weights
@@ -52,19 +52,15 @@ def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
 
 
 def number_of(edges, edge):
-    (layer, head), pos, (receiver_layer, receiver_head), receiver_pos, channel = edge
-    wanted = np.array((layer, head, pos, receiver_layer, receiver_head, receiver_pos, channel), dtype=EDGE)
-    [number] = np.flatnonzero(edges == wanted)
+    [number] = np.flatnonzero(edges == np.array(flat(edge), dtype=EDGE))
     return number
 
 
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1, 2]))
 @pytest.mark.parametrize("kind", WAYS)
-def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(kind, seed):
-    model, ways = way_model(kind, seed)
-    weights = read_weights(model)
-    measured = pairs_in(model, kind, ways.distance)
-    a, b = zip(*measured, strict=True)
+@pytest.mark.parametrize("make", [make_handmade, make_handmade_encoder])
+def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(make, kind, seed):
+    weights, a, b, ways = way_pairs(kind, seed, make)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
     noise, denoise = (found.total[..., 0].sum(0) / found.gap.sum()).numpy() * [[-1], [1]]
     known = {number_of(found.edges, edge): does for edge, does in ways.edges.items()}
@@ -79,10 +75,7 @@ def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
 
 @pytest.mark.parametrize("kind", ["two_steps", "by_neurons"])
 def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind):
-    model, ways = way_model(kind, 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, kind, ways.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, ways = way_pairs(kind)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
     to_mover, *_, to_reader = (number_of(found.edges, edge) for edge in ways.edges)
     assert found.direct[..., to_mover, 0].abs().max() == 0
@@ -93,10 +86,7 @@ def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind
 
 
 def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the_others():
-    model, ways = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", ways.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, ways = way_pairs("two_steps")
     every = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
     some, again = (paths.paths(weights, a, b, AXIS, depth=LAYERS, sample=50, seed=3) for _ in range(2))
     run = ~some.total[0, 0, :, 0].isnan().numpy()
@@ -109,10 +99,7 @@ def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the
 
 
 def test_totals_are_run_for_at_most_so_many_edges_those_that_could_reach_most():
-    model, ways = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", ways.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, ways = way_pairs("two_steps")
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS, most=2, sample=0)
     run = np.flatnonzero(~found.total[0, 0, :, 0].isnan().numpy())
     assert run.tolist() == sorted(number_of(found.edges, edge) for edge in ways.edges)
@@ -120,10 +107,8 @@ def test_totals_are_run_for_at_most_so_many_edges_those_that_could_reach_most():
 
 
 def test_totals_of_given_edges_are_those_of_all_paths():
-    model, ways = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", ways.distance)[:3]
-    a, b = zip(*measured, strict=True)
+    weights, a, b, _ = way_pairs("two_steps")
+    a, b = a[:3], b[:3]
     every = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
     some = np.random.default_rng(0).choice(len(every.edges), 40, replace=False)
     moved = paths.total_effects(weights, a, b, AXIS, every.edges[some], depth=LAYERS)
@@ -131,10 +116,8 @@ def test_totals_of_given_edges_are_those_of_all_paths():
 
 
 def test_paths_and_ways_are_read_along_directions_of_each_pair():
-    model, planted = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", planted.distance)
-    a, b = zip(*measured[:2], strict=True)
+    weights, a, b, planted = way_pairs("two_steps")
+    a, b = a[:2], b[:2]
     own = AXIS * torch.tensor([1.0, 3.0])[:, None, None]
     found = paths.paths(weights, a, b, own, depth=LAYERS, sample=0)
     assert float(found.gap[1, 0] / found.gap[0, 0]) == pytest.approx(3, abs=0.1)
@@ -145,10 +128,7 @@ def test_paths_and_ways_are_read_along_directions_of_each_pair():
 
 
 def test_rows_are_means_and_shares_of_the_gap():
-    model, ways = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", ways.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, ways = way_pairs("two_steps")
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS, receivers=[0], sample=5)
     rows = found.rows()
     assert len(rows) == (~found.total[0, 0, :, 0].isnan()).sum() < len(found.rows(only_run=False)) == len(found.edges)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from handmade import LAYERS
 from hooked_runs import KINDS, Plain, bound, every_edge_between, made, put, read_all, typed
-from planted import AXIS, CUE, WAYS, pairs_in, way_model
+from planted import AXIS, CUE, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
 from probe.model.weights import read_weights
@@ -79,18 +79,12 @@ def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1]))
 @pytest.mark.parametrize("kind", WAYS)
 def test_planted_ways_are_found_whole(kind, seed):
-    model, planted = way_model(kind, seed)
-    weights = read_weights(model)
-    measured = pairs_in(model, kind, planted.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, planted = way_pairs(kind, seed)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
     result = ways.ways(weights, a, b, AXIS, found, depth=LAYERS, least=0.02)
-    wanted = {edge for edge in planted.edges if edge[2] != (2, -1)}  # the neurons at the word are live, not on the way
+    wanted = {flat(edge) for edge in planted.edges if edge[2] != (2, -1)}  # the neurons at the word are live, not on it
     union = {number for way in result.ways for number in way}
-    named = {
-        (edge[:2], edge[2], edge[3:5], edge[5], edge[6]) for edge in (found.edges[number].tolist() for number in union)
-    }
-    assert named == wanted
+    assert {found.edges[number].tolist() for number in union} == wanted
     count = TOGETHER.get(kind, 1)
     assert result.shares == pytest.approx([1 / count] * count, abs=0.02)
     assert result.together == pytest.approx(1, abs=0.02) and result.kept == pytest.approx(1, abs=0.02)
@@ -101,10 +95,7 @@ def test_planted_ways_are_found_whole(kind, seed):
 
 
 def test_what_no_way_carries_is_not_carried():
-    model, planted = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", planted.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, _ = way_pairs("two_steps")
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
     result = ways.ways(weights, a, b, AXIS, found, depth=LAYERS, least=2.0)
     assert result.ways == () and result.together == 0 and result.smallest is None and len(result.random) == 0

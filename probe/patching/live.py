@@ -133,14 +133,17 @@ def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Poin
     for layer, step in enumerate(both.steps):
         block = weights.blocks[layer]
         alone = torch.cat([alone, starts.get(2 * layer, alone[:, :0])], dim=1)
+        resid_mid = carried
         if alone.shape[1] or carried.shape[1]:
             z = _attend(both, layer, carried, alone, pos)
             carried = torch.cat([carried, _with(step.resid_pre[:, first:], alone, pos - first)], dim=1)
             if layer == last:  # behind the last attention only the word is wanted
                 z, carried = (part[:, :, both.at - first, None] for part in (z, carried))
-            carried = engine.finish(weights, block, carried, engine.write(weights, block, carried, z))
+            resid_mid = engine.write(weights, block, carried, z)
         changed = starts.get(2 * layer + 1, alone[:, :0])
-        alone = engine.finish(weights, block, step.resid_pre[:, pos, None].expand_as(changed), changed.clone())
+        entered = step.resid_pre[:, pos, None].expand_as(changed)
+        before, behind = (_rows(*parts) for parts in ((carried, entered), (resid_mid, changed)))
+        carried, alone = _apart(engine.finish(weights, block, before, behind), carried.shape)
     alone, word = torch.cat([alone, starts.get(2 * last + 2, alone[:, :0])], dim=1), both.final[:, None, both.at]
     alone = alone if pos == both.at else word.expand_as(alone)
     moved = (torch.cat([carried[:, :, -1], alone], dim=1) - word) @ directions.T
@@ -154,20 +157,32 @@ def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) ->
 
     `row variant live d_model, row variant d_model -> row variant live head d_head`
     """
-    weights, step, places, first = both.weights, both.steps[layer], both.places, both.n - carried.shape[2]
+    weights, step, first = both.weights, both.steps[layer], both.n - carried.shape[2]
     block = weights.blocks[layer]
+    places = torch.arange(first, both.n, device=weights.device).repeat(carried.shape[1])
+    places = torch.cat([places, places.new_full((alone.shape[1],), pos)])
+    projected = engine.project(weights, block, _rows(carried, alone), both.places, places[None])
+    own = []
+    for part, new in zip((step.q, step.k, step.v), projected, strict=True):
+        spread, here = _apart(new.transpose(1, 2), carried.shape)
+        every = torch.cat([spread, _with(part[:, :, first:].transpose(1, 2), here, pos - first)], dim=1)
+        own.append(every.transpose(2, 3))  # row variant head live d_head
     known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
-    z = [engine.attend_live(weights, block, carried, known, places)] if carried.shape[1] else []
-    if alone.shape[1]:
-        changed = engine.project(
-            weights, block, alone[:, :, None], places, torch.full((1, 1, 1), pos, device=weights.device)
-        )
-        own = [
-            _with(part[:, :, first:].transpose(1, 2), new.squeeze(-2), pos - first).transpose(2, 3)
-            for part, new in zip((step.q, step.k, step.v), changed, strict=True)
-        ]
-        z.append(engine.attend_among(weights, block, own, known, places))
-    return torch.cat(z, dim=1)
+    return engine.attend_among(weights, block, own, known, both.places)
+
+
+def _rows(carried: Tensor, alone: Tensor) -> Tensor:
+    """Both side by side, so that they go through one product.
+
+    `row variant live d_model, row variant d_model -> row vector d_model`
+    """
+    return torch.cat([carried.flatten(1, 2), alone], dim=1)
+
+
+def _apart(rows: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The two again, the first with as many variants and live positions as the shape says."""
+    count = shape[1] * shape[2]
+    return rows[:, :count].unflatten(1, shape[1:3]), rows[:, count:]
 
 
 def _with(whole: Tensor, changed: Tensor, place: int) -> Tensor:

@@ -25,6 +25,8 @@ from probe.stats.verdicts import ORDER
 from probe.text.sentences import Sentence
 from probe.text.splits import cross_fit
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FEW = 60
 RUNS = mostly_campaign((FEW, 200))

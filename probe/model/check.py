@@ -85,10 +85,8 @@ class Certificate:
             if not row.ok:
                 raise CrossCheckError(
                     f"Checking {self.model_name} against the from-scratch math: {row.quantity} of {row.where} is off "
-                    f"by "
-                    f"{row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from "
-                    f"numbers "
-                    "that disagree: run `probe check` on this model to see every row."
+                    f"by {row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from "
+                    "numbers that disagree: run `probe check` on this model to see every row."
                 )
         return self
 

@@ -62,8 +62,7 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         elif value not in keys.must.get(name, ()) and name not in keys.unread:
             raise UnsupportedModel(
                 f"Cannot load {opened.path}: {key[:80]} is {value!r} in its metadata, and no formula for it is "
-                f"certified; load a "
-                f"standard {family.name}."
+                f"certified; load a standard {family.name}."
             )
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
@@ -172,8 +171,7 @@ def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Confi
         if not bool((_floats(opened, name) == 1).all()):
             raise UnsupportedModel(
                 f"Cannot load {opened.path}: its rotary positions are stretched ({STRETCH}), which is not certified; "
-                f"load a model "
-                "with plain rotary positions."
+                "load a model with plain rotary positions."
             )
 
 

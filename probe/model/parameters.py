@@ -130,8 +130,7 @@ def count_parameters(of: "Model | str") -> Count:
     if of not in PUBLISHED:
         raise InputError(
             f"Counting the parameters of {of!r}: expected a loaded model or one of {', '.join(PUBLISHED)}; load the "
-            f"model "
-            "first with probe.load."
+            "model first with probe.load."
         )
     return published(of)
 
@@ -294,8 +293,7 @@ def told(counted: Count) -> list[str]:
     )
     square = (
         f"A full square value matrix ({s.d_model:,} x {s.d_model:,}) would have {counted.square_value:,} where value "
-        f"down and "
-        f"value up have {2 * s.d_model * s.d_head:,}."
+        f"down and value up have {2 * s.d_model * s.d_head:,}."
     )
     lines = [heads, square]
     if s.tied:

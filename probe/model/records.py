@@ -93,8 +93,7 @@ class Trace(Shown, HeadWrites):
             return self.stack
         raise UnsupportedModel(
             f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose "
-            f"stream is not a sum "
-            "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+            "stream is not a sum of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
         )
 
     @property
@@ -103,8 +102,7 @@ class Trace(Shown, HeadWrites):
         if self.head_output is None:
             raise UnsupportedModel(
                 f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its "
-                f"checkpoint, so "
-                "they would be random; load a checkpoint with one, or read resid_post."
+                "checkpoint, so they would be random; load a checkpoint with one, or read resid_post."
             )
         return self.head_output
 

@@ -72,9 +72,8 @@ def _behind(path: Path) -> Iterator[Source]:
     files = [] if words else sorted(file for file in inside if file.suffix.lower() in READERS)
     if not words and not files:
         raise InputError(
-            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)}, and no "
-            "folder in it is a "
-            f"CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
+            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)}, and no folder in "
+            f"it is a CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
         )
     for place in words or files:
         yield Source(place, last_name(place) if place == path else place.relative_to(path).as_posix())
@@ -194,9 +193,8 @@ def _lines(place: Path, newline: str) -> Iterator[str]:
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise InputError(
-                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, "
-                        "expected one sentence "
-                        "per line; split the line and read it again."
+                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, expected one "
+                        "sentence per line; split the line and read it again."
                     )
                 yield line
     except OSError as error:
@@ -346,9 +344,8 @@ def _splits(folder: Path) -> list[str]:
     splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
     if not splits:
         raise InputError(
-            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at "
-            "least one; "
-            "give a complete CoarseWSD-20 word folder."
+            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at least "
+            "one; give a complete CoarseWSD-20 word folder."
         )
     return splits
 

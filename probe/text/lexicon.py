@@ -86,10 +86,8 @@ class Entry:
         if len(self.senses) < 2 or len({len(sense.cues) for sense in self.senses}) > 1 or len(set(cues)) < len(cues):
             raise InputError(
                 f"Reading the lexicon's word {self.word!r}: got senses with "
-                f"{[len(sense.cues) for sense in self.senses]} cues, "
-                f"{len(set(cues))} of them different, expected two or more senses with equally many cues and "
-                "none in common; "
-                "correct its file."
+                f"{[len(sense.cues) for sense in self.senses]} cues, {len(set(cues))} of them different, expected two "
+                "or more senses with equally many cues and none in common; correct its file."
             )
 
 

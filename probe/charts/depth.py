@@ -13,6 +13,7 @@ from probe.charts.channels import (
     heading,
     line_legend,
     lines_with_dots,
+    of_word,
     reference_line,
     tips,
 )
@@ -37,7 +38,7 @@ def depth_profile(
 
 def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
     """The depth profiles of all pairs of senses of a word, side by side."""
-    pairs = depth.loc[depth["word"] == word, ["sense_a", "sense_b"]].drop_duplicates()
+    pairs = of_word(depth, word)[["sense_a", "sense_b"]].drop_duplicates()
     charts = [_depth(depth, word, (a, b)).properties(width=220, height=150) for a, b in pairs.to_numpy().tolist()]
     description = (
         f"Depth profiles of the {len(charts)} pairs of senses of {word}, from the token embedding to the last layer."
@@ -57,19 +58,20 @@ def _gap_text(gap: float) -> str:
 
 
 def _of_pair(frame: pd.DataFrame, word: str, pair: tuple[str, str]) -> pd.DataFrame:
-    return frame[(frame["word"] == word) & (frame["sense_a"] == pair[0]) & (frame["sense_b"] == pair[1])]
+    rows = of_word(frame, word)
+    return rows[(rows["sense_a"] == pair[0]) & (rows["sense_b"] == pair[1])]
 
 
 def _depth(
     depth: pd.DataFrame, word: str, pair: tuple[str, str], read_at: int | None = None, legend: bool = True
 ) -> alt.LayerChart:
-    rows, of_word = _of_pair(depth, word, pair), depth[depth["word"] == word]
+    rows, every = _of_pair(depth, word, pair), of_word(depth, word)
     axis = depth_axis(rows["depth"], labelFlush=False)
     x = alt.X("depth:Q", title="after layer", axis=axis, scale=alt.Scale(nice=False))
     key = alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4) if legend else None
-    hues = [sense_colour(senses_of(of_word), sense) for sense in pair]
+    hues = [sense_colour(senses_of(every), sense) for sense in pair]
     base = alt.Chart(rows).encode(x=x, color=by_value(alt.Color, "sense:N", pair, hues, key))
-    reach = alt.Scale(domain=[float(of_word["low"].min()), float(of_word["high"].max())])
+    reach = alt.Scale(domain=[float(every["low"].min()), float(every["high"].max())])
     y = alt.Y("low:Q", title="sense coordinate (1 = gap)", axis=alt.Axis(tickCount=5), scale=reach)
     band = base.mark_area(opacity=0.22).encode(y, alt.Y2("high"))
     mean = {"y": "coordinate:Q"}

@@ -55,6 +55,11 @@ def effect_scale(limit: float) -> alt.Scale:
     return alt.Scale(type="linear", domain=[-limit, -1e-9, 1e-9, limit], range=stops, interpolate="rgb", clamp=True)
 
 
+def layer_height(layers: int) -> int:
+    """The height in pixels of a picture with a row for each of so many layers."""
+    return layers * (30 if layers <= 6 else 22 if layers <= 24 else 14)
+
+
 def finish(chart: Any, description: str) -> Any:
     """The chart with its description (read aloud in place of the picture) and the look that all charts share."""
     titles = {"titleColor": MUTED, "titleFontWeight": "normal", "titleFontSize": 11}

@@ -14,6 +14,7 @@ from probe.charts.channels import (
     line_legend,
     lines_with_dots,
     numbers_at,
+    of_word,
     reference_line,
     tips,
 )
@@ -31,9 +32,9 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> An
 
     The smallest set that reaches it is ringed. Frames are the study's, whole, so that axes are the same for every word.
     """
-    mine = curves[curves["word"] == word]
+    mine = of_word(curves, word)
     lines = pd.concat([_line(mine, name, what) for name, what in _LINES.items()], ignore_index=True)
-    chance = random_sets[random_sets["word"] == word].assign(what=RANDOM).rename(columns={"faithfulness": "value"})
+    chance = of_word(random_sets, word).assign(what=RANDOM).rename(columns={"faithfulness": "value"})
     most = int(mine["size"].max())
     x_scale = alt.Scale(type="linear" if most <= FEW_HEADS else "sqrt", domain=[0, most], nice=False)
     axis = alt.Axis(format="d", grid=False, values=_ticks(most))
@@ -127,7 +128,7 @@ def leading(frame: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFram
 
     Also of the ends of intervals: the interval of a mean is no wider than the mean of the intervals.
     """
-    rows = frame[frame["word"] == word]
+    rows = of_word(frame, word)
     rows = rows.assign(name=head_names(rows))
     rows = rows[rows["name"].isin(heads)]
     keys = ["name", *(["distance"] if "distance" in rows else [])]

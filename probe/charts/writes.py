@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import bare_axis, by_value, heading, numbers_at, reference_line, tips, token_axis
+from probe.charts.channels import bare_axis, by_value, heading, numbers_at, of_word, reference_line, tips, token_axis
 from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish
 from probe.stats.numbers import decimal, percent, scientific
 from probe.study import suppliers
@@ -27,7 +27,7 @@ def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
     One row per pair of senses and `label`, in drawing order (`place`), with its `kind`, `share`, and `mean` over the
     pairs; each pair keeps its sum.
     """
-    rows = shares[shares["word"] == word]
+    rows = of_word(shares, word)
     mean = rows.groupby("component", sort=False)["share"].mean()
     kinds = {name: KINDS.get(name.split(" ")[0], "head") for name in mean.index}
     heads, mlps = (_leading(mean[[kinds[name] == kind for name in mean.index]]) for kind in ("head", "MLP"))

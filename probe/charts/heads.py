@@ -137,9 +137,10 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame |
             scales, alt.Axis(orient="top", title=None, **names), alt.Axis(orient="right", title=None, **names)
         )
         beyond.append(base.mark_rect(opacity=0).encode(x=x, y=y))
-    verdicts = _verdicts(base, marked(word_heads), (strong, corner), legend)
-    neurons = _column(beside.assign(mark=[_mark(net) for net in beside["net"]]), bare_x, bare_y, (colour, strong))
-    picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond, *neurons)
+    verdicts = _verdicts(base, marked(word_heads), color=strong, corner=corner, legend=legend)
+    if len(beside):
+        beyond += _mlp_column(beside, {"x": bare_x, "y": bare_y}, fill=colour, text=strong)
+    picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond)
     return picture.properties(height=layer_height(len(layers))).resolve_axis(x="independent", y="independent")
 
 
@@ -150,27 +151,23 @@ def _sides(scales: dict[str, alt.Scale], *axes: alt.Axis | None) -> tuple[alt.X,
     return x, y
 
 
-def _verdicts(base: alt.Chart, kinds: list[str], look: tuple[Any, bool], legend: bool) -> list[alt.Chart]:
+def _verdicts(base: alt.Chart, kinds: list[str], *, color: Any, corner: bool, legend: bool) -> list[alt.Chart]:
     """The verdict marks, in the corner of their cell where a number may stand in its middle."""
     if not kinds:
         return []
-    strong, corner = look
     corners = alt.X("head:O", bandPosition=0.87, axis=None), alt.Y("layer:O", bandPosition=0.26, axis=None)
     place = dict(zip("xy", corners, strict=True)) if corner else {}
     points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
     points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
-    return [points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **place)]
+    return [points.encode(shape=verdict_shape(kinds, legend=legend), color=color, **place)]
 
 
-def _column(mlps: pd.DataFrame, x: alt.X, y: alt.Y, look: tuple[Any, Any]) -> list[alt.Chart]:
+def _mlp_column(mlps: pd.DataFrame, place: dict[str, Any], *, fill: alt.Color, text: Any) -> list[alt.Chart]:
     """The cells of the MLPs, framed, with their numbers."""
-    if mlps.empty:
-        return []
-    colour, strong = look
-    base = alt.Chart(mlps).encode(x=x, y=y, tooltip=MLP_TIPS)
+    base = alt.Chart(mlps.assign(mark=[_mark(net) for net in mlps["net"]])).encode(**place, tooltip=MLP_TIPS)
     numbers = base.transform_filter(abs(alt.datum.net) >= 0.005).mark_text(fontSize=11)
-    cells = base.mark_rect(stroke=MUTED, strokeWidth=1).encode(color=colour)
-    return [cells, numbers.encode(text="mark:N", color=strong)]
+    cells = base.mark_rect(stroke=MUTED, strokeWidth=1).encode(color=fill)
+    return [cells, numbers.encode(text="mark:N", color=text)]
 
 
 def _mark(net: float) -> str:
@@ -238,7 +235,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
         "above 0.75 while the interval of their effect includes zero."
     )
     picture = alt.layer(reference_line("y", 0.0), reference_line("x", 0.5), bars, dots, names)
-    return finish(picture.properties(width="container", height=250), description)
+    return finish(picture, description, height=250)
 
 
 def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
@@ -276,7 +273,5 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     band = band.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y)
     picture = alt.layer(reference_line("x", CHANCE), band, ticks, middle, diamonds)
     told = ", ".join(f"{name} {decimal(float(medians[name]))}" for name in conditions)
-    return finish(
-        picture.properties(width="container", height=34 * len(conditions)),
-        f"Controls for {word}: median held-out AUROC over all heads by condition: {told}; 0.5 is chance.",
-    )
+    said = f"Controls for {word}: median held-out AUROC over all heads by condition: {told}; 0.5 is chance."
+    return finish(picture, said, height=34 * len(conditions))

@@ -60,11 +60,15 @@ def layer_height(layers: int) -> int:
     return layers * (30 if layers <= 6 else 22 if layers <= 24 else 14)
 
 
-def finish(chart: Any, description: str) -> Any:
-    """The chart with its description (read aloud in place of the picture) and the look that all charts share."""
+def finish(chart: Any, description: str, *, height: Any = None) -> Any:
+    """The chart with its description (read aloud in place of the picture) and the look that all charts share.
+
+    With `height`, in pixels or in pixels a step, it is as wide as its container.
+    """
     titles = {"titleColor": MUTED, "titleFontWeight": "normal", "titleFontSize": 11}
     lines = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.6}
-    return chart.properties(description=description, background="transparent").configure(
+    size = {} if height is None else {"width": "container", "height": height}
+    return chart.properties(description=description, background="transparent", **size).configure(
         font=FONT,
         view=alt.ViewConfig(stroke=None),
         axis=alt.AxisConfig(labelColor=MUTED, labelFontSize=11, **titles, **lines),

@@ -52,7 +52,7 @@ def _map(rows: pd.DataFrame, title: str, limit: float) -> Any:
         f"Effect of swapping the {title} at one position, {len(layers)} layers by {len(order)} positions: the largest "
         f"is {percent(float(best['effect']))} of the sense gap, in layer {best['layer']} at {best['pos']}."
     )
-    return finish(cells.properties(width="container", height=layer_height(len(layers))), said)
+    return finish(cells, said, height=layer_height(len(layers)))
 
 
 POSITION_TIPS = tips(
@@ -104,7 +104,7 @@ def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
     dots = dots.encode(shape=by_value(alt.Shape, "kind:N", [*KINDS], [*KINDS.values()]), description="name:N")
     named = base.mark_text(**TEXT | {"align": "center", "fontSize": 10}, aria=False).encode(text="short:N")
     said = f"Circuit of {word}: {len(edges)} edges between {len(parts)} parts. The widest: {lines['said'].iloc[0]}."
-    return finish(alt.layer(drawn, dots, named).properties(width="container", height=ROW * len(rows)), said)
+    return finish(alt.layer(drawn, dots, named), said, height=ROW * len(rows))
 
 
 EDGE_TIPS = tips(

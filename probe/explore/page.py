@@ -22,6 +22,7 @@ from probe.pages.walk.walk import Walk, walk
 from probe.stats.axes import Axis
 
 TEMPLATES = Path(__file__).parent / "templates"
+HOSTS = {"server": "; connect-src 'self'", "notebook": ""}  # what else the page of each may reach
 EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
     ("The river rose, so he went to the bank", "The money came, so he went to the bank"),
     ("They saw the river from the bank", "They took the money from the bank"),
@@ -36,14 +37,14 @@ def opened(model: Model) -> Walk:
     return walk(model, text, against=other)
 
 
-def render(opened: Walk) -> tuple[str, str]:
-    """The page and its content security policy, which lets it ask its own server and nobody else."""
+def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:
+    """The page for a host of HOSTS and its content security policy, which lets it ask its host and nobody else."""
     templates = _templates()
     assets = html.assets(templates, sheet="explore.css.j2", script="explore.js", values=walk_page.LOOKS)
-    assets["policy"] = f"{assets['policy']}; connect-src 'self'"
+    assets["policy"] = f"{assets['policy']}{HOSTS[host]}"
     values = walk_page.values(replace(opened, later=None, caution=None))
     values["formulas"] |= walk_page.formulas(Axis.coordinate, attention.softmax)
-    page = templates.get_template("explore.html.j2").render(values, examples=EXAMPLES, **assets)
+    page = templates.get_template("explore.html.j2").render(values, examples=EXAMPLES, host=host, **assets)
     return page, str(assets["policy"])
 
 

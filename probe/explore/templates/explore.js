@@ -1,7 +1,9 @@
 {% extends "walk.js" %}
 {% block page %}
 // The explorer: sentences are typed, heads swapped. A question is asked of the model, its answer comes as messages.
+{% include "hosts.js" %}
 const ask = document.querySelector(".ask");
+const host = hosts[ask.dataset.host];
 const put = (within, hidden) => (document.querySelector(within).hidden = hidden);
 const write = (within, text) => {
   const box = document.querySelector(within);
@@ -11,21 +13,6 @@ const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" 
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
 let [swaps, turns, questions, along, outcome, traced, chosen] = [[], 0, 0, null, null, null, null];
 
-// The messages of an answer: a line of JSON each.
-async function* exchange(question) {
-  const token = new URLSearchParams(location.search).get("token");
-  const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
-  const response = await fetch(new URL("ask", location), { method: "POST", headers, body: JSON.stringify(question) });
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    const lines = (rest + (value ?? "")).split("\n");
-    rest = lines.pop();
-    for (const line of lines) if (line) yield JSON.parse(line);
-    if (done) return;
-  }
-}
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${message.doing} …` : "";
   const bar = ask.querySelector("progress");
@@ -35,7 +22,7 @@ const doing = (message) => {
 const answered = async (what, more = {}, told = () => {}) => {
   const turn = turns;
   const question = { ...asked(), ...more, what, page: own, number: ++questions };
-  for await (const message of exchange(question)) {
+  for await (const message of host.ask(question)) {
     if (turn !== turns || message.superseded) return null;
     if ("error" in message) throw new Error(message.error);
     if ("result" in message) return doing(), message.result;
@@ -149,6 +136,7 @@ const drawOutcome = () => {
     drawNext(next);
   } else fill("next", []);
   say("outcome", told.join(" "));
+  host.told(told.join(" "));
   say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over ${next.length > 1 ? "all tokens; the change is of the logit" : "all tokens"}.` : "The checkpoint holds no language-model head.");
 };
 const drawNext = ([before, after]) => {
@@ -281,10 +269,10 @@ const written = () => {
 };
 const remember = (step) => {
   const address = written();
-  if (address !== location.hash) history[step ? "pushState" : "replaceState"](null, "", address);
+  if (address !== host.state()) host.keep(address, step);
 };
 const restore = () => {
-  const parts = new URLSearchParams(location.hash.slice(1));
+  const parts = new URLSearchParams(host.state().slice(1));
   if (!parts.get("text")) return remember(false);
   for (const name of ["text", "other", "word"]) ask.elements[name].value = parts.get(name) ?? "";
   if (parts.get("axis")) ask.elements.axis.value = parts.get("axis");

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from probe.errors import CrossCheckError
 from probe.model import forward, hooks
+from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
 from probe.model.config import Config
-from probe.model.family import Attention, Family
 from probe.model.hooks import HookedRun
 from probe.model.model import Model
 from probe.model.tokens import target_tokens, tokenize

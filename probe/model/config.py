@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from probe.errors import ModelError, UnsupportedModel
 from probe.model.architectures import FAMILIES, SUPPORTED
-from probe.model.family import Family, Keys
+from probe.model.architectures.family import Family, Keys
 
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at

@@ -16,7 +16,7 @@ from gguf import MODEL_ARCH_NAMES, dequantize, get_tensor_name_map
 
 from probe.errors import UnsupportedModel
 from probe.model.architectures import FAMILIES, GGUF_KNOWN
-from probe.model.family import Family
+from probe.model.architectures.family import Family
 from probe.model.bridge import in_short
 from probe.model.checkpoint import check_finite
 from probe.model.config import Config, config_from, refuse

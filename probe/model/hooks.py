@@ -14,8 +14,8 @@ from torch import Tensor
 
 from probe.model import attention as formulas
 from probe.model import forward
+from probe.model.architectures.family import Attention
 from probe.model.config import refuse
-from probe.model.family import Attention
 from probe.model.model import Model
 from probe.model.weights import Weights, layers_of, read_stacks
 

@@ -295,9 +295,8 @@ def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where
 
 
 def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
-    """The row of the position table for the first token:
-
-    RoBERTa counts from behind the padding token's, BART keeps two free.
+    """The row of the position table for the first token: RoBERTa counts from behind the padding token's, BART keeps two
+    free.
     """
     if isinstance(keys.first, int):
         return keys.first

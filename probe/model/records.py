@@ -44,9 +44,9 @@ class HeadWrites:
         return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """The same ΔE taken apart by the token it came from:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
 
-        A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
+        `-> key_pos d_model`
         """
         at = self._require_place(layer, head, at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
@@ -213,10 +213,7 @@ class TargetStates:
 
 @dataclass(frozen=True, eq=False)
 class TargetTrace:
-    """One text kept to one position `at`:
-
-    `states` of that one row, and `v: layer head pos d_head` of the positions up to it.
-    """
+    """One text kept to one position `at`: `states` of one row, and `v: layer head pos d_head` up to that position."""
 
     tokens: Tokens
     weights: Weights
@@ -229,9 +226,9 @@ class TargetTrace:
         return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """The same ΔE taken apart by the token it came from:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
 
-        A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
+        `-> key_pos d_model`
         """
         w_o = self.weights.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)

@@ -20,7 +20,6 @@ from probe.model.architectures.family import Family
 from probe.model.bridge import in_short
 from probe.model.checkpoint import check_finite
 from probe.model.config import Config, config_from, refuse
-from probe.model.family import Family
 from probe.model.gguf_header import AGAIN, CONVERT, PLAIN, GgufFile
 from probe.model.weights import expected_shapes, layers_of
 

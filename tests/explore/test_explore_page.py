@@ -176,13 +176,13 @@ def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
     page.locator('[name="swap"][value="own"]').focus()
     answered(page, lambda: page.keyboard.press("ArrowRight"))
     assert "With L0H1 swapped" in outcome(page)
-    page.locator("[data-tracing] summary").focus()
+    page.locator("[data-tracing] > summary").focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector(".trace button", timeout=PATIENCE)
-    cells = page.locator(".trace tbody tr")
+    page.wait_for_selector("[data-rows=trace] button", timeout=PATIENCE)
+    cells = page.locator("[data-rows=trace] tr")
     assert cells.count() == 4
-    assert page.locator(".trace button").first.get_attribute("aria-label").startswith("Layer 0, “river”: ")
-    page.locator(".trace button").first.focus()
+    assert page.locator("[data-rows=trace] button").first.get_attribute("aria-label").startswith("L0, “river”: ")
+    page.locator("[data-rows=trace] button").first.focus()
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('[data-slot=following]').textContent.includes('river')")
     assert shown.trouble == []
@@ -229,8 +229,8 @@ def test_anybody_can_use_it(opened, width, scheme):
     page = shown.page
     head(page, 0, 0).check(force=True)
     swap(page, "other")
-    page.locator("[data-tracing] summary").click()
-    page.wait_for_selector(".trace button", timeout=PATIENCE)
+    page.locator("[data-tracing] > summary").click()
+    page.wait_for_selector("[data-rows=trace] button", timeout=PATIENCE)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     moving = (
         "[...document.querySelectorAll('*')].filter(one => getComputedStyle(one).transitionDuration !== '0s').length"

@@ -8,6 +8,7 @@ for a float32 model, 1e-12 for a float64 one. A hook that holds something else i
 logits are held against plain Hugging Face as well.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,11 @@ class Row:
     def ok(self) -> bool:
         return self.error <= self.tolerance  # False for NaN, too
 
+    @property
+    def badness(self) -> float:
+        """The error, infinite where it is NaN."""
+        return math.inf if math.isnan(self.error) else self.error
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -77,7 +83,7 @@ class Certificate:
     @property
     def worst(self) -> Row:
         """The row nearest to, or furthest beyond, its tolerance."""
-        return max(self.rows, key=lambda row: row.error if row.error == row.error else float("inf"))
+        return max(self.rows, key=lambda row: row.badness)
 
     def require(self) -> "Certificate":
         """Itself when every row holds; otherwise raises CrossCheckError naming the first row that fell short."""
@@ -85,10 +91,8 @@ class Certificate:
             if not row.ok:
                 raise CrossCheckError(
                     f"Checking {self.model_name} against the from-scratch math: {row.quantity} of {row.where} is off "
-                    f"by "
-                    f"{row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from "
-                    f"numbers "
-                    "that disagree: run `probe check` on this model to see every row."
+                    f"by {row.error:.1e} of its scale, expected at most {row.tolerance:.0e}; nothing is reported from "
+                    "numbers that disagree: run `probe check` on this model to see every row."
                 )
         return self
 
@@ -114,7 +118,7 @@ def certify_pair(model: Model, source: str, target: str) -> Certificate:
 def _certificate(model: Model, texts: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Certificate:
     plain = plain_model(model) if model.config.has_head else None
     runs = [_compare(model, source, target, plain) for source, target in pairs]
-    rows = tuple(max(same, key=_badness) for same in zip(*runs, strict=True))
+    rows = tuple(max(same, key=lambda row: row.badness) for same in zip(*runs, strict=True))
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
 
 
@@ -136,15 +140,11 @@ def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
     seen, expected = seen.double(), expected.double()
     masked = expected < MASKED
     if not torch.equal(seen < MASKED, masked):
-        return float("inf"), 1.0
+        return math.inf, 1.0
     seen, expected = seen.masked_fill(masked, 0), expected.masked_fill(masked, 0)
     scale = expected.abs().max().item()
     gap = (seen - expected).abs().max().item()
-    return (gap / scale if scale else (float("inf") if gap else 0.0)), scale
-
-
-def _badness(row: Row) -> float:
-    return row.error if row.error == row.error else float("inf")
+    return (gap / scale if scale else (math.inf if gap else 0.0)), scale
 
 
 @dataclass(frozen=True)

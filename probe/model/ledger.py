@@ -263,9 +263,8 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
     layers = len(weights.blocks)
     if not (0 <= depth <= layers and 0 <= at < len(trace.tokens)):
         raise InputError(
-            f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and "
-            f"the text "
-            f"{len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to "
+            f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the "
+            f"text {len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to "
             f"{len(trace.tokens) - 1}."
         )
     states = states_at(trace, at)
@@ -307,9 +306,8 @@ def ledger(
     if not error <= CLOSES:
         raise CrossCheckError(
             f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position {at}: the terms "
-            f"miss it by "
-            f"{error:.1e} of its size, expected at most {CLOSES:.0e}; run `probe check` to see which quantity "
-            f"disagrees."
+            f"miss it by {error:.1e} of its size, expected at most {CLOSES:.0e}; run `probe check` to see which "
+            "quantity disagrees."
         )
     tokens, entries = trace.tokens.labels, []
     for term in terms(trace, depth, at=at):

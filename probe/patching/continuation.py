@@ -43,9 +43,8 @@ def rerun(both: Both, change: Change) -> Run:
     """
     start = change.at if both.weights.causal else 0
     known = [(step.k[:1, :, :start], step.v[:1, :, :start]) for step in both.steps]
-    places = patterns.places_of(both.weights, both.n)
     with torch.inference_mode():
-        return _extend(both.weights, known, both.steps[0].resid_pre[:1, start:], places, change)
+        return _extend(both.weights, known, both.steps[0].resid_pre[:1, start:], both.places, change)
 
 
 def write_on(weights: Weights, run: Run, count: int, *, end: int | None = None) -> Iterator[int]:

@@ -7,7 +7,7 @@ output: each is such a change. In a causal model it touches no position before i
 there to the word are carried on, against the keys and values of the others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -137,18 +137,26 @@ def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[
     return [([one.ids, other.ids], one.at) for one, other in members]
 
 
+class Read(NamedTuple):
+    """A pair and how it is read out: `along: direction d_model` · `gap: direction`, <a - b, direction> at the word."""
+
+    both: Both
+    along: Tensor
+    gap: Tensor
+
+
 def keep_pairs(
     weights: Weights, pairs: Sequence[tuple[list[tuple[int, ...]], int]], directions: Tensor, depth: int
-) -> tuple[list[tuple[Both, Tensor]], Tensor]:
-    """Every pair kept, with the directions that it is read along; and how far its members are apart along these.
+) -> Iterator[Read]:
+    """Pair after pair kept, each when it is asked for, so that where one is used once only one is held.
 
-    `direction d_model`, or `pair direction d_model` where each pair has its own `-> (direction d_model), pair
-    direction`
+    `directions: direction d_model`, or `pair direction d_model` where each pair has its own.
     """
     directions = directions.to(weights.device, weights.dtype)
     each = directions.expand(len(pairs), *directions.shape[-2:])
-    read = [(keep(weights, rows, at, depth), along) for (rows, at), along in zip(pairs, each, strict=True)]
-    return read, torch.stack([(both.final[0, both.at] - both.final[1, both.at]) @ along.T for both, along in read])
+    for (rows, at), along in zip(pairs, each, strict=True):
+        both = keep(weights, rows, at, depth)
+        yield Read(both, along, (both.final[0, at] - both.final[1, at]) @ along.T)
 
 
 def offsets_of(

@@ -132,16 +132,17 @@ def paths(
     receiving = senders if receivers is None else live.offsets_of(weights, pairs, receivers)
     edges = edges_of(weights, depth, senders, receiving, mlps=mlps)
     with torch.inference_mode():
-        read, gaps = live.keep_pairs(weights, pairs, directions, depth)
-        measured = [_measure(both, senders, receiving, along, mlps=mlps) for both, along in read]
+        read = [*live.keep_pairs(weights, pairs, directions, depth)]
+        gaps = torch.stack([one.gap for one in read])
+        measured = [_measure(one.both, senders, receiving, one.along, mlps=mlps) for one in read]
         fraction, direct = (torch.stack(part) for part in zip(*measured, strict=True))
-        swapped = [_effects_of_receivers(both, receiving, along[:1], mlps=mlps) for both, along in read]
+        swapped = [_effects_of_receivers(one.both, receiving, one.along[:1], mlps=mlps) for one in read]
         could = (_could_reach(edges, fraction, swapped, receiving) / gaps[:, 0].sum().abs()).cpu().numpy()
         first = order(could)[:most]
         chosen, sampled = _choose(np.isin(np.arange(len(could)), first) & (could >= reach), sample, seed)
         total = torch.full_like(direct, torch.nan)
-        for number, (both, along) in enumerate(read):
-            total[number][:, chosen] = totals(both, edges[chosen], along)
+        for number, one in enumerate(read):
+            total[number][:, chosen] = totals(one.both, edges[chosen], one.along)
         found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(swapped))]
     gap, fraction, direct, total, moved = (part.clone() for part in found)
     return Paths(edges, gap, fraction, direct, total, sampled, moved)
@@ -157,8 +158,8 @@ def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges:
     ends = np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist()
     live.offsets_of(weights, pairs, ends)
     with torch.inference_mode():
-        read, _ = live.keep_pairs(weights, pairs, directions, depth)
-        return torch.stack([totals(both, edges, along) for both, along in read]).cpu().clone()
+        read = live.keep_pairs(weights, pairs, directions, depth)
+        return torch.stack([totals(one.both, edges, one.along) for one in read]).cpu().clone()
 
 
 def _require_sum(weights: Weights) -> None:

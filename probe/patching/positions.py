@@ -80,11 +80,11 @@ def trace_positions(
     offsets = live.offsets_of(weights, pairs, positions)
     parts = [*COMPONENTS, HEAD] if heads else COMPONENTS
     with torch.inference_mode():
-        read, gap = live.keep_pairs(weights, pairs, directions, depth)
-        moved = [effects(both, offsets, along, parts) for both, along in read]
-        every = {part: torch.stack([one[part] for one in moved]).cpu() for part in parts}
+        read = live.keep_pairs(weights, pairs, directions, depth)
+        moved = [effects(one.both, offsets, one.along, parts) | {"gap": one.gap} for one in read]
+        every = {name: torch.stack([one[name] for one in moved]).cpu() for name in (*parts, "gap")}
     stream = torch.stack([every[part][:, :, :, 0] for part in COMPONENTS], dim=2)
-    return PositionTrace(offsets, gap.cpu().clone(), stream, every[HEAD].clone() if heads else None)
+    return PositionTrace(offsets, every["gap"].clone(), stream, every[HEAD].clone() if heads else None)
 
 
 def effects(

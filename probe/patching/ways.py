@@ -25,7 +25,7 @@ from probe.model.attention import share_heads
 from probe.model.weights import Weights
 from probe.patching import engine, live, patterns
 from probe.patching.edges import CHANNELS, EMBEDDING, MLP, Edges, Node, receiver_of, sender_of
-from probe.patching.live import Both
+from probe.patching.live import Both, Read
 from probe.patching.paths import Paths
 from probe.patching.swaps import Rows
 from probe.stats.resampling import Array
@@ -71,7 +71,7 @@ def ways(
     InputError as `trace_positions`.
     """
     with torch.inference_mode():
-        read, _ = live.keep_pairs(weights, live.pairs_of(weights, a, b, depth), directions, depth)
+        read = [*live.keep_pairs(weights, live.pairs_of(weights, a, b, depth), directions, depth)]
 
         def share(numbers: Sequence[int], ends: Iterable[Node] | None = None) -> float:
             return share_of(read, found.edges[[*numbers]], ends)
@@ -117,13 +117,12 @@ def chains(found: Paths, least: float) -> list[Numbers]:
     return complete
 
 
-def share_of(read: Sequence[tuple[Both, Tensor]], edges: Edges, ends: Iterable[Node] | None = None) -> float:
+def share_of(read: Sequence[Read], edges: Edges, ends: Iterable[Node] | None = None) -> float:
     """The share of the gap that goes over a set of edges, along the first direction of each pair; all its heads at the
     word are ends where none are given.
     """
-    moved = torch.stack([patch_edges(both, edges, along[:1], ends)[:, 0] for both, along in read]).sum(0)
-    gap = sum((both.final[0, both.at] - both.final[1, both.at]) @ along[0] for both, along in read)
-    return float((moved[1] - moved[0]) / 2 / gap)
+    noise, denoise = torch.stack([patch_edges(one.both, edges, one.along[:1], ends)[:, 0] for one in read]).sum(0)
+    return float((denoise - noise) / 2 / sum(one.gap[0] for one in read))
 
 
 def patch_edges(both: Both, edges: Edges, directions: Tensor, ends: Iterable[Node] | None = None) -> Tensor:

@@ -159,7 +159,7 @@ def separation_by_depth(
     resid: Tensor, labels: Sequence[str], groups: Sequence[Hashable], *, seed: int
 ) -> list[DepthSeparation]:
     """`separation_by_holdout` of every pair of senses, each held out in folds of groups. `row depth d_model`"""
-    found = []
+    separations = []
     for senses in sense_pairs(labels):
         rows = tuple(row for row, label in enumerate(labels) if label in senses)
         is_a = tuple(labels[row] == senses[0] for row in rows)
@@ -168,8 +168,8 @@ def separation_by_depth(
         learned = tuple(fold for fold in folds if len({is_a[place] for place in fold.train}) == 2)
         split = CrossFit(rows, is_a, units, units, learned)
         told = separation_by_holdout(hold_out(resid, split, senses), resid, split) if learned else None
-        found.append(told or _not_told_apart(resid.shape[1]))
-    return found
+        separations.append(told or _not_told_apart(resid.shape[1]))
+    return separations
 
 
 def _not_told_apart(depths: int) -> DepthSeparation:
@@ -265,7 +265,7 @@ def profile(axes: HeldOutAxes, stages: Tensor, split: CrossFit, depth: int, auro
     """
     rows = np.asarray(split.rows)[split.tested]
     of_a = np.asarray(split.is_a)[split.tested]
-    along, found = axes.directions(rows.tolist()), []
+    along, coordinates = axes.directions(rows.tolist()), []
     for stage in range(stages.shape[1]):
         first = stages[:1, stage].double()
         midpoint = axes.midpoint[axes.cell[rows], stage - 1] - first if stage else 0.0
@@ -274,5 +274,7 @@ def profile(axes: HeldOutAxes, stages: Tensor, split: CrossFit, depth: int, auro
         for sense, side in zip(axes.senses, (of_a, ~of_a), strict=True):
             low, high = np.quantile(values[side], [0.1, 0.9])
             told = float(auroc[stage - 1]) if stage else 0.5
-            found.append(SenseAtDepth(stage - 1, sense, float(values[side].mean()), float(low), float(high), told))
-    return found
+            coordinates.append(
+                SenseAtDepth(stage - 1, sense, float(values[side].mean()), float(low), float(high), told)
+            )
+    return coordinates

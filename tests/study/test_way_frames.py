@@ -22,6 +22,8 @@ from probe.study.columns import meaning
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = StudyOptions(0, 36, 199)
 SENTENCES = make_sentences(cues=18, distances=(2, 3))
 

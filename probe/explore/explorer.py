@@ -39,11 +39,10 @@ from probe.pages.walk.senses import SenseAxis
 from probe.pages.walk.walk import answer, check_steps, walk
 from probe.patching import live, positions, swaps
 from probe.patching.continuation import Change, Run, rerun, write_on
-from probe.patching.live import Both
+from probe.patching.live import Both, Read
 from probe.stats.axes import Axis
 
 Message = dict[str, Any]
-Pair = tuple[Both, Tensor, Tensor]  # two runs, the direction they are read along, how far they are apart along it
 LONGEST = 128  # tokens: a trace holds the square of it for every head
 KEPT = 8  # texts whose traces and runs are kept
 WRITTEN = 20  # tokens
@@ -289,9 +288,9 @@ class Explorer:
             yield {"doing": "swapping every head", "progress": 0.1 + 0.9 * (layer + 1) / axis.depth}
         yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
 
-    def _pair(self, stand: Stand) -> tuple[Pair, range]:
-        """Both sentences kept up to the word, the direction between them behind the last layer, how far they are apart
-        along it, and the offsets from the word, from the first difference to the last.
+    def _pair(self, stand: Stand) -> tuple[Read, range]:
+        """Both sentences kept up to the word, read along the direction between them behind the last layer, and the
+        positions counted from the word, from the first difference to the last.
 
         Raises InputError for sentences that cannot be traced.
         """
@@ -308,21 +307,21 @@ class Explorer:
         pairs = live.pairs_of(self.weights, texts[:1], texts[1:], axis.depth)
         offsets = live.offsets_of(self.weights, pairs, None)
         with torch.inference_mode():
-            ((both, along),), gap = live.keep_pairs(self.weights, pairs, axis.u[None], axis.depth)
-        return (both, along, gap), range(offsets[0], offsets[-1] + 1)
+            (read,) = live.keep_pairs(self.weights, pairs, axis.u[None], axis.depth)
+        return read, range(offsets[0], offsets[-1] + 1)
 
     def _traced(
-        self, pair: Pair, offsets: Sequence[int], parts: Sequence[str]
+        self, read: Read, offsets: Sequence[int], parts: Sequence[str]
     ) -> Generator[Message, None, dict[str, Tensor]]:
         """How far the word of the other sentence moves to this one's coordinate when a part at one layer and position
         is this sentence's, some layers at a time. `-> part: layer variant pos`
         """
-        (both, along, gap), depth, found = pair, len(self.weights.blocks), list[dict[str, Tensor]]()
+        depth, found = len(self.weights.blocks), list[dict[str, Tensor]]()
         some = [range(depth)[first : first + TRACED] for first in range(0, depth, TRACED)]
         for offset, layers in product(offsets, some):
             with torch.inference_mode():
-                moved = positions.effects(both, [offset], along, parts, layers=layers)
-            found.append({part: (one[1, ..., 0] / gap[0, 0]).cpu() for part, one in moved.items()})
+                moved = positions.effects(read.both, [offset], read.along, parts, layers=layers)
+            found.append({part: (one[1, ..., 0] / read.gap[0]).cpu() for part, one in moved.items()})
             yield {"doing": "tracing", "progress": len(found) / (len(offsets) * len(some))}
         columns = [found[first : first + len(some)] for first in range(0, len(found), len(some))]
         return {part: torch.cat([torch.cat([one[part] for one in column]) for column in columns], -1) for part in parts}
@@ -330,8 +329,8 @@ class Explorer:
     def trace(self, question: Question) -> Iterator[Message]:
         """The causal trace of both sentences. `component layer pos`"""
         stand = self.stand(question)
-        pair, offsets = self._pair(stand)
-        moved = yield from self._traced(pair, offsets, positions.COMPONENTS)
+        read, offsets = self._pair(stand)
+        moved = yield from self._traced(read, offsets, positions.COMPONENTS)
         assert stand.there is not None
         pieces = [place.tokens.pieces for place in (stand.here, stand.there)]
         columns = [
@@ -343,11 +342,11 @@ class Explorer:
     def trace_heads(self, question: Question) -> Iterator[Message]:
         """The same of single heads at one position: `layer head`."""
         stand = self.stand(question)
-        pair, _ = self._pair(stand)
+        read, _ = self._pair(stand)
         at, last = stand.here.at, stand.here.at if self.weights.causal else len(stand.here.tokens) - 1
         if not 0 <= question.pos <= last:
             raise InputError(f"Tracing position {question.pos}: the word stands at {at}; click on a cell.")
-        moved = yield from self._traced(pair, [question.pos - at], [positions.HEAD])
+        moved = yield from self._traced(read, [question.pos - at], [positions.HEAD])
         yield {"result": {"pos": question.pos, "arrays": {"trace_heads": packed(moved[positions.HEAD][..., 0])}}}
 
     def save(self, question: Question) -> Iterator[Message]:

@@ -14,13 +14,22 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
-from probe.model import attention
 from probe.model.model import Model
 from probe.pages import html
 from probe.pages.walk import page as walk_page
 from probe.pages.walk.walk import Walk, walk
+from probe.patching import continuation, positions
 from probe.stats.axes import Axis
 
+FORMULAS = (  # of numbers that the walk does not have
+    Axis.coordinate,
+    Axis.effect,
+    continuation.swapped,
+    positions.donated_stream,
+    positions.donated_attention,
+    positions.donated_neurons,
+    positions.donated_heads,
+)
 TEMPLATES = Path(__file__).parent / "templates"
 HOSTS = {"server": "; connect-src 'self'", "notebook": ""}  # what else the page of each may reach
 EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
@@ -43,7 +52,7 @@ def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:
     assets = html.assets(templates, sheet="explore.css.j2", script="explore.js", values=walk_page.LOOKS)
     assets["policy"] = f"{assets['policy']}{HOSTS[host]}"
     values = walk_page.values(replace(opened, later=None, caution=None))
-    values["formulas"] |= walk_page.formulas(Axis.coordinate, attention.softmax)
+    values["formulas"] |= walk_page.formulas(*FORMULAS)
     page = templates.get_template("explore.html.j2").render(values, examples=EXAMPLES, host=host, **assets)
     return page, str(assets["policy"])
 

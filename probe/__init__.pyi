@@ -4,6 +4,7 @@ from .errors import InputError as InputError
 from .errors import ModelError as ModelError
 from .errors import ProbeError as ProbeError
 from .errors import UnsupportedModel as UnsupportedModel
+from .explore.notebook import explore as explore
 from .model.check import certify as certify
 from .model.find import available as available
 from .model.lens import logit_lens as logit_lens

@@ -218,12 +218,19 @@ def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
 
 
 def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Array, Array]:
-    """Comparisons won and their number in every bootstrap draw. `head m`, m labels, `draw m -> draw head, draw`"""
+    """Comparisons won and their number in every bootstrap draw. `head m`, m labels, `draw m -> draw head, draw`
+
+    An A wins the weight of all B below it, and half of those that tie with it.
+    """
     of_a = np.asarray(is_a)
     weight_a, weight_b = weights[:, of_a], weights[:, ~of_a]
-    above = np.sign(scores[:, of_a, None] - scores[:, None, ~of_a]) / 2 + 0.5  # head a b
-    wins = np.einsum("da,hab,db->dh", weight_a, above, weight_b, optimize=True)
-    return np.asarray(wins), weight_a.sum(1) * weight_b.sum(1)
+    wins = np.empty((len(weights), len(scores)))
+    for head, (score_a, score_b) in enumerate(zip(scores[:, of_a], scores[:, ~of_a], strict=True)):
+        order = score_b.argsort()
+        up_to = np.insert(weight_b[:, order].cumsum(1), 0, 0, axis=1)
+        below, with_ties = (up_to[:, np.searchsorted(score_b[order], score_a, side)] for side in ("left", "right"))
+        wins[:, head] = (weight_a * (below + with_ties)).sum(1) / 2
+    return wins, weight_a.sum(1) * weight_b.sum(1)
 
 
 def corrected_tests(

@@ -292,21 +292,19 @@ def _swapped(
     """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
     if not passed:
         return {}
-    results = []
+    results, every_measured = [], []
     for pair in passed:
-        study = (pair.axes, pair.pairs)
-        measured = effects.measure(weights, word.placed, word.states, *study, pair.reading)
-        routes = measure_routes(
-            weights, word.placed, word.states.z, word.material.cues, measured.word, (*study, pair.reading)
-        )
+        along = (pair.axes, pair.pairs, pair.reading)
+        measured = effects.measure(weights, word.placed, word.states, *along)
+        routes = measure_routes(weights, word.placed, word.states.z, word.material.cues, measured.word, along)
         stand_ins = _stand_ins(weights, word, pair, measured, options)
         results.append(replace(pair, measured=measured, routes=routes, stand_ins=stand_ins))
-    measured_all = [pair.measured for pair in results if pair.measured is not None]
+        every_measured.append(measured)
     family = corrected_tests(
         [pair.separation for pair in results],
-        [measured.word.net for measured in measured_all],
-        [measured.said.net for measured in measured_all if measured.said is not None],
-        [measured.continued.net for measured in measured_all if measured.continued is not None],
+        [measured.word.net for measured in every_measured],
+        [measured.said.net for measured in every_measured if measured.said is not None],
+        [measured.continued.net for measured in every_measured if measured.continued is not None],
         [pair.pairs.units for pair in results],
         permutations=options.permutations,
         seed=options.seed,
@@ -324,7 +322,7 @@ def _stand_ins(
     """
     last = measured.profile[..., -1]
     lost = np.maximum(measured.written, measured.profile[..., min(pair.reading.direct) - 1 :].max(-1)) - last
-    found = []
+    stand_ins = []
     few = pair.pairs.take(effects.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed)))
     gap = pair.gap[:, len(weights.blocks)].mean()
     for place in resampling.order(lost.ravel())[:JOINT_HEADS]:
@@ -336,12 +334,12 @@ def _stand_ins(
         alone = np.array([last[other] for other in later])
         extra = moved[:, 1:] - moved[:, :1] - alone  # beyond what either does by itself
         tested = permutation.sign_flip_test(extra, few.units, seed=options.seed)
-        found += [
+        stand_ins += [
             StandIn((layer, head), other, float(more), float(p))
             for other, more, p in zip(later, extra.mean(0), tested.p, strict=True)
             if p < LEVEL and more >= SMALLEST
         ]
-    return tuple(found)
+    return tuple(stand_ins)
 
 
 def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions) -> Curves:

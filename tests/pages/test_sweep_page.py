@@ -20,6 +20,8 @@ from probe.sweep import shards, summary
 from probe.sweep.progress import Pace, Standing, duration, said, shown
 from probe.sweep.run import sweep
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = (
     "</script><script>window.canary = 1</script>",
     "<img src=x onerror='window.canary = 1'>",

@@ -25,6 +25,8 @@ from probe.stats.verdicts import ORDER
 from probe.text.sentences import Sentence
 from probe.text.splits import cross_fit
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FEW = 60
 RUNS = mostly_campaign((FEW, 200))
@@ -153,12 +155,12 @@ def crossed_cues(request):
 
 
 def test_crossed_cue_words_are_claimed_as_rarely_as_the_level_says(crossed_cues):
+    """At .05, or where that cannot be reached, as with four pairs of cue words, at the smallest p there is."""
     units, found = crossed_cues
-    claims, (fewest, most) = (found[:, 0] < 0.05).sum(), likely(0.05, len(found))
-    assert claims <= most
-    if permutation.smallest_p(units) < 0.05:  # four pairs of cue words cannot be significant
-        assert fewest <= claims
-        assert len(found) == FEW or 0.02 <= claims / len(found) <= 0.08
+    level = max(0.05, permutation.smallest_p(units))
+    claims, (fewest, most) = (found[:, 0] <= level).sum(), likely(level, len(found))
+    assert fewest <= claims <= most
+    assert len(found) == FEW or 0.02 <= claims / len(found) <= 0.08
 
 
 def test_intervals_of_crossed_cue_words_cover(crossed_cues):

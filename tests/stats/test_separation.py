@@ -1,6 +1,7 @@
 """Held-out separation: by hand from every holdout, leaked by nothing, one-sided, and with honest intervals."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from probe.stats.separation import (
     own_scores,
     reduced,
     won,
+    won_draws,
 )
 from probe.text.splits import Holdout, cross_fit
 
@@ -191,3 +193,16 @@ def test_a_real_difference_survives_holding_out():
     a, b, new_a, new_b = (normal(20, 40, 64, seed=seed) for seed in range(4))
     held_out = auroc_of(*(own_direction_scores(a + shift, b, part) for part in (new_a + shift, new_b)))
     assert held_out.mean() > 0.7
+
+
+def test_comparisons_won_in_weighted_draws_are_those_counted_one_by_one():
+    rng = np.random.default_rng(0)
+    is_a, weights = np.arange(9) % 3 > 0, rng.poisson(1, size=(20, 9)).astype(float)
+    scores = rng.integers(4, size=(3, 9)).astype(float)  # many tie
+    counted = np.zeros((20, 3))
+    for head, a, b in product(range(3), *(np.flatnonzero(side) for side in (is_a, ~is_a))):
+        win = np.heaviside(scores[head, a] - scores[head, b], 0.5)
+        counted[:, head] += weights[:, a] * weights[:, b] * win
+    wins, compared = won_draws(scores, list(is_a), weights)
+    assert wins == pytest.approx(counted, abs=1e-9)
+    assert compared == pytest.approx(weights[:, is_a].sum(1) * weights[:, ~is_a].sum(1))

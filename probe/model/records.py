@@ -5,10 +5,9 @@ A record checks its own shapes. ΔE is never stored whole: one head at one posit
 V[j] W_O, both computed on demand from the hooked z, pattern and V.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,15 +21,14 @@ from probe.model.weights import Weights
 
 HEAD_VECTORS = ("q", "k", "v", "z")
 STREAMS = ("x", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
-CROSS_VECTORS = {"q": "target", "z": "target", "k": "source", "v": "source"}
-CROSS_STREAMS = ("x", "resid_pre", "attn_out", "resid_mid")
 
 
-class HeadWrites(ABC):
+class HeadWrites:
     """ΔE of single heads, for records with `stack`, `z: layer head query_pos d_head`, `v: layer head key_pos d_head`
     and `pattern`.
     """
 
+    kind: ClassVar[str] = "trace"
     tokens: Tokens
     stack: Weights
     z: Tensor
@@ -42,23 +40,35 @@ class HeadWrites(ABC):
 
         `-> d_model` Raises InputError for a place that is not there.
         """
-        at = position(self.tokens, at)
-        self._require_place(layer=layer, head=head, at=at)
+        at = self._require_place(layer, head, at)
         return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """The same ΔE taken apart by the token it came from:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
 
-        A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
+        `-> key_pos d_model`
         """
-        at = position(self.tokens, at)
-        self._require_place(layer=layer, head=head, at=at)
+        at = self._require_place(layer, head, at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
 
-    @abstractmethod
-    def _require_place(self, **place: int) -> None:
-        """Raises InputError for a layer, a head or a position `at` that is not there."""
+    def _require_place(self, layer: int, head: int, at: int | str) -> int:
+        """The position `at`, of a word its last token. Raises InputError for a place that is not there."""
+        at, (layers, heads, *_), n = position(self.tokens, at), self.stack.shape, len(self.tokens)
+        for name, number, lowest, size in (("layer", layer, 0, layers), ("head", head, 0, heads), ("at", at, -n, n)):
+            if not lowest <= number < size:
+                raise InputError(
+                    f"Taking ΔE out of a {self.kind}: {name} is {number}, expected {lowest} to {size - 1}; choose one "
+                    "of these."
+                )
+        return at
+
+
+def _require_shapes(record: object, what: str, expected: Mapping[str, tuple[int, ...]]) -> None:
+    for name, wanted in expected.items():
+        got = tuple(getattr(record, name).shape)
+        if got != wanted:
+            raise ValueError(f"{what}: {name} has shape {got}, expected {wanted}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +103,7 @@ class Trace(Shown, HeadWrites):
             return self.stack
         raise UnsupportedModel(
             f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose "
-            f"stream is not a sum "
-            "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+            "stream is not a sum of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
         )
 
     @property
@@ -103,8 +112,7 @@ class Trace(Shown, HeadWrites):
         if self.head_output is None:
             raise UnsupportedModel(
                 f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its "
-                f"checkpoint, so "
-                "they would be random; load a checkpoint with one, or read resid_post."
+                "checkpoint, so they would be random; load a checkpoint with one, or read resid_post."
             )
         return self.head_output
 
@@ -112,13 +120,9 @@ class Trace(Shown, HeadWrites):
         layers, heads, d_model, d_head = self.stack.shape
         n = len(self.tokens)
         expected: dict[str, tuple[int, ...]] = dict.fromkeys(HEAD_VECTORS, (layers, heads, n, d_head))
-        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, n)) | dict.fromkeys(
-            STREAMS, (layers, n, d_model)
-        )
-        for name, wanted in expected.items():
-            got = tuple(getattr(self, name).shape)
-            if got != wanted:
-                raise ValueError(f"trace of {n} tokens: {name} has shape {got}, expected {wanted}")
+        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, n))
+        expected |= dict.fromkeys(STREAMS, (layers, n, d_model))
+        _require_shapes(self, f"trace of {n} tokens", expected)
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
         """The keyword arguments of CircuitsVis's attention_heads for one layer, every head: `attention: head query_pos
@@ -145,13 +149,6 @@ class Trace(Shown, HeadWrites):
         key_pos`, and the tokens.
         """
         return {"attention": _layers(self.pattern), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
-
-    def _require_place(self, **place: int) -> None:
-        layers, heads, *_ = self.stack.shape
-        for (name, number), size in zip(place.items(), (layers, heads, len(self.tokens)), strict=True):
-            if not -size <= number < size:
-                step = f"expected {-size} to {size - 1}" if name == "at" else f"expected 0 to {size - 1}"
-                raise InputError(f"Taking ΔE out of a trace: {name} is {number}, {step}; choose one of these.")
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape
@@ -216,10 +213,7 @@ class TargetStates:
 
 @dataclass(frozen=True, eq=False)
 class TargetTrace:
-    """One text kept to one position `at`:
-
-    `states` of that one row, and `v: layer head pos d_head` of the positions up to it.
-    """
+    """One text kept to one position `at`: `states` of one row, and `v: layer head pos d_head` up to that position."""
 
     tokens: Tokens
     weights: Weights
@@ -232,9 +226,9 @@ class TargetTrace:
         return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """The same ΔE taken apart by the token it came from:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
 
-        A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
+        `-> key_pos d_model`
         """
         w_o = self.weights.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
@@ -250,6 +244,7 @@ class CrossTrace(HeadWrites):
     d_model`. query_pos counts `tokens`, the decoder's input; key_pos counts `source`.
     """
 
+    kind: ClassVar[str] = "cross-attention trace"
     tokens: Tokens
     source: Tokens
     model_name: str
@@ -268,27 +263,12 @@ class CrossTrace(HeadWrites):
 
     def __post_init__(self) -> None:
         layers, heads, d_model, d_head = self.stack.shape
-        sizes = {"target": len(self.tokens), "source": len(self.source)}
-        expected: dict[str, tuple[int, ...]] = {
-            name: (layers, heads, sizes[side], d_head) for name, side in CROSS_VECTORS.items()
-        }
-        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, sizes["target"], sizes["source"]))
-        expected |= dict.fromkeys(CROSS_STREAMS, (layers, sizes["target"], d_model))
-        expected["memory"] = (layers, sizes["source"], d_model)
-        for name, wanted in expected.items():
-            if tuple(getattr(self, name).shape) != wanted:
-                got = tuple(getattr(self, name).shape)
-                raise ValueError(f"cross-attention trace: {name} has shape {got}, expected {wanted}")
-
-    def _require_place(self, **place: int) -> None:
-        layers, heads, *_ = self.stack.shape
-        for (name, number), size in zip(place.items(), (layers, heads, len(self.tokens)), strict=True):
-            lowest = -size if name == "at" else 0
-            if not lowest <= number < size:
-                raise InputError(
-                    f"Taking ΔE out of a cross-attention trace: {name} is {number}, expected {lowest} to {size - 1}; "
-                    "choose one of these."
-                )
+        target, source = len(self.tokens), len(self.source)
+        expected: dict[str, tuple[int, ...]] = dict.fromkeys(("q", "z"), (layers, heads, target, d_head))
+        expected |= dict.fromkeys(("k", "v"), (layers, heads, source, d_head))
+        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, target, source))
+        expected |= dict.fromkeys(("x", "resid_pre", "attn_out", "resid_mid"), (layers, target, d_model))
+        _require_shapes(self, self.kind, expected | {"memory": (layers, source, d_model)})
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape

@@ -19,9 +19,7 @@ from probe.model.records import HEAD_VECTORS, CrossTrace, PairTrace, TargetState
 from probe.model.tokens import Tokens, batch_of_like_length, in_order, position, target_tokens, tokenize
 from probe.model.weights import Weights, read_weights
 
-CHUNK = (
-    64  # tokens of a long text that are run together: the square of a pattern is never held, only so many of its rows
-)
+CHUNK = 64  # tokens of a long text that are run together: of a pattern only so many rows are ever held
 
 
 @overload

@@ -69,7 +69,7 @@ def _across(frames: Frames, words: Sequence[str]) -> str:
     shared = [name for name in shown[words[0]] if all(name in shown[word] for word in words)]
     if not shared:
         return f"No single head was shown to move {every_word}: each has heads of its own."
-    heads = "head" if len(shared) == 1 else f"{counted(len(shared), 'head', words=True).lower()}"
+    heads = "head" if len(shared) == 1 else counted(len(shared), "head", words=True).lower()
     moves, names = "moves" if len(shared) == 1 else "move", listed(shared[:NAMED])
     if len(shared) > NAMED:
         return f"The same {heads} {moves} {every_word}, {names} among them."

@@ -1,15 +1,19 @@
-"""Two runs of a pair kept whole, and what becomes of a run whose stream is changed at one place: everything behind that
-place responds.
+"""Two runs of a pair kept whole, and what becomes of a run whose stream is changed at one place.
 
-A change is a vector that stands in the residual stream at one position, entering a block (`pre`) or between its
-attention and its MLP (`mid`), in place of the run's own. The donor's attention output, one head's z, the donor's MLP
-output: each is such a change. In a causal model it touches no position before its own, so only the positions from
-there to the word are carried on, against the keys and values of the others.
+A change stands in the residual stream at one position and at one point: in front of the attention of a block, or
+between its attention and its MLP. The donor's attention output, one head's z, the donor's MLP output: each makes such a
+change.
+
+    go_on   everything behind the change responds. In a causal model it touches no position before its own, so only the
+            positions from there to the word are carried on, against the keys and values of the others.
+    hold    every head and every MLP behind it writes what it wrote. Where a family adds writes as they are, the change
+            stays what it is; where a norm stands behind the sum or behind what is written, it goes through the norm.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +25,7 @@ from probe.patching import engine, patterns
 from probe.patching.patterns import KeysValues, Places
 from probe.patching.swaps import Rows, placed
 
-Point = tuple[int, Literal["pre", "mid"]]
+Point = int  # 2 layer, where the stream enters a block, or 2 layer + 1, between its attention and its MLP
 Starts = Mapping[Point, Tensor]
 
 
@@ -57,6 +61,17 @@ class Both:
         """How many tokens each of the two has."""
         return self.final.shape[1]
 
+    def stream(self, point: Point) -> Tensor:
+        """The stream at a point; 2 depth is the end. `row pos d_model`"""
+        if point == 2 * len(self.steps):
+            return self.final
+        step = self.steps[point // 2]
+        return step.resid_mid if point % 2 else step.resid_pre
+
+    def seen(self, pos: int) -> slice:
+        """The positions that a query at `pos` reads."""
+        return slice(pos + 1 if self.weights.causal else self.n)
+
 
 def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> Both:
     """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
@@ -73,18 +88,50 @@ def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -
     return Both(weights, places, tuple(steps), resid, at)
 
 
+def hold(both: Both, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Tensor:
+    """How the stream at the point `until` changes at a position when some attentions and MLPs before it write otherwise
+    there and every other one writes what it wrote.
+
+    `sent: recipient variant d_model`, the change of what is written in front of any norm, by the point at which the
+    writer stands; -1 for the embeddings `-> recipient variant d_model`
+    """
+    points = range(min(sent), until) if both.weights.config.family.norm_last else sent
+    change = torch.zeros_like(next(iter(sent.values())))
+    for point in points:
+        change = pass_on(both, point, pos, change, sent.get(point, 0.0))
+    return change
+
+
+def pass_on(both: Both, point: Point, pos: int, entering: Tensor, written: Tensor | float = 0.0) -> Tensor:
+    """How the stream at the next point changes at a position, from the change of the stream at this one and the change
+    of what the attention or the MLP between the two writes. `recipient variant d_model`
+    """
+    weights, (layer, mlp) = both.weights, divmod(point, 2)
+    family = weights.config.family
+    if family.adds_plainly or layer < 0:
+        return entering + written
+    block, step = weights.blocks[layer], both.steps[layer]
+    writer, x = (engine.mlp_of(block), step.hidden) if mlp else (engine.attention_of(block), step.z.flatten(-2))
+    own, add = writer.written(x[:, pos, None]), partial(engine.add, weights.config, writer)
+    if family.norm_last:
+        resid = both.stream(point)[:, pos, None]
+        return add(resid + entering, own + written) - add(resid, own)
+    nothing = torch.zeros_like(own)
+    return entering + add(nothing, own + written) - add(nothing, own)
+
+
 def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Point, Tensor]:
     """How far the word's vector after the last block moves along each direction for every change at position `pos`.
 
-    `starts: row variant d_model` by the point at which it stands in the stream; `(depth, "pre")` is the end itself.
-    `-> row variant direction` by the same points.
+    `starts: row variant d_model` by the point at which it stands in the stream `-> row variant direction` by the same
+    points.
     """
     weights, depth = both.weights, len(both.steps)
     live = range(pos if weights.causal else 0, both.n)
     carried = both.final.new_zeros(len(both.final), 0, len(live), both.final.shape[-1])
     for layer, step in enumerate(both.steps):
         block, first = weights.blocks[layer], live.start
-        carried = _joined(carried, step.resid_pre, live, pos, starts.get((layer, "pre")))
+        carried = _joined(carried, step.resid_pre, live, pos, starts.get(2 * layer))
         known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
         z = step.z[:, None, live.start :][:, :0]
         if carried.shape[1]:
@@ -93,14 +140,14 @@ def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Poin
             z, carried = (part[:, :, both.at - first, None] for part in (z, carried))
             live = range(both.at, both.at + 1)
         resid_mid = engine.write(weights, block, carried, z) if carried.shape[1] else carried
-        changed = starts.get((layer, "mid"))
+        changed = starts.get(2 * layer + 1)
         resid_mid = _joined(resid_mid, step.resid_mid, live, pos, changed)
         if weights.config.family.parallel:
             carried = _joined(carried, step.resid_pre, live, None, changed)
         carried = engine.finish(weights, block, carried, resid_mid) if resid_mid.shape[1] else resid_mid
-    carried = _joined(carried, both.final, live, pos, starts.get((depth, "pre")))
+    carried = _joined(carried, both.final, live, pos, starts.get(2 * depth))
     moved = (carried[:, :, both.at - live.start] - both.final[:, None, both.at]) @ directions.T
-    points = sorted(starts, key=lambda point: (point[0], point[1] == "mid"))
+    points = sorted(starts)
     return dict(zip(points, moved.split([starts[point].shape[1] for point in points], dim=1), strict=True))
 
 
@@ -137,18 +184,26 @@ def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[
     return [([one.ids, other.ids], one.at) for one, other in members]
 
 
+class Read(NamedTuple):
+    """A pair and how it is read out: `along: direction d_model` · `gap: direction`, <a - b, direction> at the word."""
+
+    both: Both
+    along: Tensor
+    gap: Tensor
+
+
 def keep_pairs(
     weights: Weights, pairs: Sequence[tuple[list[tuple[int, ...]], int]], directions: Tensor, depth: int
-) -> tuple[list[tuple[Both, Tensor]], Tensor]:
-    """Every pair kept, with the directions that it is read along; and how far its members are apart along these.
+) -> Iterator[Read]:
+    """Pair after pair kept, each when it is asked for, so that where one is used once only one is held.
 
-    `direction d_model`, or `pair direction d_model` where each pair has its own `-> (direction d_model), pair
-    direction`
+    `directions: direction d_model`, or `pair direction d_model` where each pair has its own.
     """
     directions = directions.to(weights.device, weights.dtype)
     each = directions.expand(len(pairs), *directions.shape[-2:])
-    read = [(keep(weights, rows, at, depth), along) for (rows, at), along in zip(pairs, each, strict=True)]
-    return read, torch.stack([(both.final[0, both.at] - both.final[1, both.at]) @ along.T for both, along in read])
+    for (rows, at), along in zip(pairs, each, strict=True):
+        both = keep(weights, rows, at, depth)
+        yield Read(both, along, (both.final[0, at] - both.final[1, at]) @ along.T)
 
 
 def offsets_of(

@@ -31,7 +31,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.errors import UnsupportedModel
 from probe.model.model import Model
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects, paths, positions
@@ -77,8 +76,8 @@ class Group:
 def frames(
     model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, options: StudyOptions
 ) -> dict[str, pd.DataFrame]:
-    """`positions`, `paths` and `ways` of every word; empty where a model reads both ways, where sentences are not
-    aligned, and, but for `positions`, where the model norms what heads write.
+    """`positions`, `paths` and `ways` of every word; empty where a model reads both ways and where sentences are not
+    aligned.
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     for result in results:
@@ -116,11 +115,8 @@ def _of_word(
         return {}
     key, word = key_of(result, pair), _Read(weights, result, pair)
     moved = [row for group in groups for row in _named(group, word.traced(group))]
-    try:
-        measure = partial(paths.paths, most=MOST_TOTALS, seed=options.seed)
-        found = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
-    except UnsupportedModel:
-        return {"positions": with_key(_by_position(moved), key)}
+    measure = partial(paths.paths, most=MOST_TOTALS, seed=options.seed)
+    found = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
     for layer, head in leaders:
         if layer < result.depth:
             moved += [row for group, one in found for row in _named(group, _rows_of_head(one, layer, head))]

@@ -13,7 +13,6 @@ With other options, another model or other sentences the key is another, and the
 """
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import load
 from probe.model.model import Model
-from probe.provenance import content_key, manifest
+from probe.provenance import command_line, content_key, manifest
 from probe.sweep import shards, work
 from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
 from probe.sweep.progress import Step
@@ -112,13 +111,10 @@ def _in_sentences(folder: Path) -> Iterator[None]:
 
 def _command(model: str, paths: Sequence[Path], options: Options) -> str:
     """The `probe sweep` that makes the same shards again, without this machine's folders."""
-    given = ["--sentences", *(Path(path).name for path in paths), "--model", Path(model).name]
-    usual = Options()
-    place = [(name, getattr(options, name)) for name in ("device", "dtype")]
-    given += [part for name, value in place if value != getattr(usual, name) for part in (f"--{name}", value)]
-    return shlex.join(
-        ["probe", "sweep", *given, "--seed", str(options.seed), "--block", str(options.block), "--out", "shards"]
-    )
+    usual, names = Options(), [Path(path).name for path in paths]
+    place = {name: value for name in ("device", "dtype") if (value := getattr(options, name)) != getattr(usual, name)}
+    given = {"sentences": names, "model": Path(model).name} | place
+    return command_line("sweep", **given, seed=options.seed, block=options.block, out="shards")
 
 
 def _made(model: Model, options: Options, about: Sequence[tuple[str, str]], command: str) -> dict[str, Any]:

@@ -152,9 +152,8 @@ def the_model(job: Job) -> Model:
     model = _loaded(job.model, job.options.device, job.options.dtype)
     if model.origin.sha256 != job.weights_sha256:
         raise ModelError(
-            f"Loading {job.model} for the sweep: its weights are not those that the sweep was started with; "
-            "give every worker the "
-            "same model, or start another sweep."
+            f"Loading {job.model} for the sweep: its weights are not those that the sweep was started with; give every "
+            "worker the same model, or start another sweep."
         )
     return model
 
@@ -220,9 +219,8 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError(
-            "Sweeping with the engine 'dask': Dask is not installed; install it with pip install "
-            "dask distributed, or use "
-            "--engine local, which needs nothing."
+            "Sweeping with the engine 'dask': Dask is not installed; install it with pip install dask distributed, or "
+            "use --engine local, which needs nothing."
         ) from error
     with (
         TemporaryDirectory(dir=scratch, prefix=SCRATCH, ignore_cleanup_errors=True) as own,
@@ -245,9 +243,8 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
         except (OSError, TimeoutError, ValueError) as error:
             where = scheduler or HERE
             raise InputError(
-                f"Sweeping with Dask at {where}: no scheduler answers there ({str(error)[:100]}); start one "
-                "with `dask scheduler`, "
-                "or leave --scheduler away to use this machine."
+                f"Sweeping with Dask at {where}: no scheduler answers there ({str(error)[:100]}); start one with `dask "
+                "scheduler`, or leave --scheduler away to use this machine."
             ) from error
         if scheduler is not None:
             with client:
@@ -289,15 +286,13 @@ def _on_cluster(client: "Client", job: Job, units: Sequence[Unit]) -> Iterator[R
             future.release()
     except KilledWorker as error:
         raise InputError(
-            f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers ({str(error)[:80]}), for want "
-            "of memory perhaps; "
-            "use fewer workers, and run the same command again (finished shards are kept)."
+            f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers ({str(error)[:80]}), for want of "
+            "memory perhaps; use fewer workers, and run the same command again (finished shards are kept)."
         ) from error
     except (CancelledError, FutureCancelledError, OSError, TimeoutError) as error:
         raise InputError(
-            f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the same command "
-            "again when it is "
-            "back, or with --engine local (finished shards are kept)."
+            f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the same command again "
+            "when it is back, or with --engine local (finished shards are kept)."
         ) from error
     finally:
         client.cancel([future for future in futures if not future.done()], force=True)

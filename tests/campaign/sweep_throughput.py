@@ -82,7 +82,7 @@ def make_large(folder: Path) -> Path:
     """A model of GPT-2 small's shape with random weights and the embedded model's tokenizer."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from probe.model.load import EMBEDDED_FOLDER
+    from probe.model.find import EMBEDDED_FOLDER
 
     config = GPT2Config(
         vocab_size=3343, n_positions=256, bos_token_id=0, eos_token_id=0, architectures=["GPT2LMHeadModel"]

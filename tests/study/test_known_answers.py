@@ -32,6 +32,8 @@ from probe.study.examples import later_words_matter
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (0, 1, 2, 3, 4, 5)
 MAX_PAIRS = 1000
 PERMUTATIONS = 199

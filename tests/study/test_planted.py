@@ -29,6 +29,8 @@ from probe.study.word import StudyOptions, study_word
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (0, 1, 2)
 by_seed = pytest.mark.parametrize("seed", mostly_campaign(SEEDS))
 PERMUTATIONS = 199

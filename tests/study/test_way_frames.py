@@ -13,7 +13,6 @@ from planted import planted_model
 
 from probe import charts
 from probe.charts.ways import PARTS
-from probe.errors import UnsupportedModel
 from probe.model.weights import read_weights
 from probe.pages import answers, graph
 from probe.pages import ways as pages
@@ -21,6 +20,8 @@ from probe.study import tables, ways
 from probe.study.columns import meaning
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
+
+pytestmark = pytest.mark.slow
 
 OPTIONS = StudyOptions(0, 36, 199)
 SENTENCES = make_sentences(cues=18, distances=(2, 3))
@@ -196,21 +197,6 @@ def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
     )
     [item] = pages.section(frames | empty)["words"]
     assert item["missing"].startswith("No two sentences of a pair have the same number of tokens up to the word")
-
-
-def test_a_family_whose_paths_are_refused_has_its_maps_and_the_reason(monkeypatch):
-    result, frames = made("two_step")
-
-    def refuse(*given, **options):
-        raise UnsupportedModel("refused")
-
-    monkeypatch.setattr(ways.paths, "paths", refuse)
-    found = ways.frames(planted_model("two_step", 0)[0], [result], frames["word_heads"], OPTIONS)
-    assert found["paths"].empty and found["ways"].empty
-    assert set(found["positions"]["component"]) == {*PARTS}
-    [item] = pages.section(frames | found)["words"]
-    assert item["missing"] == pages.NORMED and item["said"] == [] and len(item["charts"]) == 3
-    assert graph.files(frames | found, "planted") == {}
 
 
 def test_the_scale_ends_at_the_next_ten_per_cent():

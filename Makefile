@@ -27,7 +27,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 test: $(READY)
 	$(PYTEST)
 
-# No browser, no trained model, no training, no process that is killed.
+# No browser, no trained model, no training, no whole study, no process of its own.
 test-fast: $(READY)
 	$(PYTEST) -m "not (campaign or browser or real_model or slow or training)"
 

@@ -13,7 +13,7 @@ imports only from its own room and from rooms above it:
 * charts: frames in, pictures out
 * sweep: the same measurements over a corpus of any size, in shards
 * pages: report, walk, sweep: one HTML file and a folder that is whole or absent
-* explore: the walk live, on one's own sentences: a local server with one page
+* explore: the walk live, on one's own sentences: one page, from a local server or in a notebook
 * cli: parse, call one library function, write
 """
 

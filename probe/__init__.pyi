@@ -4,11 +4,12 @@ from .errors import InputError as InputError
 from .errors import ModelError as ModelError
 from .errors import ProbeError as ProbeError
 from .errors import UnsupportedModel as UnsupportedModel
+from .explore.notebook import explore as explore
 from .model.check import certify as certify
+from .model.find import available as available
 from .model.lens import logit_lens as logit_lens
 from .model.lens import nearest_tokens as nearest_tokens
 from .model.lens import residual_stream as residual_stream
-from .model.load import available as available
 from .model.load import load as load
 from .model.model import Model as Model
 from .model.parameters import count_parameters as count_parameters
@@ -16,13 +17,11 @@ from .model.tokens import positions_of_word as positions_of_word
 from .model.tokens import tokenize as tokenize
 from .model.trace import target_states as target_states
 from .model.trace import trace as trace
-from .model.trace import trace_target as trace_target
 from .model.weights import read_weights as read_weights
 from .pages.folder import write_evaluation as write_evaluation
 from .pages.report import write_report as write_report
 from .pages.walk.page import write_walk as write_walk
 from .pages.walk.walk import walk as walk
-from .patching.composition import composition as composition
 from .patching.cross import WordChoice as WordChoice
 from .patching.cross import cross_logits as cross_logits
 from .patching.cross import swap_cross_heads as swap_cross_heads
@@ -32,7 +31,6 @@ from .patching.positions import trace_positions as trace_positions
 from .patching.swaps import swap_heads as swap_heads
 from .patching.swaps import swap_pairs as swap_pairs
 from .patching.swaps import swap_sets as swap_sets
-from .patching.ways import ways as ways
 from .stats.permutation import sign_flip_test as sign_flip_test
 from .study.evaluation import evaluate as evaluate
 from .study.study import study as study

@@ -6,7 +6,6 @@ trusted, in one sentence; 130 when interrupted.
 """
 
 import json
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from typer.exceptions import TyperException
 import probe
 from probe.errors import InputError, ProbeError
 from probe.pages.terminal import print_certificate, print_parameters, print_table, progress_bar
+from probe.provenance import command_line
 
 if TYPE_CHECKING:
     from probe.model.model import Model
@@ -251,10 +251,8 @@ def evaluate(
     with progress_bar() as progress:
         result = evaluate(_loading(device, dtype)(model), corpus, seed=seed, progress=progress)
     if out is not None:
-        command = _again(
-            "evaluate", sentences=sentences.name, model=Path(model).name, seed=seed, **_place(device, dtype)
-        )
-        write_evaluation(result, out, command=shlex.join(command))
+        given = {"sentences": sentences.name, "model": Path(model).name, "seed": seed}
+        write_evaluation(result, out, command=command_line("evaluate", **given, **_place(device, dtype)))
     if as_json:
         typer.echo(result.to_json())
         return
@@ -294,7 +292,8 @@ def sweep(
     """The measurements of a study over a large corpus, as Parquet shards that survive whatever stops it."""
     from probe.sweep import progress
     from probe.sweep.deal import Options
-    from probe.sweep.run import Workers, sweep
+    from probe.sweep.run import sweep
+    from probe.sweep.work import Workers
 
     given, chosen = [*sentences, *(more or [])], Options(seed=seed, block=block, device=device, dtype=dtype)
     with progress.shown(as_json=as_json) as step:
@@ -331,7 +330,7 @@ def params(
 @app.command()
 def models(as_json: JsonOption = False) -> None:
     """What can be loaded, and what is already on this machine."""
-    from probe.model.load import available
+    from probe.model.find import available
 
     rows = [asdict(row) for row in available()]
     if as_json:
@@ -367,7 +366,7 @@ def _command(models: tuple[str, str | None], sentences: Path | None, options: Ma
     beside = Path(models[1]).name if models[1] else "" if model in COMPANION else None
     more = {"sentences": sentences and sentences.name, "beside": beside}
     more |= {"permutations": permutations, "seed": options["seed"]} | _place(options["device"], options["dtype"])
-    return shlex.join(_again("report", *options["words"], model=model, **more))
+    return command_line("report", *options["words"], model=model, **more)
 
 
 def _walk_command(model: str, walked: "Walk", place: tuple[str, str]) -> str:
@@ -375,7 +374,7 @@ def _walk_command(model: str, walked: "Walk", place: tuple[str, str]) -> str:
     asked = walked.options
     text = str(asked.pop("text"))
     first = {name: asked.pop(name) for name in ("target", "word", "beside", "against") if name in asked}
-    return shlex.join(_again("walk", text, **first, model=Path(model).name, **asked, **_place(*place)))
+    return command_line("walk", text, **first, model=Path(model).name, **asked, **_place(*place))
 
 
 def _place(device: str, dtype: str) -> dict[str, str | None]:
@@ -388,9 +387,3 @@ def _loading(device: str, dtype: str) -> "Callable[[str], Model]":
     from probe.model.load import load
 
     return partial(load, device=device, dtype=dtype)
-
-
-def _again(*given: str, **options: object) -> list[str]:
-    """A command's words, its options in the order given; options that are None are left out."""
-    named = {name: str(value) for name, value in options.items() if value is not None}
-    return ["probe", *given, *(word for name, value in named.items() for word in (f"--{name}", value))]

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,6 +59,15 @@ def manifest(
     } | more
     json.dumps(made)
     return made
+
+
+def command_line(*given: str, **options: object) -> str:
+    """A `probe` command as it is typed, its options in the order given; those that are None are left out."""
+    words = ["probe", *given]
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return shlex.join(words)
 
 
 def versions() -> dict[str, str]:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from probe.text import lexicon
-from probe.text.lexicon import Sentence, Showcase
+from probe.text.lexicon import Showcase
+from probe.text.sentences import Sentence
 from training.withheld import held_out
 
 TIE = 1e-5

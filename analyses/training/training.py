@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from probe.model.load import EMBEDDED_FOLDER
+from probe.model.find import EMBEDDED_FOLDER
 from training import wordpieces
 
 # What each script of this folder makes.

@@ -1,13 +1,13 @@
 # The pictures and what draws them, each name once; `probe/charts/__init__.py` imports each when it is first asked for.
+from .channels import of_word as of_word
 from .channels import part_name as part_name
-from .circuit import circuit as circuit
-from .controls import control_strips as control_strips
 from .depth import depth_profile as depth_profile
 from .depth import depth_profiles as depth_profiles
 from .depth import gap_at as gap_at
 from .depth import lines_by_depth as lines_by_depth
 from .heads import MARKS as MARKS
 from .heads import MEANINGS as MEANINGS
+from .heads import control_strips as control_strips
 from .heads import effect_limit as effect_limit
 from .heads import head_map as head_map
 from .heads import head_maps as head_maps
@@ -28,6 +28,7 @@ from .panels import parameter_bars as parameter_bars
 from .sets import distance_lines as distance_lines
 from .sets import route_bars as route_bars
 from .sets import set_curves as set_curves
+from .ways import circuit as circuit
 from .ways import in_order as in_order
 from .ways import position_limit as position_limit
 from .ways import position_maps as position_maps

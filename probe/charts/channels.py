@@ -76,6 +76,11 @@ def numbers_at(rows: pd.DataFrame, edge: str, *, dx: int = 5, color: str = INK, 
     return marks.encode(x=alt.X(f"{edge}:Q"), text="text:N", **place)
 
 
+def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
+    """The rows of one word."""
+    return frame[frame["word"] == word]
+
+
 def head_names(rows: pd.DataFrame) -> list[str]:
     """The name of each row's head: L0H2."""
     return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]

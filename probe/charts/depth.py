@@ -13,6 +13,7 @@ from probe.charts.channels import (
     heading,
     line_legend,
     lines_with_dots,
+    of_word,
     reference_line,
     tips,
 )
@@ -32,12 +33,12 @@ def depth_profile(
         f"Depth profile of {word}: the mean sense coordinates of {pair[0]} and {pair[1]} are {first} apart at the "
         f"token embedding and {last} of the gap apart after the last layer."
     )
-    return finish(_depth(depth, word, pair, read_at, legend).properties(width="container", height=170), description)
+    return finish(_depth(depth, word, pair, read_at, legend), description, height=170)
 
 
 def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
     """The depth profiles of all pairs of senses of a word, side by side."""
-    pairs = depth.loc[depth["word"] == word, ["sense_a", "sense_b"]].drop_duplicates()
+    pairs = of_word(depth, word)[["sense_a", "sense_b"]].drop_duplicates()
     charts = [_depth(depth, word, (a, b)).properties(width=220, height=150) for a, b in pairs.to_numpy().tolist()]
     description = (
         f"Depth profiles of the {len(charts)} pairs of senses of {word}, from the token embedding to the last layer."
@@ -57,19 +58,20 @@ def _gap_text(gap: float) -> str:
 
 
 def _of_pair(frame: pd.DataFrame, word: str, pair: tuple[str, str]) -> pd.DataFrame:
-    return frame[(frame["word"] == word) & (frame["sense_a"] == pair[0]) & (frame["sense_b"] == pair[1])]
+    rows = of_word(frame, word)
+    return rows[(rows["sense_a"] == pair[0]) & (rows["sense_b"] == pair[1])]
 
 
 def _depth(
     depth: pd.DataFrame, word: str, pair: tuple[str, str], read_at: int | None = None, legend: bool = True
 ) -> alt.LayerChart:
-    rows, of_word = _of_pair(depth, word, pair), depth[depth["word"] == word]
+    rows, every = _of_pair(depth, word, pair), of_word(depth, word)
     axis = depth_axis(rows["depth"], labelFlush=False)
     x = alt.X("depth:Q", title="after layer", axis=axis, scale=alt.Scale(nice=False))
     key = alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4) if legend else None
-    hues = [sense_colour(senses_of(of_word), sense) for sense in pair]
+    hues = [sense_colour(senses_of(every), sense) for sense in pair]
     base = alt.Chart(rows).encode(x=x, color=by_value(alt.Color, "sense:N", pair, hues, key))
-    reach = alt.Scale(domain=[float(of_word["low"].min()), float(of_word["high"].max())])
+    reach = alt.Scale(domain=[float(every["low"].min()), float(every["high"].max())])
     y = alt.Y("low:Q", title="sense coordinate (1 = gap)", axis=alt.Axis(tickCount=5), scale=reach)
     band = base.mark_area(opacity=0.22).encode(y, alt.Y2("high"))
     mean = {"y": "coordinate:Q"}
@@ -99,17 +101,20 @@ def lines_by_depth(rows: pd.DataFrame, kinds: Mapping[str, PanelKind], *, hues: 
     parts = {name: rows[rows["panel"] == name] for name in kinds}
     ranks = pd.concat([parts[name]["value"] for name, kind in kinds.items() if kind == "rank"] or [pd.Series([1.0])])
     alike = len({tuple(part["what"].drop_duplicates()) for part in parts.values()}) == 1
-    look = (dict(hues or {}), WIDTH if len(kinds) < 3 else NARROW, len(hues or HUES) if alike and len(kinds) > 1 else 1)
-    charts = [_panel(parts[name], name, (kind, float(ranks.max())), look) for name, kind in kinds.items()]
+    columns = len(hues or HUES) if alike and len(kinds) > 1 else 1
+    charts = [
+        _panel(parts[name], kind, lowest=float(ranks.max()), hues=dict(hues or {}), columns=columns).properties(
+            width=WIDTH if len(kinds) < 3 else NARROW, title=heading(name)
+        )
+        for name, kind in kinds.items()
+    ]
     told = "; ".join(f"{name}: {ends_of_lines(part, 'depth', 'what', decimal)}" for name, part in parts.items())
     picture = alt.hconcat(*charts, spacing=24).resolve_scale(color="shared" if alike else "independent")
     return finish(picture, f"{told}.")
 
 
-def _panel(
-    rows: pd.DataFrame, name: str, scaled: tuple[PanelKind, float], look: tuple[dict[str, str], int, int]
-) -> Any:
-    (kind, lowest), (hues, width, columns) = scaled, look
+def _panel(rows: pd.DataFrame, kind: PanelKind, *, lowest: float, hues: dict[str, str], columns: int) -> Any:
+    """One panel of lines; `lowest` is the last rank of the scale of ranks, `columns` those of the legend."""
     lines = rows["what"].drop_duplicates().tolist()
     free = iter(hue for hue in HUES if hue not in hues.values())
     key = line_legend(orient="bottom", columns=columns, labelLimit=220)
@@ -120,8 +125,8 @@ def _panel(
         axis = alt.Axis(values=[10**power for power in range(6) if 10**power <= lowest], format="d")
     y = alt.Y("value:Q", title=None, scale=scale, axis=axis)
     base = alt.Chart(rows).encode(x=_x(rows["depth"]), y=y, color=colour)
-    drawn = alt.layer(*lines_with_dots(base, 36, tooltip=tips("what:N", "depth:Q", "value:Q | | .6g")))
-    return drawn.properties(width=width, height=170, title=heading(name))
+    tip = tips("what:N", "depth:Q", "value:Q | | .6g")
+    return alt.layer(*lines_with_dots(base, 36, tooltip=tip)).properties(height=170)
 
 
 def _x(depths: pd.Series, entering: str = "+ position") -> alt.X:
@@ -139,27 +144,22 @@ def stream_lengths(rows: pd.DataFrame, *, entering: str = "+ position") -> Any:
 
     `entering` names the vector that enters the first block.
     """
-    return _stream(rows, LENGTHS, ("lengths", entering), title="length", about=("Lengths by depth", "the vector"))
+    return _stream(rows, LENGTHS, "lengths", said="Lengths", title="length", entering=entering)
 
 
 def stream_turns(rows: pd.DataFrame, *, entering: str = "+ position") -> Any:
     """Cosine of the vector with its token's embedding, and with the same word's vector in another sentence."""
-    return _stream(
-        rows, TURNS, ("turns", entering), title="cosine with", about=("Cosines by depth", "its own token vector")
-    )
+    return _stream(rows, TURNS, "turns", said="Cosines", title="cosine with", entering=entering)
 
 
-def _stream(
-    rows: pd.DataFrame, colours: dict[str, str], named: tuple[str, str], *, title: str, about: tuple[str, str]
-) -> Any:
-    """Lines by depth whose rows a page's script may replace; the description tells the ends of one line."""
+def _stream(rows: pd.DataFrame, colours: dict[str, str], name: str, *, said: str, title: str, entering: str) -> Any:
+    """Lines by depth whose rows a page's script may replace by their `name`; the ends of the first line are `said`."""
     shown = [what for what in colours if what in set(rows["what"])]
     key = line_legend(orient="top", columns=1, labelLimit=300)
     colour = by_value(alt.Color, "what:N", shown, [colours[what] for what in shown], key)
     y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=5))
-    base = alt.Chart().encode(x=_x(rows["depth"], named[1]), y=y, color=colour)
+    base = alt.Chart().encode(x=_x(rows["depth"], entering), y=y, color=colour)
     tip = tips("what:N", "depth:Q | blocks passed", "value:Q | | .6g")
-    picture = alt.layer(*lines_with_dots(base, 36, tooltip=tip), data=live(rows, named[0]))
-    told = ends_of_lines(rows[rows["what"] == about[1]], "depth", "what", decimal)
-    said = f"{about[0]}: {told.replace(' from ', ' goes from ')}."
-    return finish(picture.properties(width="container", height=200), said)
+    picture = alt.layer(*lines_with_dots(base, 36, tooltip=tip), data=live(rows, name))
+    ends = ends_of_lines(rows[rows["what"] == next(iter(colours))], "depth", "what", decimal)
+    return finish(picture, f"{said} by depth: {ends.replace(' from ', ' goes from ')}.", height=200)

@@ -130,10 +130,10 @@ def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
     strong = alt.condition("datum.chosen", alt.value(150), alt.value(50))
     dots = base.mark_point(filled=True, opacity=0.85).encode(color=colour, shape=shape, size=strong, tooltip=tip)
     texts = base.mark_text(dy=-10, fontSize=11, color=INK).encode(text="name:N")
-    picture = alt.layer(dots, texts, data=live(rows, "points")).properties(width="container", height=280)
+    picture = alt.layer(dots, texts, data=live(rows, "points"))
     held, told = percent(float(rows["explained"].iloc[0])), " and ".join(f"{kind}s" for kind in kinds)
     said = f"The {told} of {rows['label'].nunique()} tokens in a plane that holds {held} of their variance."
-    return finish(picture, said)
+    return finish(picture, said, height=280)
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
@@ -205,7 +205,7 @@ def softmax_bars(row: pd.DataFrame) -> Any:
         f"Attention weights over {len(labels)} tokens: the largest is {percent(float(most[DIVIDED]))} with the "
         f"division and {percent(float(most[UNDIVIDED]))} without it."
     )
-    return finish(alt.layer(bars, data=live(row, "shares")).properties(width="container", height=200), description)
+    return finish(alt.layer(bars, data=live(row, "shares")), description, height=200)
 
 
 def source_bars(values: pd.DataFrame) -> Any:

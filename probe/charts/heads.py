@@ -1,4 +1,4 @@
-"""Effects of heads: the layer x head map of net swap effects, separation against effect, and the mark of each verdict.
+"""Heads of a model: the layer x head map of net swap effects, separation against effect, and separation under controls.
 
 A verdict has the same shape in maps, scatters, tables and legends, so that none rests on colour alone. A shape is an
 SVG path within a square from -1 to 1; "none" has no mark in a map and is a small dot among points. Every picture takes
@@ -10,9 +10,9 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import TEXT, by_value, head_names, reference_line, tips
-from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish
-from probe.stats.numbers import NARROW, percent
+from probe.charts.channels import TEXT, bare_axis, by_value, head_names, of_word, reference_line, tips
+from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish, layer_height
+from probe.stats.numbers import NARROW, decimal, percent
 from probe.stats.verdicts import ORDER
 
 MARKS = {
@@ -88,7 +88,7 @@ def head_map(word_heads: pd.DataFrame, word: str, mlps: pd.DataFrame | None = No
     The verdict is a mark in the cell's corner; in wide models it stands alone. `mlps`, from `mlps_at_word`, are one
     more column on the same scale, each with its number.
     """
-    rows = named(word_heads[word_heads["word"] == word])
+    rows = named(of_word(word_heads, word))
     best = rows.nlargest(1, "net").to_dict("records")[0]
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     description = (
@@ -113,8 +113,8 @@ def head_maps(word_heads: pd.DataFrame) -> Any:
 
 def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame | None = None) -> alt.LayerChart:
     limit = effect_limit(word_heads, mlps)
-    beside = mlps[mlps["word"] == word] if mlps is not None else word_heads[:0]
-    rows = named(word_heads[word_heads["word"] == word])
+    beside = of_word(mlps, word) if mlps is not None else word_heads[:0]
+    rows = named(of_word(word_heads, word))
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
     columns = [*heads, MLP] if len(beside) else heads
@@ -137,11 +137,11 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame |
             scales, alt.Axis(orient="top", title=None, **names), alt.Axis(orient="right", title=None, **names)
         )
         beyond.append(base.mark_rect(opacity=0).encode(x=x, y=y))
-    verdicts = _verdicts(base, marked(word_heads), (strong, corner), legend)
-    step = 30 if len(layers) <= FEW_LAYERS else 22 if len(layers) <= 24 else 14
-    neurons = _column(beside.assign(mark=[_mark(net) for net in beside["net"]]), bare_x, bare_y, (colour, strong))
-    picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond, *neurons)
-    return picture.properties(height=step * len(layers)).resolve_axis(x="independent", y="independent")
+    verdicts = _verdicts(base, marked(word_heads), color=strong, corner=corner, legend=legend)
+    if len(beside):
+        beyond += _mlp_column(beside, {"x": bare_x, "y": bare_y}, fill=colour, text=strong)
+    picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond)
+    return picture.properties(height=layer_height(len(layers))).resolve_axis(x="independent", y="independent")
 
 
 def _sides(scales: dict[str, alt.Scale], *axes: alt.Axis | None) -> tuple[alt.X, alt.Y]:
@@ -151,27 +151,23 @@ def _sides(scales: dict[str, alt.Scale], *axes: alt.Axis | None) -> tuple[alt.X,
     return x, y
 
 
-def _verdicts(base: alt.Chart, kinds: list[str], look: tuple[Any, bool], legend: bool) -> list[alt.Chart]:
+def _verdicts(base: alt.Chart, kinds: list[str], *, color: Any, corner: bool, legend: bool) -> list[alt.Chart]:
     """The verdict marks, in the corner of their cell where a number may stand in its middle."""
     if not kinds:
         return []
-    strong, corner = look
     corners = alt.X("head:O", bandPosition=0.87, axis=None), alt.Y("layer:O", bandPosition=0.26, axis=None)
     place = dict(zip("xy", corners, strict=True)) if corner else {}
     points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
     points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
-    return [points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **place)]
+    return [points.encode(shape=verdict_shape(kinds, legend=legend), color=color, **place)]
 
 
-def _column(mlps: pd.DataFrame, x: alt.X, y: alt.Y, look: tuple[Any, Any]) -> list[alt.Chart]:
+def _mlp_column(mlps: pd.DataFrame, place: dict[str, Any], *, fill: alt.Color, text: Any) -> list[alt.Chart]:
     """The cells of the MLPs, framed, with their numbers."""
-    if mlps.empty:
-        return []
-    colour, strong = look
-    base = alt.Chart(mlps).encode(x=x, y=y, tooltip=MLP_TIPS)
+    base = alt.Chart(mlps.assign(mark=[_mark(net) for net in mlps["net"]])).encode(**place, tooltip=MLP_TIPS)
     numbers = base.transform_filter(abs(alt.datum.net) >= 0.005).mark_text(fontSize=11)
-    cells = base.mark_rect(stroke=MUTED, strokeWidth=1).encode(color=colour)
-    return [cells, numbers.encode(text="mark:N", color=strong)]
+    cells = base.mark_rect(stroke=MUTED, strokeWidth=1).encode(color=fill)
+    return [cells, numbers.encode(text="mark:N", color=text)]
 
 
 def _mark(net: float) -> str:
@@ -215,7 +211,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
 
     Heads with an effect that stands out of the frame's range are named.
     """
-    rows = named(word_heads[word_heads["word"] == word])
+    rows = named(of_word(word_heads, word))
     scale = alt.Scale(domain=[min(0.4, float(word_heads["auroc"].min()) - 0.05), 1.02], nice=False, zero=False)
     axis = alt.Axis(tickCount=6, format=".1f")
     x = alt.X("auroc:Q", title="held-out AUROC of the head's write (0.5 = chance)", scale=scale, axis=axis)
@@ -239,7 +235,7 @@ def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
         "above 0.75 while the interval of their effect includes zero."
     )
     picture = alt.layer(reference_line("y", 0.0), reference_line("x", 0.5), bars, dots, names)
-    return finish(picture.properties(width="container", height=250), description)
+    return finish(picture, description, height=250)
 
 
 def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
@@ -248,3 +244,37 @@ def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
     for net in rows["net"]:
         heights.append(max(net, heights[-1] + room) if heights else net)
     return rows.assign(height=heights)
+
+
+CHANCE = 0.5
+CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model")
+
+
+def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None = None) -> Any:
+    """Held-out AUROC of every head, a strip per condition; the heads named in `shown` are marked.
+
+    With permuted labels a tick is a head's median, and the band holds nine of ten permutations of a typical head: it
+    goes from the median of the heads' lower ends to that of the upper ones. `controls` is the study's frame: its axis
+    is the same for every word, and a condition that could not be measured has no strip.
+    """
+    rows = of_word(controls, word)
+    rows = rows.assign(name=head_names(rows)).assign(stands_out=lambda made: made["name"].isin(shown or []))
+    conditions = [name for name in CONDITIONS if name in set(rows["condition"])]
+    ends = controls.dropna(subset="low").groupby(["word", "condition"], as_index=False)[["low", "high"]].median()
+    lowest = min(0.34, float(controls["auroc"].min()), *ends["low"])
+    scale = alt.Scale(domain=[lowest - 0.04, 1.03], nice=False, zero=False)
+    axis = alt.Axis(values=[0.25, 0.5, 0.75, 1], format=".2f")
+    x = alt.X("auroc:Q", title="held-out AUROC (0.5 = chance)", scale=scale, axis=axis)
+    y = alt.Y("condition:N", title="condition", sort=conditions, axis=bare_axis(labelLimit=130, grid=False))
+    base = alt.Chart(rows).encode(x=x, y=y, tooltip=tips("name:N | head", "condition:N", "auroc:Q | AUROC | .2f"))
+    ticks = base.mark_tick(color=MUTED, thickness=1.5, size=16, opacity=0.6)
+    leaders = base.transform_filter(alt.datum.stands_out)
+    diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
+    medians = rows.groupby("condition")["auroc"].median()
+    middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22).encode(x=x, y=y)
+    band = alt.Chart(of_word(ends, word)).mark_bar(color=MUTED, opacity=0.25, height=22)
+    band = band.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y)
+    picture = alt.layer(reference_line("x", CHANCE), band, ticks, middle, diamonds)
+    told = ", ".join(f"{name} {decimal(float(medians[name]))}" for name in conditions)
+    said = f"Controls for {word}: median held-out AUROC over all heads by condition: {told}; 0.5 is chance."
+    return finish(picture, said, height=34 * len(conditions))

@@ -55,11 +55,20 @@ def effect_scale(limit: float) -> alt.Scale:
     return alt.Scale(type="linear", domain=[-limit, -1e-9, 1e-9, limit], range=stops, interpolate="rgb", clamp=True)
 
 
-def finish(chart: Any, description: str) -> Any:
-    """The chart with its description (read aloud in place of the picture) and the look that all charts share."""
+def layer_height(layers: int) -> int:
+    """The height in pixels of a picture with a row for each of so many layers."""
+    return layers * (30 if layers <= 6 else 22 if layers <= 24 else 14)
+
+
+def finish(chart: Any, description: str, *, height: Any = None) -> Any:
+    """The chart with its description (read aloud in place of the picture) and the look that all charts share.
+
+    With `height`, in pixels or in pixels a step, it is as wide as its container.
+    """
     titles = {"titleColor": MUTED, "titleFontWeight": "normal", "titleFontSize": 11}
     lines = {"domainColor": LINE, "tickColor": LINE, "gridColor": LINE, "gridOpacity": 0.6}
-    return chart.properties(description=description, background="transparent").configure(
+    size = {} if height is None else {"width": "container", "height": height}
+    return chart.properties(description=description, background="transparent", **size).configure(
         font=FONT,
         view=alt.ViewConfig(stroke=None),
         axis=alt.AxisConfig(labelColor=MUTED, labelFontSize=11, **titles, **lines),

@@ -201,4 +201,4 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
     shares = [shown[shown["model"] == model].set_index("part")["share"] for model in models]
     told = [", ".join(f"{part} {percent(share)}" for part, share in each.items()) for each in shares]
     said = "; ".join(f"{model}: {each}" for model, each in zip(models, told, strict=True))
-    return finish(alt.layer(bars, numbers).properties(width="container", height={"step": 48}), f"{said}.")
+    return finish(alt.layer(bars, numbers), f"{said}.", height={"step": 48})

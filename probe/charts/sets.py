@@ -14,6 +14,7 @@ from probe.charts.channels import (
     line_legend,
     lines_with_dots,
     numbers_at,
+    of_word,
     reference_line,
     tips,
 )
@@ -31,9 +32,9 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> An
 
     The smallest set that reaches it is ringed. Frames are the study's, whole, so that axes are the same for every word.
     """
-    mine = curves[curves["word"] == word]
+    mine = of_word(curves, word)
     lines = pd.concat([_line(mine, name, what) for name, what in _LINES.items()], ignore_index=True)
-    chance = random_sets[random_sets["word"] == word].assign(what=RANDOM).rename(columns={"faithfulness": "value"})
+    chance = of_word(random_sets, word).assign(what=RANDOM).rename(columns={"faithfulness": "value"})
     most = int(mine["size"].max())
     x_scale = alt.Scale(type="linear" if most <= FEW_HEADS else "sqrt", domain=[0, most], nice=False)
     axis = alt.Axis(format="d", grid=False, values=_ticks(most))
@@ -49,7 +50,7 @@ def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> An
     dash = by_value(alt.StrokeDash, "what:N", [KEPT, LOST], [[1, 0], [5, 3]])
     drawn = lines_with_dots(base, 26, line={"strokeDash": dash}, tooltip=_TIPS)
     picture = alt.layer(reference_line("y", ENOUGH), band, ticks, *drawn, *_smallest(mine, x, y))
-    return finish(picture.properties(width="container", height=230), _description(mine, chance, word))
+    return finish(picture, _description(mine, chance, word), height=230)
 
 
 def _line(mine: pd.DataFrame, name: str, what: str) -> pd.DataFrame:
@@ -127,7 +128,7 @@ def leading(frame: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFram
 
     Also of the ends of intervals: the interval of a mean is no wider than the mean of the intervals.
     """
-    rows = frame[frame["word"] == word]
+    rows = of_word(frame, word)
     rows = rows.assign(name=head_names(rows))
     rows = rows[rows["name"].isin(heads)]
     keys = ["name", *(["distance"] if "distance" in rows else [])]
@@ -154,8 +155,7 @@ def distance_lines(distances: pd.DataFrame, word: str, heads: Sequence[str]) -> 
         f"Effect by cue distance for {word}, heads {', '.join(domain)}: the largest is {percent(near)} of the gap at "
         f"the shortest distance and {percent(far)} at the longest."
     )
-    picture = alt.layer(reference_line("y", 0.0), *drawn).properties(width="container", height=190)
-    return finish(picture, description)
+    return finish(alt.layer(reference_line("y", 0.0), *drawn), description, height=190)
 
 
 def _route_scale(frame: pd.DataFrame) -> alt.Scale:
@@ -197,7 +197,9 @@ def route_bars(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads:
     spans = alt.Chart(rows).mark_rule(color=INK, strokeWidth=1.5).encode(x=alt.X("low:Q"), x2="high:Q", **place)
     texts = numbers_at(rows.assign(edge=rows["high"].clip(lower=0)), "edge", dx=4, **place)
     height = max(34, 15 * len(domain) + 10) * len(kinds)
-    picture = alt.layer(reference_line("x", 0.0), bars, spans, texts).properties(width="container", height=height)
+    picture = alt.layer(reference_line("x", 0.0), bars, spans, texts)
     first = rows[rows["name"] == domain[0]]
     told = ", ".join(f"{what} {text}" for what, text in zip(first["what"], first["text"], strict=True))
-    return finish(picture, f"How the effect on {word} comes about. {domain[0]}: {told} of the sense gap.")
+    return finish(
+        picture, f"How the effect on {word} comes about. {domain[0]}: {told} of the sense gap.", height=height
+    )

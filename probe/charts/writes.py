@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import bare_axis, by_value, heading, numbers_at, reference_line, tips, token_axis
+from probe.charts.channels import bare_axis, by_value, heading, numbers_at, of_word, reference_line, tips, token_axis
 from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish
 from probe.stats.numbers import decimal, percent, scientific
 from probe.study import suppliers
@@ -27,7 +27,7 @@ def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
     One row per pair of senses and `label`, in drawing order (`place`), with its `kind`, `share`, and `mean` over the
     pairs; each pair keeps its sum.
     """
-    rows = shares[shares["word"] == word]
+    rows = of_word(shares, word)
     mean = rows.groupby("component", sort=False)["share"].mean()
     kinds = {name: KINDS.get(name.split(" ")[0], "head") for name in mean.index}
     heads, mlps = (_leading(mean[[kinds[name] == kind for name in mean.index]]) for kind in ("head", "MLP"))
@@ -74,7 +74,7 @@ def share_bars(shares: pd.DataFrame, word: str) -> Any:
         f"{percent(float(means.loc[means['kind'] == 'MLP', 'mean'].sum()))}, the token embedding "
         f"{percent(float(means.loc[means['label'] == 'token embedding', 'mean'].sum()))}."
     )
-    return finish(alt.layer(*parts).properties(width="container", height=20 * len(means)), description)
+    return finish(alt.layer(*parts), description, height=20 * len(means))
 
 
 LEADERS = (WITH, "#a488de", "#cbb8ef")
@@ -143,7 +143,7 @@ def cue_ledger(ledger: pd.DataFrame, word: str, *, sentence: int) -> Any:
         f"Where the sense comes from, by source token: {told} The terms add up to the vector that the model has there, "
         f"within {scientific(float(first['closing']))} of its size."
     )
-    return finish(picture.properties(width="container", height=20 * bars["bar"].nunique()), description)
+    return finish(picture, description, height=20 * bars["bar"].nunique())
 
 
 def _domain(ledger: pd.DataFrame) -> list[float]:
@@ -256,8 +256,7 @@ def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
     rule = rule.encode(x=alt.X("place:Q", title="singular value, largest first"))
     text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(x="place:Q", y=alt.value(0), text="said:N")
     beyond = float(rows.loc[rows["place"] > rank, "value"].max()) if last > rank else 0.0
-    picture = alt.layer(lines, rule, text).properties(width="container", height=170)
+    picture = alt.layer(lines, rule, text)
     maps, largest = rows["map"].nunique(), float(rows["value"].max())
-    return finish(
-        picture, f"Singular values of {maps} maps: the largest {largest:.3g}, beyond place {rank} at most {beyond:.1g}."
-    )
+    told = f"Singular values of {maps} maps: the largest {largest:.3g}, beyond place {rank} at most {beyond:.1g}."
+    return finish(picture, told, height=170)

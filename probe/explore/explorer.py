@@ -9,9 +9,10 @@ is no longer wanted.
 import base64
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,7 +39,7 @@ from probe.pages.walk.senses import SenseAxis
 from probe.pages.walk.walk import answer, check_steps, walk
 from probe.patching import live, positions, swaps
 from probe.patching.continuation import Change, Run, rerun, write_on
-from probe.patching.live import Both
+from probe.patching.live import Both, Read
 from probe.stats.axes import Axis
 
 Message = dict[str, Any]
@@ -47,6 +48,7 @@ KEPT = 8  # texts whose traces and runs are kept
 WRITTEN = 20  # tokens
 LISTED = 10  # likeliest tokens
 LEADING = 12  # terms of the coordinate
+TRACED = 6  # layers that are traced between two messages
 THIS, THAT = "this meaning", "that meaning"
 
 
@@ -197,19 +199,14 @@ class Explorer:
             source = None if entry.pos is None else traced.tokens.pieces[entry.pos]
             rows.append({"name": entry.component, "layer": entry.layer, "head": entry.head, "moved": moved})
             rows[-1] |= {"pos": entry.pos, "source": source}
-        places = {"here": self._coordinate(axis, self.traced(question.text), here.at)}
+        places = {"here": _coordinate(axis, residual_stream(traced, here.at))}
         if stand.there is not None and question.other is not None:
-            places["there"] = self._coordinate(axis, self.traced(question.other), stand.there.at)
+            places["there"] = _coordinate(axis, residual_stream(self.traced(question.other), stand.there.at))
         leading = sorted(rows, key=lambda row: -abs(row["moved"]))[:LEADING]
         told = {"senses": [axis.sense_a, axis.sense_b], "depth": axis.depth, "fitted": known.fitted, "places": places}
         arrays = {"toward": packed(heads.sum(-1)), "toward_source": packed(heads)}
         whole = sum(row["moved"] for row in rows)
         yield {"result": told | {"leading": leading, "arrays": arrays, "sum": whole, "gap": axis.gap}}
-
-    @staticmethod
-    def _coordinate(axis: Axis, traced: Trace, at: int) -> float:
-        """M + 1/2: 1 where sentences of the first sense stand on average, 0 at those of the second."""
-        return float(axis.coordinate(residual_stream(traced, at)[axis.depth])) + 0.5
 
     def _donors(self, stand: Stand, kinds: set[str]) -> dict[str, Tensor]:
         """z of every head at the word, by what a head can get. `layer head d_head` each."""
@@ -250,7 +247,7 @@ class Explorer:
         except InputError:  # no axis to read the coordinate on: what comes next changes all the same
             axis = None
         if axis is not None:
-            told["places"] = [float(axis.coordinate(run.stream[axis.depth].cpu())) + 0.5 for run in runs]
+            told["places"] = [_coordinate(axis, run.stream.cpu()) for run in runs]
             told["depth"] = axis.depth
         if self.model.config.has_head:
             place = -1 if self.weights.causal else stand.here.at
@@ -291,9 +288,9 @@ class Explorer:
             yield {"doing": "swapping every head", "progress": 0.1 + 0.9 * (layer + 1) / axis.depth}
         yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
 
-    def _pair(self, stand: Stand) -> tuple[Both, Tensor, range]:
-        """Both sentences kept up to the word, the axis between them behind the last layer as one direction in fractions
-        of their distance, and the positions from the first difference to the last.
+    def _pair(self, stand: Stand) -> tuple[Read, range]:
+        """Both sentences kept up to the word, read along the direction between them behind the last layer, and the
+        positions counted from the word, from the first difference to the last.
 
         Raises InputError for sentences that cannot be traced.
         """
@@ -307,43 +304,50 @@ class Explorer:
             )
         axis = self.known(stand.question.text, stand.here.word, stand.question.other, "sentences").axis
         texts = [Placed(place.tokens.ids, place.at) for place in (stand.here, stand.there)]
-        ((rows, at),) = live.pairs_of(self.weights, texts[:1], texts[1:], axis.depth)
-        offsets = live.offsets_of(self.weights, [(rows, at)], None)
+        pairs = live.pairs_of(self.weights, texts[:1], texts[1:], axis.depth)
+        offsets = live.offsets_of(self.weights, pairs, None)
         with torch.inference_mode():
-            both = live.keep(self.weights, rows, at, axis.depth)
-            u = axis.u.to(both.final)
-            gap = (both.final[0, at] - both.final[1, at]) @ u
-        return both, (u / gap)[None], range(offsets[0], offsets[-1] + 1)
+            (read,) = live.keep_pairs(self.weights, pairs, axis.u[None], axis.depth)
+        return read, range(offsets[0], offsets[-1] + 1)
+
+    def _traced(
+        self, read: Read, offsets: Sequence[int], parts: Sequence[str]
+    ) -> Generator[Message, None, dict[str, Tensor]]:
+        """How far the word of the other sentence moves to this one's coordinate when a part at one layer and position
+        is this sentence's, some layers at a time. `-> part: layer variant pos`
+        """
+        depth, found = len(self.weights.blocks), list[dict[str, Tensor]]()
+        some = [range(depth)[first : first + TRACED] for first in range(0, depth, TRACED)]
+        for offset, layers in product(offsets, some):
+            with torch.inference_mode():
+                moved = positions.effects(read.both, [offset], read.along, parts, layers=layers)
+            found.append({part: (one[1, ..., 0] / read.gap[0]).cpu() for part, one in moved.items()})
+            yield {"doing": "tracing", "progress": len(found) / (len(offsets) * len(some))}
+        columns = [found[first : first + len(some)] for first in range(0, len(found), len(some))]
+        return {part: torch.cat([torch.cat([one[part] for one in column]) for column in columns], -1) for part in parts}
 
     def trace(self, question: Question) -> Iterator[Message]:
-        """The causal trace: how far the word of the other sentence moves to this one's coordinate when one component at
-        one layer and one position is this sentence's. `component layer pos`
-        """
+        """The causal trace of both sentences. `component layer pos`"""
         stand = self.stand(question)
-        both, along, offsets = self._pair(stand)
+        read, offsets = self._pair(stand)
+        moved = yield from self._traced(read, offsets, positions.COMPONENTS)
         assert stand.there is not None
-        found = []
-        for number, offset in enumerate(offsets):
-            with torch.inference_mode():
-                moved = positions.effects(both, [offset], along, positions.COMPONENTS)
-                found.append(torch.stack([moved[part][1, :, 0, 0, 0] for part in positions.COMPONENTS]))
-            yield {"doing": "tracing", "progress": (number + 1) / len(offsets)}
         pieces = [place.tokens.pieces for place in (stand.here, stand.there)]
-        columns = [{"pos": pos, "pieces": [side[pos] for side in pieces]} for pos in (both.at + one for one in offsets)]
-        arrays = {"trace": packed(torch.stack(found, dim=-1))}
+        columns = [
+            {"pos": pos, "pieces": [side[pos] for side in pieces]} for pos in (stand.here.at + one for one in offsets)
+        ]
+        arrays = {"trace": packed(torch.stack([moved[part][:, 0] for part in positions.COMPONENTS]))}
         yield {"result": {"components": positions.COMPONENTS, "columns": columns, "arrays": arrays}}
 
     def trace_heads(self, question: Question) -> Iterator[Message]:
         """The same of single heads at one position: `layer head`."""
         stand = self.stand(question)
-        both, along, _ = self._pair(stand)
-        if not 0 <= question.pos <= both.at and (self.weights.causal or not 0 <= question.pos < both.n):
-            raise InputError(f"Tracing position {question.pos}: the word stands at {both.at}; click on a cell.")
-        with torch.inference_mode():
-            moved = positions.effects(both, [question.pos - both.at], along, [positions.HEAD])[positions.HEAD]
-        whole = torch.zeros(self.weights.shape[:2])
-        whole[: moved.shape[1]] = moved[1, :, :, 0, 0]
-        yield {"result": {"pos": question.pos, "arrays": {"trace_heads": packed(whole)}}}
+        read, _ = self._pair(stand)
+        at, last = stand.here.at, stand.here.at if self.weights.causal else len(stand.here.tokens) - 1
+        if not 0 <= question.pos <= last:
+            raise InputError(f"Tracing position {question.pos}: the word stands at {at}; click on a cell.")
+        moved = yield from self._traced(read, [question.pos - at], [positions.HEAD])
+        yield {"result": {"pos": question.pos, "arrays": {"trace_heads": packed(moved[positions.HEAD][..., 0])}}}
 
     def save(self, question: Question) -> Iterator[Message]:
         """The offline page of these sentences, as `probe walk` writes it, with its tables and manifest, in one zip."""
@@ -358,6 +362,13 @@ class Explorer:
             for file in sorted(Path(folder).iterdir()):
                 bundle.write(file, f"walk/{file.name}")
         yield {"result": {"name": "walk.zip", "data": base64.b64encode(packed_up.getvalue()).decode()}}
+
+
+def _coordinate(axis: Axis, stream: Tensor) -> float:
+    """M + 1/2 of a word: 1 where sentences of the first sense stand on average, 0 at those of the second. `depth
+    d_model`
+    """
+    return float(axis.coordinate(stream[axis.depth])) + 0.5
 
 
 def messages(explorer: Explorer, asked: object) -> Iterator[Message]:

@@ -14,14 +14,24 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup
 
-from probe.model import attention
 from probe.model.model import Model
 from probe.pages import html
 from probe.pages.walk import page as walk_page
 from probe.pages.walk.walk import Walk, walk
+from probe.patching import continuation, positions
 from probe.stats.axes import Axis
 
+FORMULAS = (  # of numbers that the walk does not have
+    Axis.coordinate,
+    Axis.effect,
+    continuation.swapped,
+    positions.donated_stream,
+    positions.donated_attention,
+    positions.donated_neurons,
+    positions.donated_heads,
+)
 TEMPLATES = Path(__file__).parent / "templates"
+HOSTS = {"server": "; connect-src 'self'", "notebook": ""}  # what else the page of each may reach
 EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
     ("The river rose, so he went to the bank", "The money came, so he went to the bank"),
     ("They saw the river from the bank", "They took the money from the bank"),
@@ -36,14 +46,14 @@ def opened(model: Model) -> Walk:
     return walk(model, text, against=other)
 
 
-def render(opened: Walk) -> tuple[str, str]:
-    """The page and its content security policy, which lets it ask its own server and nobody else."""
+def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:
+    """The page for a host of HOSTS and its content security policy, which lets it ask its host and nobody else."""
     templates = _templates()
     assets = html.assets(templates, sheet="explore.css.j2", script="explore.js", values=walk_page.LOOKS)
-    assets["policy"] = f"{assets['policy']}; connect-src 'self'"
+    assets["policy"] = f"{assets['policy']}{HOSTS[host]}"
     values = walk_page.values(replace(opened, later=None, caution=None))
-    values["formulas"] |= walk_page.formulas(Axis.coordinate, attention.softmax)
-    page = templates.get_template("explore.html.j2").render(values, examples=EXAMPLES, **assets)
+    values["formulas"] |= walk_page.formulas(*FORMULAS)
+    page = templates.get_template("explore.html.j2").render(values, examples=EXAMPLES, host=host, **assets)
     return page, str(assets["policy"])
 
 

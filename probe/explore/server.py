@@ -2,19 +2,16 @@
 
 Who may ask: whoever has the token of the address, from a page of this very server (Host and Origin are checked, so
 that no other site's script and no name that was rebound to this machine gets in). What may be asked is bounded: the
-size of a question, how many wait, how many pages are remembered. A page's newer question ends its older one of the same
-kind, and a new sentence all of them; so does a client that goes away.
+size of a question, and by the desk how many wait. A client that goes away ends the work on its question.
 """
 
 import asyncio
 import ipaddress
 import json
-import logging
 import secrets
 import socket
 import threading
 import webbrowser
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -29,12 +26,11 @@ from starlette.routing import Route
 
 from probe.errors import InputError
 from probe.explore import page
-from probe.explore.explorer import Explorer, messages
+from probe.explore.desk import WAITING, Desk, Job
+from probe.explore.explorer import Explorer, Message
 from probe.model.model import Model
 
 LARGEST = 64 * 1024  # bytes of a question: some thousand tokens, far more than are read
-WAITING = 64  # questions that wait for the worker
-PAGES = 256  # pages that are remembered
 LOCAL = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
@@ -44,86 +40,21 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-log = logging.getLogger(__name__)
 
 
-class Job:
-    """A question on its way: its messages as they come, and whether it is still wanted."""
+def application(
+    model: Model, *, token: str, host: str = LOCAL, begun: Callable[[], object] = lambda: None
+) -> Starlette:
+    """The server's two routes: the page, which is made when it is first asked for, and /ask.
 
-    def __init__(self, what: str) -> None:
-        self.what, self.wanted = what, True
-        self.said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.loop = asyncio.get_running_loop()
+    `begun` is called when questions can be asked and an interrupt ends it cleanly. Raises as `Explorer`.
+    """
+    worker = ThreadPoolExecutor(1, thread_name_prefix="explorer")
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Hands a message from the worker to whoever waits for it."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.said.put_nowait, message)
+    async def run(function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(worker, function, *arguments)
 
-
-class Desk:
-    """The worker and the questions that wait for it."""
-
-    def __init__(self, explorer: Explorer) -> None:
-        self.explorer, self.waiting = explorer, 0
-        self.worker = ThreadPoolExecutor(1, thread_name_prefix="explorer")
-        self.pages: OrderedDict[str, dict[str, tuple[int, Job]]] = OrderedDict()
-
-    def take(self, asked: dict[str, Any]) -> Job:
-        """Puts a question in line. Raises InputError where too many wait."""
-        if self.waiting >= WAITING:
-            raise InputError(f"Answering a question: {self.waiting} others are waiting; ask again in a moment.")
-        job = Job(str(asked.get("what")))
-        self._supersede(str(asked.get("page"))[:64], asked.get("number"), job)
-        self.waiting += 1
-        self.worker.submit(self._work, job, asked)
-        return job
-
-    def _supersede(self, name: str, number: object, job: Job) -> None:
-        """Ends what this question makes unwanted; itself where a newer one of its page has come before it."""
-        mine, order = self.pages.setdefault(name, {}), number if isinstance(number, int) else 0
-        self.pages.move_to_end(name)
-        for what, (known, older) in list(mine.items()):
-            if what == job.what and known > order:
-                job.wanted = False
-                return
-            if what == job.what or job.what == "sentence":
-                older.wanted = False
-                del mine[what]
-        mine[job.what] = order, job
-        while len(self.pages) > PAGES:
-            self.pages.popitem(last=False)
-
-    def _work(self, job: Job, asked: dict[str, Any]) -> None:
-        """In the worker: answers as long as the answer is wanted."""
-        try:
-            for message in messages(self.explorer, asked) if job.wanted else ():
-                job.say(message)
-                if not job.wanted:
-                    break
-            job.say({"superseded": True})  # behind a result nobody reads it
-        except Exception:
-            log.exception("a question could not be answered")
-            job.say({"error": "Answering the question failed; the explorer goes on. Its terminal says what happened."})
-        finally:
-            if not job.loop.is_closed():
-                job.loop.call_soon_threadsafe(self._done)
-
-    def _done(self) -> None:
-        self.waiting -= 1
-
-    def close(self) -> None:
-        """Ends everything; waits for the step that is running."""
-        for mine in self.pages.values():
-            for _, job in mine.values():
-                job.wanted = False
-        self.worker.shutdown(wait=True, cancel_futures=True)
-
-
-def application(model: Model, *, token: str, host: str = LOCAL) -> Starlette:
-    """The server's two routes: the page, which is made when it is first asked for, and /ask. Raises as `Explorer`."""
-    explorer = Explorer(model)
-    desk = Desk(explorer)
+    desk = Desk(Explorer(model), run)
 
     @cache
     def rendered() -> Response:
@@ -134,7 +65,7 @@ def application(model: Model, *, token: str, host: str = LOCAL) -> Starlette:
         problem = refused(request, request.query_params.get("token", ""), token, host)
         if problem is not None:
             return problem
-        return await asyncio.get_running_loop().run_in_executor(desk.worker, rendered)
+        return await run(rendered)
 
     async def ask(request: Request) -> Response:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -144,18 +75,21 @@ def application(model: Model, *, token: str, host: str = LOCAL) -> Starlette:
         asked, problem = await _question(request)
         if problem is not None:
             return problem
+        said: asyncio.Queue[Message] = asyncio.Queue()
         try:
-            job = desk.take(asked)
+            job = desk.take(asked, said.put_nowait)
         except InputError as error:
             return _sentence(503, str(error))
-        return StreamingResponse(_lines(job), media_type="application/x-ndjson", headers=HEADERS)
+        return StreamingResponse(_lines(job, said), media_type="application/x-ndjson", headers=HEADERS)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        begun()
         try:
             yield
         finally:
-            await asyncio.get_running_loop().run_in_executor(None, desk.close)
+            await desk.close()
+            worker.shutdown()
 
     async def icon(_: Request) -> Response:
         return Response(status_code=204)
@@ -213,11 +147,11 @@ def _sentence(status: int, text: str) -> Response:
     return JSONResponse({"error": text}, status_code=status, headers=HEADERS)
 
 
-async def _lines(job: Job) -> AsyncIterator[bytes]:
+async def _lines(job: Job, said: asyncio.Queue[Message]) -> AsyncIterator[bytes]:
     """The messages as lines of JSON; whoever goes away ends the work."""
     try:
         while True:
-            message = await job.said.get()
+            message = await said.get()
             yield json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
             if "doing" not in message:
                 return
@@ -246,13 +180,16 @@ def serve(
     """
     door = listening(host, port)
     token = secrets.token_urlsafe(18)
-    with door:
-        app = application(load(), token=token, host=host)
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{door.getsockname()[1]}/?token={token}"
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{door.getsockname()[1]}/?token={token}"
+
+    def begun() -> None:
         say(address)
         if browser:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    with door:
+        app = application(load(), token=token, host=host, begun=begun)
         config = uvicorn.Config(
             app,
             log_level="warning",

@@ -1,8 +1,8 @@
 """A pretrained transformer, loaded, hooked, traced, and computed a second time from its raw weights.
 
 attention                        the formulas
-family, architectures            what a row of the table says; the table, one row a family
-config, checkpoint, gguf_header, gguf, hub, packaged, bridge, load
+architectures                    the table, one row a family
+config, checkpoint, gguf_header, gguf, find, bridge, load
                                  from a name to a checked Model
 model, weights                   the record of a model; the record of one stack's weights
 tokens, hooks, records, trace    text to tokens, hooks to tensors, tensors to records

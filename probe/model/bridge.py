@@ -1,6 +1,6 @@
 """Everything that touches TransformerLens while a model is loaded: booting, reading a bridge back, trusting its hooks.
 
-Apart from `checkpoints`, which reads files only, so that each side of the certificate has its own way to the weights.
+Apart from `checkpoint`, which reads files only, so that each side of the certificate has its own way to the weights.
 """
 
 import copy
@@ -90,9 +90,7 @@ def boot_gguf(
                 model = model_class._from_config(settings, attn_implementation="eager")
         else:
             state = {name: tensor.clone() for name, tensor in _full_names(weights, config).items()}
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                model = model_class._from_config(settings, attn_implementation="eager")
+            model = _drawn(model_class, settings, seed=0)
         info = model.load_state_dict(state, strict=False, assign=True)
     except ModelError:
         raise
@@ -149,6 +147,13 @@ def _require_whole(info: Mapping[str, Any], config: Config, *, where: Path) -> N
             raise refuse(where, f"transformers reports {kind.replace('_', ' ')} {min(reported)}", "save it again")
 
 
+def _drawn(model_class: Any, config: Any, *, seed: int) -> Any:
+    """A fresh model with weights drawn from the seed; the random numbers of the caller go on as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model_class._from_config(config, attn_implementation="eager")
+
+
 def _booted(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     named, model.config.architectures = model.config.architectures, [type(model).__name__]
     bridge = _wrap(model, name, tokenizer)
@@ -172,10 +177,7 @@ def boot_untrained(
     """A bridge of the same shape with weights drawn at random, and those weights by Hugging Face name."""
     original = like.original_model
     held = next(like.parameters())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = type(original)._from_config(original.config, attn_implementation="eager")
-    model = model.to(held.device, held.dtype)
+    model = _drawn(type(original), original.config, seed=seed).to(held.device, held.dtype)
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     weights |= {ours: weights[theirs] for ours, theirs in RENAMED.items() if theirs in weights}
     return _wrap(model, "untrained", tokenizer), weights
@@ -184,8 +186,8 @@ def boot_untrained(
 def plain_model(model: Model) -> torch.nn.Module:
     """A fresh Hugging Face model with no hooks, filled from the same raw weights."""
     original = model.bridge.original_model
-    with quiet(), torch.random.fork_rng(devices=[]):
-        plain = type(original)._from_config(original.config, attn_implementation="eager")
+    with quiet():
+        plain = _drawn(type(original), original.config, seed=0)
     plain.load_state_dict(_full_names(model.weights, model.config), strict=False, assign=True)
     plain.tie_weights()
     if not model.config.tied:  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones

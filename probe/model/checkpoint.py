@@ -1,8 +1,8 @@
 """What a folder must hold before any of it is believed.
 
-A room of its own beside `models`, because nothing here knows modelling code: it reads files, compares the sizes that
-the config promises with the sizes that the safetensors header states (before memory is taken), and returns raw
-tensors. The forward from scratch runs from these tensors, so they never pass through Hugging Face's model classes.
+Nothing here knows modelling code: it reads files, compares the sizes that the config promises with the sizes that the
+safetensors header states (before memory is taken), and returns raw tensors. The forward from scratch runs from these
+tensors, so they never pass through Hugging Face's model classes.
 """
 
 import hashlib
@@ -22,7 +22,6 @@ from probe.model.weights import expected_shapes, optional_shapes
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-FLOATS = tuple(TYPES)
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
 
 
@@ -134,7 +133,7 @@ def _check_header(located: Mapping[str, Located], name: str, shape: tuple[int, .
     if located[name].shape != shape:
         problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
         raise refuse(where, problem, "use the config.json that belongs to these weights")
-    if located[name].dtype not in FLOATS:
+    if located[name].dtype not in TYPES:
         raise refuse(where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint")
 
 

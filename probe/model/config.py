@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from probe.errors import ModelError, UnsupportedModel
 from probe.model.architectures import FAMILIES, SUPPORTED
-from probe.model.family import Family, Keys
+from probe.model.architectures.family import Family, Keys
 
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
@@ -95,8 +95,7 @@ class Config:
         if self.n_heads * self.d_head != self.d_model and not self.family.free_heads:
             raise ModelError(
                 f"A config has {self.n_heads} heads of {self.d_head} dimensions and d_model {self.d_model}, which is "
-                f"not "
-                "their product; correct the sizes."
+                "not their product; correct the sizes."
             )
 
 
@@ -200,8 +199,7 @@ def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> N
         if raw.get(key, usual[0]) not in usual:
             raise UnsupportedModel(
                 f"Cannot load {where}: {key} is {raw[key]!r} in its config, and the from-scratch check covers "
-                f"{family.name} with "
-                f"{usual[0]!r} only; load a standard {family.name}."
+                f"{family.name} with {usual[0]!r} only; load a standard {family.name}."
             )
     for one, other in family.keys.equal:
         if raw.get(one) != raw.get(other, raw.get(one)):
@@ -297,9 +295,8 @@ def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where
 
 
 def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
-    """The row of the position table for the first token:
-
-    RoBERTa counts from behind the padding token's, BART keeps two free.
+    """The row of the position table for the first token: RoBERTa counts from behind the padding token's, BART keeps two
+    free.
     """
     if isinstance(keys.first, int):
         return keys.first
@@ -330,8 +327,7 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
     if kind not in ("default", "llama3") or kinds[0] == "llama3":
         raise UnsupportedModel(
             f"Cannot load {where}: its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are "
-            f"certified; "
-            "load a model with plain rotary positions."
+            "certified; load a model with plain rotary positions."
         )
     base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or keys.rotary_base
     near = local.get("rope_theta") or _above_0(raw, keys.local_base, where)

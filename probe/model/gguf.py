@@ -16,10 +16,10 @@ from gguf import MODEL_ARCH_NAMES, dequantize, get_tensor_name_map
 
 from probe.errors import UnsupportedModel
 from probe.model.architectures import FAMILIES, GGUF_KNOWN
+from probe.model.architectures.family import Family
 from probe.model.bridge import in_short
 from probe.model.checkpoint import check_finite
 from probe.model.config import Config, config_from, refuse
-from probe.model.family import Family
 from probe.model.gguf_header import AGAIN, CONVERT, PLAIN, GgufFile
 from probe.model.weights import expected_shapes, layers_of
 
@@ -30,7 +30,7 @@ KNOWN = ", ".join(family.gguf.architecture for family in FAMILIES.values() if fa
 # The cuts in front of byte-level merges that transformers' converter takes where it knows no other: GPT-2's. SmolLM's
 # own, which sets digits apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
-BESIDE = "put the tokenizer.json of this model beside the file"
+GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 # Rotary positions stretched by factors of their own, one each frequency: ones change nothing.
 STRETCH = "rope_freqs.weight"
 WINDOW = "attention.sliding_window"  # 0 where a model has none
@@ -62,8 +62,7 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         elif value not in keys.must.get(name, ()) and name not in keys.unread:
             raise UnsupportedModel(
                 f"Cannot load {opened.path}: {key[:80]} is {value!r} in its metadata, and no formula for it is "
-                f"certified; load a "
-                f"standard {family.name}."
+                f"certified; load a standard {family.name}."
             )
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
@@ -172,8 +171,7 @@ def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Confi
         if not bool((_floats(opened, name) == 1).all()):
             raise UnsupportedModel(
                 f"Cannot load {opened.path}: its rotary positions are stretched ({STRETCH}), which is not certified; "
-                f"load a model "
-                "with plain rotary positions."
+                "load a model with plain rotary positions."
             )
 
 
@@ -197,14 +195,10 @@ def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.
         return values.T
     if family.offset and values.dim() == 1:
         return values - 1
-    if (
-        role in family.gguf.paired
-    ):  # (head, pair, 2) rows, the two of a pair beside each other -> halves behind each other
+    if role in family.gguf.paired:  # rows (head, pair, 2) -> (head, 2, pair)
         heads = config.n_heads if role == "q" else config.n_kv_heads
         return values.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-    if role == "qkv" and any(
-        stack.fused == "by head" for stack in family.attentions
-    ):  # (3, head, d_head) -> (head, 3, d_head)
+    if role == "qkv" and any(stack.fused == "by head" for stack in family.attentions):  # (3, head) -> (head, 3)
         return values.unflatten(0, (3, config.n_heads, -1)).transpose(0, 1).flatten(0, 2)
     return values
 
@@ -220,19 +214,21 @@ def read_gguf_tokenizer(opened: GgufFile, config: Config) -> "PreTrainedTokenize
 
     kind, cut = (opened.metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     if not isinstance(opened.metadata.get("tokenizer.ggml.tokens"), list):
-        raise refuse(opened.path, "it holds no tokenizer", BESIDE)
+        raise refuse(opened.path, "it holds no tokenizer", GIVE_TOKENIZER)
     if config.family.kind != "decoder" or not isinstance(kind, str) or kind not in GGUF_TOKENIZER_TYPES:
-        raise refuse(opened.path, f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted", BESIDE)
+        raise refuse(
+            opened.path, f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted", GIVE_TOKENIZER
+        )
     if kind == "gpt2" and cut not in (*LIKE_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
         problem = f"its tokenizer cuts text by the rule {str(cut)[:40]!r}, which is not converted"
-        raise refuse(opened.path, problem, BESIDE)
+        raise refuse(opened.path, problem, GIVE_TOKENIZER)
     try:
         architecture, described, settings = get_gguf_tokenizer(str(opened.path))
         backend, _ = convert_gguf_tokenizer(architecture, described)
         own = _without_added(backend, len(described["tokens"]))
         return PreTrainedTokenizerFast(tokenizer_object=own, **settings)
     except Exception as error:  # broad, because tokenizers raises Exception itself
-        raise refuse(opened.path, f"its tokenizer cannot be converted ({in_short(error)})", BESIDE) from error
+        raise refuse(opened.path, f"its tokenizer cannot be converted ({in_short(error)})", GIVE_TOKENIZER) from error
 
 
 def _without_added(backend: Any, known: int) -> Any:

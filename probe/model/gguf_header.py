@@ -167,8 +167,7 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
         label = GGMLQuantizationType(kind).name if known else f"number {kind}"
         raise UnsupportedModel(
             f"Cannot load {header.path}: its tensor {name!r} is stored in the quantisation {label}, which cannot be "
-            f"turned into "
-            "numbers here; take another quantisation of the model, such as Q8_0 or Q4_K."
+            "turned into numbers here; take another quantisation of the model, such as Q8_0 or Q4_K."
         )
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     if not all(shape) or shape[-1] % block:

@@ -263,12 +263,11 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
     layers = len(weights.blocks)
     if not (0 <= depth <= layers and 0 <= at < len(trace.tokens)):
         raise InputError(
-            f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and "
-            f"the text "
-            f"{len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to "
+            f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the "
+            f"text {len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to "
             f"{len(trace.tokens) - 1}."
         )
-    states = states_at(trace, at)
+    states = with_embeddings(weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
     norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else len(trace.tokens)
     for part in parts(weights, states, depth):
         if part.layer is None or part.head is None:
@@ -279,11 +278,6 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
             yield Term(
                 part.component, part.layer, part.head, arrived, trace.pattern[part.layer, part.head, at, :sources]
             )
-
-
-def states_at(trace: Trace, at: int) -> TargetStates:
-    """What a trace holds of one position, as the states of one text."""
-    return with_embeddings(trace.weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:
@@ -307,9 +301,8 @@ def ledger(
     if not error <= CLOSES:
         raise CrossCheckError(
             f"Adding up the residual stream of {trace.model_name} after {depth} blocks at position {at}: the terms "
-            f"miss it by "
-            f"{error:.1e} of its size, expected at most {CLOSES:.0e}; run `probe check` to see which quantity "
-            f"disagrees."
+            f"miss it by {error:.1e} of its size, expected at most {CLOSES:.0e}; run `probe check` to see which "
+            "quantity disagrees."
         )
     tokens, entries = trace.tokens.labels, []
     for term in terms(trace, depth, at=at):

@@ -4,35 +4,25 @@
 Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager attention, no
 remote code, safetensors or GGUF only, and a self-check of the hooks on one short text before anybody sees the model.
 What a folder must hold is decided in `checkpoint`, what a GGUF file must in `gguf_header` and `gguf`, what
-TransformerLens must do in `bridge`, what is fetched in `hub`.
+TransformerLens must do in `bridge`, what a name stands for in `find`.
 """
 
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from probe.errors import InputError, ModelError
-from probe.model.architectures import GGUF_KNOWN, SUPPORTED
+from probe.errors import InputError
 from probe.model.bridge import boot, boot_gguf, boot_untrained, check_config_file, in_short, quiet, read_bridge
-from probe.model.checkpoint import (
-    INDEX,
-    SINGLE,
-    has_tokenizer,
-    has_weights,
-    read_checkpoint,
-    sha256_of,
-    stored_types,
-    weight_files,
-)
+from probe.model.checkpoint import has_tokenizer, read_checkpoint, sha256_of, stored_types, weight_files
 from probe.model.config import Config, read_config, read_json, refuse
+from probe.model.find import find, name_of
 from probe.model.hooks import check_hooks
 from probe.model.model import Model
-from probe.model.packaged import PACKAGED, Packaged, find_packaged, is_installed
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
@@ -41,24 +31,8 @@ if TYPE_CHECKING:
 
     from probe.model.gguf_header import GgufFile
 
-
-EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
-EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
-GGUF = ".gguf"
 DTYPES = (torch.float32, torch.float64)
-# Names of folders that say nothing of the model in them: the folder around them is named as well.
-UNTOLD = ("model", "models", "checkpoint", "weights", "output")
 SHORT_TEXT = "The mole dug under the river bank."
-
-
-@dataclass(frozen=True)
-class Available:
-    """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what it is."""
-
-    name: str
-    kind: Literal["embedded", "package", "hub", "folder", "file"]
-    where: str
-    what: str
 
 
 def load(
@@ -83,11 +57,9 @@ def load(
     if kind is None:
         raise InputError(f"Cannot load {source} in {dtype}: the certificate holds for torch.float32 and torch.float64.")
     where = _device(device)
-    place, origin = _find(source)
-    file = gguf_in(place)
-    if file is not None:
-        return _checked(_from_gguf(file, origin, device=where, dtype=kind, prepend_bos=prepend_bos))
-    return _checked(_from_folder(place, origin, device=where, dtype=kind, prepend_bos=prepend_bos))
+    place, origin = find(source)
+    read = _from_folder if place.is_dir() else _from_gguf
+    return _checked(read(place, origin, device=where, dtype=kind, prepend_bos=prepend_bos))
 
 
 def untrained(model: Model, *, seed: int) -> Model:
@@ -113,73 +85,16 @@ def _device(device: str | torch.device) -> torch.device:
     return chosen
 
 
-def _find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
-    """The folder or GGUF file behind a name or path, and its origin without the sha256, which is known after the
-    checks.
-    """
-    text = os.fspath(source)
-    if text in EMBEDDED:
-        return EMBEDDED_FOLDER / text, Origin("embedded", text, None, "")
-    if text in PACKAGED:
-        file, version = find_packaged(text)
-        return file, Origin("package", text, version, "")
-    folder = Path(text).expanduser()
-    if folder.is_dir():
-        return folder, Origin("folder", _name_of(folder.resolve()), None, "")
-    if folder.suffix == GGUF and folder.is_file():
-        return folder, Origin("file", _name_of(folder.resolve().with_suffix("")), None, "")
-    if isinstance(source, os.PathLike) or _looks_like_a_path(text):
-        missing = "there is no such file" if folder.suffix == GGUF else "there is no such folder"
-        what = "it is a file" if folder.exists() else missing
-        step = (
-            f"give the folder that holds config.json, the tokenizer and the safetensors, a {GGUF} file, or a name "
-            f"({EMBEDDED[0]})"
-        )
-        raise refuse(text, what, step)
-    from probe.model.hub import fetch
-
-    folder, revision = fetch(text)
-    return folder, Origin("hub", text, revision, "")
-
-
-def _name_of(folder: Path) -> str:
-    """The folder's name, after that of the folder around it where it says nothing by itself."""
-    return (
-        f"{folder.parent.name}/{folder.name}" if folder.name.lower() in UNTOLD and folder.parent.name else folder.name
-    )
-
-
-def _looks_like_a_path(text: str) -> bool:
-    ends = (GGUF, "/", os.sep)
-    return text.startswith((".", "~", "/", os.sep)) or text.endswith(ends) or text.count("/") > 1 or "\\" in text
-
-
 def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool) -> Model:
     config = read_config(folder, prepend_bos=prepend_bos)
     weights = read_checkpoint(folder, config, dtype=dtype, device=device)
     with quiet():
         check_config_file(folder)
-        tokenizer = _read_tokenizer(folder, config)
+        tokenizer = _tokenizer_of_folder(folder, config)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
     stored = stored_types(folder, config.architecture)
     known = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
-
-
-def gguf_in(place: Path) -> Path | None:
-    """The GGUF file that `place` is, or that it holds where it is a folder without safetensors; None where there is
-    none.
-
-    Raises ModelError for a folder of several.
-    """
-    if not place.is_dir():
-        return place
-    if (place / SINGLE).is_file() or (place / INDEX).is_file():
-        return None
-    held = sorted(file.name for file in place.glob(f"*{GGUF}"))
-    if len(held) > 1:
-        raise refuse(place, f"it holds {len(held)} GGUF files", f"give one of them, as {place / held[0]}")
-    return place / held[0] if held else None
 
 
 def _from_gguf(file: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool) -> Model:
@@ -190,43 +105,42 @@ def _from_gguf(file: Path, origin: Origin, *, device: torch.device, dtype: torch
     config = read_gguf_config(opened, prepend_bos=prepend_bos)
     weights = read_tensors(opened, config, dtype=dtype, device=device)
     with quiet():
-        tokenizer = _read_tokenizer_beside(opened, config)
+        tokenizer = _tokenizer_of_gguf(opened, config)
         bridge = boot_gguf(file, read_raw_config(opened), tokenizer, config, weights)
     known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
 
-def _read_tokenizer_beside(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer.json that lies beside a GGUF file, or the tokenizer that the file describes."""
+def _tokenizer_of_gguf(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
+    """The tokenizer.json in the folder of a GGUF file, or the tokenizer that the file describes."""
     from transformers import PreTrainedTokenizerFast
 
     from probe.model.gguf import read_gguf_tokenizer
 
     folder = opened.path.parent
-    if not (folder / "tokenizer.json").is_file():
-        return check_tokenizer(read_gguf_tokenizer(opened, config), config, where=opened.path)
-    read_json(folder / "tokenizer.json")
-    try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # broad, because tokenizers raises Exception itself for a broken file
-        raise refuse(folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again") from error
+    there = (folder / "tokenizer.json").is_file()
+    tokenizer = _read_tokenizer(folder, PreTrainedTokenizerFast) if there else read_gguf_tokenizer(opened, config)
     return check_tokenizer(tokenizer, config, where=opened.path)
 
 
-def _read_tokenizer(folder: Path, config: Config) -> "PreTrainedTokenizerFast":
+def _tokenizer_of_folder(folder: Path, config: Config) -> "PreTrainedTokenizerFast":
     """The fast tokenizer of `folder`, refused where transformers would quietly make up an empty one."""
     from transformers import AutoTokenizer
 
     if not has_tokenizer(folder):
         step = "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
         raise refuse(folder, "its tokenizer is missing", step)
+    return check_tokenizer(_read_tokenizer(folder, AutoTokenizer), config, where=folder)
+
+
+def _read_tokenizer(folder: Path, reader: Any) -> Any:
+    """The tokenizer files of `folder` by a class of transformers. Raises ModelError where they cannot be read."""
     if (folder / "tokenizer.json").is_file():
         read_json(folder / "tokenizer.json")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True, trust_remote_code=False)
+        return reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # broad, because tokenizers raises Exception itself for a broken file
         raise refuse(folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again") from error
-    return check_tokenizer(tokenizer, config, where=folder)
 
 
 def check_tokenizer(tokenizer: Any, config: Config, *, where: object) -> "PreTrainedTokenizerFast":
@@ -260,7 +174,7 @@ def _from_bridge(bridge: Any, prepend_bos: bool) -> Model:
     if bridge.tokenizer is None:
         raise refuse("the bridge", "it has no tokenizer", "boot it again with tokenizer=...")
     tokenizer = check_tokenizer(bridge.tokenizer, config, where="the bridge")
-    name = _name_of(Path(str(bridge.cfg.model_name)))
+    name = name_of(Path(str(bridge.cfg.model_name)))
     stored = str(dtype).removeprefix("torch.")
     origin = Origin("bridge", name, None, _sha256_of_tensors(weights), stored)
     return Model(name, bridge, tokenizer, config, weights, origin, device, dtype)
@@ -279,37 +193,3 @@ def _checked(model: Model) -> Model:
     with quiet():
         check_hooks(model, ids[: model.config.n_ctx])
     return model
-
-
-def available() -> tuple[Available, ...]:
-    """What `load` takes here: the embedded models, the models in the local hub cache, any other of a hub, any
-    folder.
-    """
-    from probe.model.hub import cached_models
-
-    packaged = [_packaged(row) for row in PACKAGED.values()]
-    shipped = [Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED]
-    cached = [Available(name, "hub", "in the local cache", _what(folder)) for name, folder in cached_models()]
-    anything = (
-        Available(
-            "gpt2, gpt2-medium, owner/name", "hub", "downloaded at first use, then cached", f"any of {SUPPORTED}"
-        ),
-        Available("path/to/folder", "folder", "this machine", "config.json, tokenizer and safetensors of one"),
-        Available(f"path/to/model{GGUF}", "file", "this machine", f"one of {GGUF_KNOWN}, quantised or not"),
-    )
-    return (*(row for row in (*shipped, *packaged, *cached) if row.what), *anything)
-
-
-def _packaged(row: Packaged) -> Available:
-    where = f"in the package {row.distribution}" if is_installed(row.name) else row.install
-    return Available(row.name, "package", where, f"{row.what}, {row.licence}")
-
-
-def _what(folder: Path) -> str:
-    """The size of the model in `folder` in a few words, or nothing when loading would refuse it at a glance."""
-    try:
-        config = read_config(folder, prepend_bos=True)
-    except ModelError:
-        return ""
-    size = f"{config.family.name}, {config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}"
-    return size if has_tokenizer(folder) and has_weights(folder) else ""

@@ -11,8 +11,7 @@ the unembedding apart from the embedding. `count` does the same when asked to.
 Source: Brown et al. 2020 (GPT-3's sizes); Radford et al. 2019 (GPT-2's tensors).
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from probe.stats.numbers import percent
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from probe.model.family import Family
+    from probe.model.config import Config
     from probe.model.model import Model
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
@@ -130,8 +129,7 @@ def count_parameters(of: "Model | str") -> Count:
     if of not in PUBLISHED:
         raise InputError(
             f"Counting the parameters of {of!r}: expected a loaded model or one of {', '.join(PUBLISHED)}; load the "
-            f"model "
-            "first with probe.load."
+            "model first with probe.load."
         )
     return published(of)
 
@@ -177,6 +175,8 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
 
 def sizes_of(model: "Model") -> Sizes:
     """The sizes in a model's config, and what the table of architectures says of its biases, norms and positions."""
+    import torch
+
     from probe.model.weights import expected_shapes, layers_of, optional_shapes
 
     c, family = model.config, model.config.family
@@ -186,41 +186,19 @@ def sizes_of(model: "Model") -> Sizes:
     biased = all(shape.endswith("+") for attention in family.attentions for _, shape in attention.parts.values())
     if family.positions == "learned" and not family.type_table and family.kind == "decoder" and biased:
         return plain
-    named = {"attention": 0, "mlp": 0, "norms": 0, "positions": 0, "others": 0}
-    table = family.position_table
-    tables = {table.format(side) + ".weight" for side in ("", "encoder", "decoder")} if table else set()
-    roles = {name: role for attention in family.attentions for role, (name, _) in attention.parts.items()}
-    for name, shape in (*expected_shapes(c), *optional_shapes(c)):
-        if name not in model.weights:
-            continue
-        stem, _, kind = name.rpartition(".")
-        role = next((role for part, role in roles.items() if stem.endswith("." + part)), "")
-        size = math.prod(shape)
-        if name in tables:
-            named["positions"] += size
-        elif role.startswith("norm") or _is_norm(stem, family):
-            named["norms"] += size
-        elif role:
-            named["mlp" if role in ("in", "gate", "up", "gate_up", "out") else "attention"] += (
-                size if kind == "bias" else 0
-            )
-        elif name not in (f"{family.embed}.weight", f"{family.unembed}.weight"):
-            named["others"] += size
+    held = ((name, shape) for name, shape in optional_shapes(c) if name in model.weights)
+    shapes = dict([*expected_shapes(c), *held])
+    numbers = _by_part({name: torch.empty(shape, device="meta") for name, shape in shapes.items()}, c)
     return replace(
         plain,
         n_kv_heads=c.n_kv_heads,
         n_mlps=mlps,
         gated=c.gated,
-        biases=(named["attention"] // attentions, named["mlp"] // mlps),
-        norms=named["norms"],
-        positions=named["positions"],
-        others=named["others"],
+        biases=(numbers["attention biases"] // attentions, numbers["MLP biases"] // mlps),
+        norms=numbers["norms"],
+        positions=numbers["position embedding"],
+        others=numbers["others"],
     )
-
-
-def _is_norm(stem: str, family: "Family") -> bool:
-    names = [family.embedding_norm, family.final_norm]
-    return stem in {name.format(side) for name in names if name for side in ("", "encoder", "decoder")}
 
 
 def count_tensors(model: "Model") -> Count:
@@ -229,7 +207,7 @@ def count_tensors(model: "Model") -> Count:
     Raises CrossCheckError when a part, or the sum over all tensors, is not what the formula gives.
     """
     expected = count(sizes_of(model))
-    counted = _by_part(model)
+    counted = _by_part(model.weights, model.config)
     stored = sum(tensor.numel() for tensor in model.weights.values())
     rows = [(part.name, counted[part.name], part.total) for part in expected.parts]
     for name, got, wanted in [*rows, ("all tensors", stored, expected.total)]:
@@ -242,27 +220,26 @@ def count_tensors(model: "Model") -> Count:
     return Count(expected.sizes, expected.parts, tensors=len(model.weights))
 
 
-def _by_part(model: "Model") -> dict[str, int]:
-    """How many numbers the tensors of each part hold, from the raw weights arranged by head; what no part names is what
-    is left.
+def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
+    """How many numbers the tensors of each part hold, arranged by head; what no part names is what is left. A tensor
+    that serves twice, as the one norm of a parallel block does, counts once.
     """
-    from torch import Tensor
-
     from probe.model.weights import NORMS, read_stacks
 
-    family, raw = model.config.family, model.weights
-    blocks = [block for stack in read_stacks(raw, model.config).values() for block in stack.blocks]
-    tables = [raw.get(family.position_table.format(side) + ".weight") for side in ("", "encoder", "decoder")]
-    outer = [
-        raw.get(f"{name.format(side)}.{kind}")
-        for name in (family.embedding_norm, family.final_norm)
-        for side in ("", "encoder", "decoder")
-        for kind in ("weight", "bias")
-        if name
-    ]
+    family = config.family
+    blocks = [block for stack in read_stacks(raw, config).values() for block in stack.blocks]
+
+    def named(*names: str) -> list["Tensor | None"]:
+        return [
+            raw.get(f"{name.format(side)}.{kind}")
+            for name in names
+            for side in ("", "encoder", "decoder")
+            for kind in ("weight", "bias")
+        ]
+
     parts: dict[str, list[Tensor | None]] = {
-        "token embedding": [raw[family.embed + ".weight"]],
-        "position embedding": tables,
+        "token embedding": named(family.embed),
+        "position embedding": named(family.position_table),
         "query": [block.w_q for block in blocks],
         "key": [block.w_k for block in blocks],
         "value down": [block.w_v for block in blocks],
@@ -272,16 +249,15 @@ def _by_part(model: "Model") -> dict[str, int]:
         "MLP up": [part for block in blocks for part in (block.w_in, block.w_up)],
         "MLP down": [block.w_out for block in blocks],
         "MLP biases": [bias for b in blocks for bias in (b.b_in, b.b_out)],
-        "norms": [getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")] + outer,
-        "unembedding": [] if model.config.tied else [raw.get(family.unembed + ".weight")],
+        "norms": [getattr(b, name) for b in blocks for name in (*NORMS, "norm_bias", "norm_mlp_bias")]
+        + named(family.embedding_norm, family.final_norm),
+        "unembedding": [] if config.tied else [raw.get(family.unembed + ".weight")],
     }
-    sizes = {name: _size(tensors) for name, tensors in parts.items()}
+    sizes = {
+        name: sum({id(tensor): tensor.numel() for tensor in tensors if tensor is not None}.values())
+        for name, tensors in parts.items()
+    }
     return sizes | {"others": sum(tensor.numel() for tensor in raw.values()) - sum(sizes.values())}
-
-
-def _size(tensors: Sequence["Tensor | None"]) -> int:
-    """How many numbers these hold; a tensor that stands there twice (no encoder's and no decoder's own) counts once."""
-    return sum({tensor.data_ptr(): tensor.numel() for tensor in tensors if tensor is not None}.values())
 
 
 def told(counted: Count) -> list[str]:
@@ -294,8 +270,7 @@ def told(counted: Count) -> list[str]:
     )
     square = (
         f"A full square value matrix ({s.d_model:,} x {s.d_model:,}) would have {counted.square_value:,} where value "
-        f"down and "
-        f"value up have {2 * s.d_model * s.d_head:,}."
+        f"down and value up have {2 * s.d_model * s.d_head:,}."
     )
     lines = [heads, square]
     if s.tied:

@@ -5,10 +5,9 @@ A record checks its own shapes. ΔE is never stored whole: one head at one posit
 V[j] W_O, both computed on demand from the hooked z, pattern and V.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,55 +19,16 @@ from probe.model import attention
 from probe.model.tokens import Tokens, position
 from probe.model.weights import Weights
 
-HEAD_VECTORS = ("q", "k", "v", "z")
-STREAMS = ("x", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
-CROSS_VECTORS = {"q": "target", "z": "target", "k": "source", "v": "source"}
-CROSS_STREAMS = ("x", "resid_pre", "attn_out", "resid_mid")
-
-
-class HeadWrites(ABC):
-    """ΔE of single heads, for records with `stack`, `z: layer head query_pos d_head`, `v: layer head key_pos d_head`
-    and `pattern`.
-    """
-
-    tokens: Tokens
-    stack: Weights
-    z: Tensor
-    v: Tensor
-    pattern: Tensor
-
-    def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE of one head at position `at` (of a word: at its last token), without b_O: z W_O.
-
-        `-> d_model` Raises InputError for a place that is not there.
-        """
-        at = position(self.tokens, at)
-        self._require_place(layer=layer, head=head, at=at)
-        return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
-
-    def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """The same ΔE taken apart by the token it came from:
-
-        A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
-        """
-        at = position(self.tokens, at)
-        self._require_place(layer=layer, head=head, at=at)
-        w_o = self.stack.blocks[layer].w_o[head].cpu()
-        return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
-
-    @abstractmethod
-    def _require_place(self, **place: int) -> None:
-        """Raises InputError for a layer, a head or a position `at` that is not there."""
-
 
 @dataclass(frozen=True, eq=False)
-class Trace(Shown, HeadWrites):
-    """One text through one model: every tensor of attention at every layer, on the CPU, without a batch axis.
+class AttentionTrace:
+    """Every tensor of one attention at every layer, and ΔE of single heads; query_pos counts `tokens`.
 
-    `q k v z: layer head pos d_head` · `scores pattern: layer head query_pos key_pos` (scores scaled and masked) ·
-    `x resid_pre resid_mid resid_post attn_out mlp_out: layer pos d_model` · `logits: pos d_vocab`.
+    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos
+    key_pos` (scores scaled and masked) · `x resid_pre attn_out resid_mid: layer query_pos d_model`.
     """
 
+    kind: ClassVar[str] = "trace"
     tokens: Tokens
     model_name: str
     stack: Weights
@@ -82,6 +42,56 @@ class Trace(Shown, HeadWrites):
     resid_pre: Tensor
     attn_out: Tensor
     resid_mid: Tensor
+
+    def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
+        """ΔE of one head at position `at` (of a word: at its last token), without b_O: z W_O.
+
+        `-> d_model` Raises InputError for a place that is not there.
+        """
+        at = self._require_place(layer, head, at)
+        return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
+
+    def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
+
+        `-> key_pos d_model`
+        """
+        at = self._require_place(layer, head, at)
+        w_o = self.stack.blocks[layer].w_o[head].cpu()
+        return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
+
+    def _require_place(self, layer: int, head: int, at: int | str) -> int:
+        """The position `at`, of a word its last token. Raises InputError for a place that is not there."""
+        at, (layers, heads, *_), n = position(self.tokens, at), self.stack.shape, len(self.tokens)
+        for name, number, lowest, size in (("layer", layer, 0, layers), ("head", head, 0, heads), ("at", at, -n, n)):
+            if not lowest <= number < size:
+                raise InputError(
+                    f"Taking ΔE out of a {self.kind}: {name} is {number}, expected {lowest} to {size - 1}; choose one "
+                    "of these."
+                )
+        return at
+
+    def _require_shapes(self, what: str, keys: int, **more: tuple[int, ...]) -> None:
+        """ValueError where a tensor is not of its shape with so many keys; `more` are shapes of further tensors."""
+        layers, heads, d_model, d_head = self.stack.shape
+        n = len(self.tokens)
+        expected: dict[str, tuple[int, ...]] = dict.fromkeys(("q", "z"), (layers, heads, n, d_head))
+        expected |= dict.fromkeys(("k", "v"), (layers, heads, keys, d_head))
+        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, keys))
+        expected |= dict.fromkeys(("x", "resid_pre", "attn_out", "resid_mid"), (layers, n, d_model)) | more
+        for name, wanted in expected.items():
+            got = tuple(getattr(self, name).shape)
+            if got != wanted:
+                raise ValueError(f"{what}: {name} has shape {got}, expected {wanted}")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace(Shown, AttentionTrace):
+    """One text through one model: every tensor of attention at every layer, on the CPU, without a batch axis.
+
+    As `AttentionTrace`, with as many keys as queries · `mlp_out resid_post: layer pos d_model` · `logits: pos d_vocab`.
+    """
+
     mlp_out: Tensor
     resid_post: Tensor
     head_output: Tensor | None
@@ -93,8 +103,7 @@ class Trace(Shown, HeadWrites):
             return self.stack
         raise UnsupportedModel(
             f"Reading all weights of {self.model_name} from a trace: it is one side of an encoder-decoder, whose "
-            f"stream is not a sum "
-            "of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
+            "stream is not a sum of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
         )
 
     @property
@@ -103,22 +112,14 @@ class Trace(Shown, HeadWrites):
         if self.head_output is None:
             raise UnsupportedModel(
                 f"Reading the logits of {self.model_name}: no language-model head of these blocks was in its "
-                f"checkpoint, so "
-                "they would be random; load a checkpoint with one, or read resid_post."
+                "checkpoint, so they would be random; load a checkpoint with one, or read resid_post."
             )
         return self.head_output
 
     def __post_init__(self) -> None:
-        layers, heads, d_model, d_head = self.stack.shape
         n = len(self.tokens)
-        expected: dict[str, tuple[int, ...]] = dict.fromkeys(HEAD_VECTORS, (layers, heads, n, d_head))
-        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, n)) | dict.fromkeys(
-            STREAMS, (layers, n, d_model)
-        )
-        for name, wanted in expected.items():
-            got = tuple(getattr(self, name).shape)
-            if got != wanted:
-                raise ValueError(f"trace of {n} tokens: {name} has shape {got}, expected {wanted}")
+        stream = (len(self.stack.blocks), n, self.stack.shape[2])
+        self._require_shapes(f"trace of {n} tokens", n, mlp_out=stream, resid_post=stream)
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
         """The keyword arguments of CircuitsVis's attention_heads for one layer, every head: `attention: head query_pos
@@ -145,13 +146,6 @@ class Trace(Shown, HeadWrites):
         key_pos`, and the tokens.
         """
         return {"attention": _layers(self.pattern), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
-
-    def _require_place(self, **place: int) -> None:
-        layers, heads, *_ = self.stack.shape
-        for (name, number), size in zip(place.items(), (layers, heads, len(self.tokens)), strict=True):
-            if not -size <= number < size:
-                step = f"expected {-size} to {size - 1}" if name == "at" else f"expected 0 to {size - 1}"
-                raise InputError(f"Taking ΔE out of a trace: {name} is {number}, {step}; choose one of these.")
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape
@@ -216,10 +210,7 @@ class TargetStates:
 
 @dataclass(frozen=True, eq=False)
 class TargetTrace:
-    """One text kept to one position `at`:
-
-    `states` of that one row, and `v: layer head pos d_head` of the positions up to it.
-    """
+    """One text kept to one position `at`: `states` of one row, and `v: layer head pos d_head` up to that position."""
 
     tokens: Tokens
     weights: Weights
@@ -232,63 +223,30 @@ class TargetTrace:
         return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """The same ΔE taken apart by the token it came from:
+        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
 
-        A[at, j] V[j] W_O; sums over key_pos to `delta_e`. `-> key_pos d_model`
+        `-> key_pos d_model`
         """
         w_o = self.weights.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
 
 
 @dataclass(frozen=True, eq=False)
-class CrossTrace(HeadWrites):
+class CrossTrace(AttentionTrace):
     """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder's output, no
     mask.
 
-    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos
-    key_pos` · `x resid_pre attn_out resid_mid: layer query_pos d_model`, the decoder's stream · `memory: layer key_pos
-    d_model`. query_pos counts `tokens`, the decoder's input; key_pos counts `source`.
+    As `AttentionTrace`, the stream being the decoder's · `memory: layer key_pos d_model`. query_pos counts `tokens`,
+    the decoder's input; key_pos counts `source`.
     """
 
-    tokens: Tokens
+    kind: ClassVar[str] = "cross-attention trace"
     source: Tokens
-    model_name: str
-    stack: Weights
-    x: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    scores: Tensor
-    pattern: Tensor
-    z: Tensor
-    resid_pre: Tensor
-    attn_out: Tensor
-    resid_mid: Tensor
     memory: Tensor
 
     def __post_init__(self) -> None:
-        layers, heads, d_model, d_head = self.stack.shape
-        sizes = {"target": len(self.tokens), "source": len(self.source)}
-        expected: dict[str, tuple[int, ...]] = {
-            name: (layers, heads, sizes[side], d_head) for name, side in CROSS_VECTORS.items()
-        }
-        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, sizes["target"], sizes["source"]))
-        expected |= dict.fromkeys(CROSS_STREAMS, (layers, sizes["target"], d_model))
-        expected["memory"] = (layers, sizes["source"], d_model)
-        for name, wanted in expected.items():
-            if tuple(getattr(self, name).shape) != wanted:
-                got = tuple(getattr(self, name).shape)
-                raise ValueError(f"cross-attention trace: {name} has shape {got}, expected {wanted}")
-
-    def _require_place(self, **place: int) -> None:
-        layers, heads, *_ = self.stack.shape
-        for (name, number), size in zip(place.items(), (layers, heads, len(self.tokens)), strict=True):
-            lowest = -size if name == "at" else 0
-            if not lowest <= number < size:
-                raise InputError(
-                    f"Taking ΔE out of a cross-attention trace: {name} is {number}, expected {lowest} to {size - 1}; "
-                    "choose one of these."
-                )
+        keys = len(self.source)
+        self._require_shapes(self.kind, keys, memory=(len(self.stack.blocks), keys, self.stack.shape[2]))
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape

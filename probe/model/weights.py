@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from probe.model.architectures import require_single
+from probe.model.architectures.family import Attention
 from probe.model.config import Config
-from probe.model.family import Attention
 from probe.model.model import Model
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
@@ -266,8 +266,8 @@ def _projections(raw: Callable[..., Any], matrix: Callable[[str], Any], config: 
         biases = (None,) * 3 if bias is None else bias.split(widths)
     else:
         wholes, biases = ([part(role) for role in "qkv"] for part in (matrix, lambda role: raw(role, "bias")))
-    found: dict[str, Any] = {}
+    projections: dict[str, Any] = {}
     for role, whole, bias, heads in zip("qkv", wholes, biases, counts, strict=True):
-        found[f"w_{role}"] = whole.unflatten(1, (heads, -1)).transpose(0, 1)
-        found[f"b_{role}"] = None if bias is None else bias.unflatten(0, (heads, -1))
-    return found
+        projections[f"w_{role}"] = whole.unflatten(1, (heads, -1)).transpose(0, 1)
+        projections[f"b_{role}"] = None if bias is None else bias.unflatten(0, (heads, -1))
+    return projections

@@ -13,58 +13,40 @@ both ways it is "another word" and "the words around it". Where something withou
 well (`confounders`), nobody is credited.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from probe.charts import gap_at
+from probe.charts import gap_at, of_word
+from probe.pages.rows import (
+    LEADERS,
+    Frames,
+    Row,
+    SmallestSet,
+    best_random,
+    head_name,
+    in_no_order,
+    leaders,
+    names_of,
+    resolvers,
+    senses_of,
+    smallest_set,
+)
 from probe.stats.numbers import NARROW, counted, decimal, interval, listed, measured, ordinal, p_value, percent
 from probe.stats.verdicts import GATE, LEVEL, SMALLEST
 from probe.text.splits import ALIGNED
 
-LEADERS = 3
-WORTH_SHOWING = 0.01  # of the gap: a head with a clear effect from here on has its sentences on the page
 WELL = "would have been seen in 80\u202f% of cases"
-Head = dict[Hashable, Any]
-Frames = Mapping[str, pd.DataFrame]
-
-
-def head_name(head: Head) -> str:
-    return f"L{head['layer']}H{head['head']}"
 
 
 def question(words: Sequence[str]) -> str:
     return f"Which heads resolve {listed(list(words))}?"
 
 
-def heads_of(frames: Frames, word: str) -> pd.DataFrame:
-    """The heads of a word by rank."""
-    rows = frames["word_heads"]
-    return rows[rows["word"] == word].sort_values("rank", kind="stable")
-
-
-def resolvers(frames: Frames, word: str) -> list[Head]:
-    """The heads shown to resolve a word in at least one of its pairs of senses, by rank."""
-    rows = heads_of(frames, word)
-    return rows[rows["verdict"] == "resolver"].to_dict("records")
-
-
-def in_groups(heads: Sequence[Head]) -> list[list[Head]]:
-    """Heads by rank, those with overlapping rank intervals together: only between groups is there an order."""
-    groups: list[list[Head]] = []
-    for head in heads:
-        if groups and head["rank_low"] <= max(other["rank_high"] for other in groups[-1]):
-            groups[-1].append(head)
-        else:
-            groups.append([head])
-    return groups
-
-
 def answer(frames: Frames, word: str) -> str:
     """What the study says about one word, in a sentence or three; `frames` are the study's."""
-    pairs = frames["words"][frames["words"]["word"] == word]
+    pairs = of_word(frames["words"], word)
     if not pairs["ranked"].any():
         return _nothing_to_rank(pairs, word)
     heads = resolvers(frames, word)
@@ -86,11 +68,11 @@ def confounders(pair: Mapping[Any, Any]) -> list[str]:
 
 def _confounded(pairs: pd.DataFrame) -> str:
     """What else tells the senses apart, and for how many of the ranked pairs of senses."""
-    found = [what for pair in pairs.to_dict("records") if (what := listed(confounders(pair)))]
-    if not found:
+    without = [what for pair in pairs.to_dict("records") if (what := listed(confounders(pair)))]
+    if not without:
         return ""
-    which = "These senses" if len(pairs) == 1 else f"The senses of {counted(len(found), 'pair')}"
-    ways = "; ".join(dict.fromkeys(found))
+    which = "These senses" if len(pairs) == 1 else f"The senses of {counted(len(without), 'pair')}"
+    ways = "; ".join(dict.fromkeys(without))
     return f"{which} can also be told apart without meaning, {ways}: no head is said to resolve them."
 
 
@@ -126,7 +108,7 @@ def _material(pairs: pd.DataFrame) -> str:
     return f"In {sentences} sentences ({counted(swapped, 'pair')} with {counted(cues, 'pair')} of cue words)"
 
 
-def _resolve(heads: Sequence[Head], pairs: pd.DataFrame, word: str) -> list[str]:
+def _resolve(heads: Sequence[Row], pairs: pd.DataFrame, word: str) -> list[str]:
     """Who resolves the word, in how many of its pairs of senses, and how far each of the leading ones moves it."""
     named, among = heads[:LEADERS], "" if len(heads) <= LEADERS else " Among them,"
     where = {f"in {head['resolves']} of {counted(len(pairs), 'pair')} of senses" for head in heads}
@@ -142,12 +124,8 @@ def _resolve(heads: Sequence[Head], pairs: pd.DataFrame, word: str) -> list[str]
     told = listed([lead, *(f"{name} {effect}{place}" for name, effect, place in rest)])
     each = f"each in {named[0]['resolves']} of {number} pairs" if same and number else ""
     over = "; ".join(part for part in (each, _mean(pairs)) if part)
-    return [f"{opening} {told}{f' ({over})' if over else ''}.", *_overlaps(named)]
-
-
-def _overlaps(heads: Sequence[Head]) -> list[str]:
-    groups = [listed([head_name(head) for head in group]) for group in in_groups(heads) if len(group) > 1]
-    return [f"The ranks of {names} overlap: they are in no order." for names in groups]
+    overlaps = [f"The ranks of {names} overlap: they are in no order." for names in in_no_order(named)]
+    return [f"{opening} {told}{f' ({over})' if over else ''}.", *overlaps]
 
 
 def _mean(pairs: pd.DataFrame) -> str:
@@ -157,11 +135,11 @@ def _mean(pairs: pd.DataFrame) -> str:
     return "" if number == 1 else f"mean over {which}"
 
 
-def _effect(head: Head) -> str:
+def _effect(head: Row) -> str:
     return measured(head["net"], head["net_low"], head["net_high"])
 
 
-def _together(frames: Frames, word: str, heads: Sequence[Head]) -> str:
+def _together(frames: Frames, word: str, heads: Sequence[Row]) -> str:
     """Faithfulness of the smallest set that is enough, against the best random set of its size or the next larger."""
     enough = smallest_set(frames, word)
     if enough is None:
@@ -169,7 +147,7 @@ def _together(frames: Frames, word: str, heads: Sequence[Head]) -> str:
     names, every = enough.names, enough.every
     if len(names) == every:
         return f"Nothing less than all {every} heads together keeps 90{NARROW}% of the gap."
-    all_of_them = {head_name(head) for head in heads} == set(names)
+    all_of_them = set(names_of(heads)) == set(names)
     who = ("Alone it keeps" if len(names) == 1 else "Together they keep") if all_of_them else _set_name(names)
     return f"{who} {enough.kept} of the gap{_against(frames, word, enough)}."
 
@@ -179,37 +157,6 @@ def _set_name(names: Sequence[str]) -> str:
         return f"{names[0]} alone keeps"
     told = f" ({listed(list(names))})" if len(names) <= LEADERS else ""
     return f"The first {len(names)} heads{told} together keep"
-
-
-@dataclass(frozen=True)
-class SmallestSet:
-    """The fewest leading heads with F of at least 0.9: names, F, F as text with its interval, number of all heads."""
-
-    names: list[str]
-    faithfulness: float
-    kept: str
-    every: int
-
-
-def smallest_set(frames: Frames, word: str) -> SmallestSet | None:
-    """The smallest set of a word, or None where no set of leading heads is enough."""
-    rows = frames["curves"][frames["curves"]["word"] == word].sort_values("size")
-    smallest = next(iter(rows[rows["size"] == rows["smallest"]].to_dict("records")), None)
-    if smallest is None:
-        return None
-    joined = rows.loc[rows["size"].between(1, smallest["size"]), "added"]
-    names = [name for added in joined for name in added.split(", ")]
-    kept = measured(*(smallest[f"faithfulness{end}"] for end in ("", "_low", "_high")))
-    return SmallestSet(names, float(smallest["faithfulness"]), kept, int(rows["size"].max()))
-
-
-def best_random(frames: Frames, word: str, size: int) -> tuple[int, int, float] | None:
-    """Size, number and best F of the random sets with `size` heads, or the next more that were drawn."""
-    rows = frames["random_sets"][(frames["random_sets"]["word"] == word) & (frames["random_sets"]["size"] >= size)]
-    if rows.empty:
-        return None
-    drawn = rows[rows["size"] == rows["size"].min()]["faithfulness"]
-    return int(rows["size"].min()), len(drawn), float(drawn.max())
 
 
 def _against(frames: Frames, word: str, kept: SmallestSet) -> str:
@@ -229,7 +176,7 @@ def best_of(random: tuple[int, int, float]) -> str:
 
 
 def _no_head(frames: Frames, pairs: pd.DataFrame, word: str) -> list[str]:
-    best = heads_of(frames, word).to_dict("records")[0]
+    best = leaders(frames, word)[0]
     seen = f"{_material(pairs)}, {_visible(pairs)}"
     verdict = "" if best["verdict"] == "none" else f" ({best['verdict']})"
     largest = f"the largest effect is {_effect(best)}, by {head_name(best)}{verdict}"
@@ -244,7 +191,7 @@ PUNCTUATION = ".,;:!?\"'()"
 
 def plain(frames: Frames, word: str) -> str:
     """What was shown of a word, in one sentence without names and numbers of heads."""
-    pairs = frames["words"][frames["words"]["word"] == word]
+    pairs = of_word(frames["words"], word)
     if not pairs["ranked"].any():
         return f"These sentences do not show that the vector of “{word}” in this model tells its meanings apart."
     opening = "As far as a few sentences can tell, in this model" if pairs["exploratory"].any() else "In this model"
@@ -259,7 +206,7 @@ def plain(frames: Frames, word: str) -> str:
 
 def _origin(frames: Frames, pairs: pd.DataFrame, word: str) -> str:
     """What gives the word its meaning, as far as the design of the study shows it."""
-    if any(gap_at(frames["depth"], word, (a, b), depth=-1) != 0 for a, b in _senses(pairs)):
+    if any(gap_at(frames["depth"], word, senses_of(pair), depth=-1) != 0 for pair in pairs.to_dict("records")):
         return "changes its meaning with the sentence"
     causal = bool(pairs["causal"].all())
     return f"gets its meaning from {_credited(frames, pairs, word) or f'the words {_BESIDE[causal][0]} it'}"
@@ -279,25 +226,22 @@ def _credited(frames: Frames, pairs: pd.DataFrame, word: str) -> str:
     """
     if not (pairs["pair_design"] == ALIGNED).all():
         return ""
-    shown = resolvers(frames, word)
-    rows = (
-        frames["routes"][frames["routes"]["word"] == word].groupby(["layer", "head"])[["cue_only", "other_only"]].mean()
-    )
-    found = [(head["swap"], rows.loc[(head["layer"], head["head"])]) for head in shown]
+    routes = of_word(frames["routes"], word).groupby(["layer", "head"])[["cue_only", "other_only"]].mean()
+    shares = [(head["swap"], routes.loc[(head["layer"], head["head"])]) for head in resolvers(frames, word)]
     _, cue, other = _BESIDE[bool(pairs["causal"].all())]
-    marks = frames["sentences"].loc[frames["sentences"]["word"] == word, "cue_start"].notna().any()
+    sentences = of_word(frames["sentences"], word)
+    marks = sentences["cue_start"].notna().any()
     unmarked = f"{other} is not the marked cue" if marks else cue
     for route, who in (("cue_only", cue), ("other_only", unmarked)):
-        if any(share[route] >= max(MOST_OF_IT * effect, SMALLEST) for effect, share in found):
-            told = _differing(frames["sentences"], word, _senses(pairs)[0], marked=route == "cue_only")
+        if any(share[route] >= max(MOST_OF_IT * effect, SMALLEST) for effect, share in shares):
+            told = _differing(sentences, senses_of(pairs.iloc[0].to_dict()), marked=route == "cue_only")
             return f"{who}, such as “{told[0]}” or “{told[1]}”" if told else ""
     return ""
 
 
-def _differing(sentences: pd.DataFrame, word: str, senses: tuple[str, str], *, marked: bool) -> tuple[str, str] | None:
+def _differing(sentences: pd.DataFrame, senses: tuple[str, str], *, marked: bool) -> tuple[str, str] | None:
     """The cues of the first pair of sentences or, without `marked`, another word in which its two members differ."""
-    mine = sentences[(sentences["word"] == word) & sentences["part"].eq("tested") & sentences["pair"].notna()]
-    for _, group in mine.groupby("pair", sort=False):
+    for _, group in sentences[sentences["part"].eq("tested")].groupby("pair", sort=False):
         members = [group[group["sense"] == sense].to_dict("records") for sense in senses]
         if all(members):
             told = [_words_apart(one[0], other[0], marked=marked) for one, other in (members, members[::-1])]
@@ -306,33 +250,29 @@ def _differing(sentences: pd.DataFrame, word: str, senses: tuple[str, str], *, m
     return None
 
 
-def _words_apart(row: Head, other: Head, *, marked: bool) -> str:
+def _words_apart(row: Row, other: Row, *, marked: bool) -> str:
     """The cue of a sentence, or the first other word that its partner has not at this place; empty where none."""
     text = str(row["text"])
     cue: str = "" if pd.isna(row["cue_start"]) else text[int(row["cue_start"]) : int(row["cue_end"])]
     if marked:
         return cue
     apart = (mine for mine, theirs in zip(text.split(), str(other["text"]).split(), strict=False) if mine != theirs)
-    return next((found.strip(PUNCTUATION) for found in apart if found.strip(PUNCTUATION) != cue), "")
+    return next((bare for part in apart if (bare := part.strip(PUNCTUATION)) != cue), "")
 
 
-def _senses(pairs: pd.DataFrame) -> list[tuple[str, str]]:
-    return [(str(a), str(b)) for a, b in pairs[["sense_a", "sense_b"]].to_numpy()]
-
-
-def leading_way(frames: Frames, word: str) -> tuple[list[Head], bool]:
+def leading_way(frames: Frames, word: str) -> tuple[list[Row], bool]:
     """The heads of the way from the cue over which half of the gap or more goes, one after the other, if each of its
     edges passed its test; and whether nearly all goes by ways over these heads.
     """
-    rows = frames["ways"][(frames["ways"]["word"] == word) & frames["ways"]["receiver_head"].notna()]
+    rows = of_word(frames["ways"], word).dropna(subset="receiver_head")
     rows = rows.rename(columns={"receiver_layer": "layer", "receiver_head": "head"})
     shown = rows[(rows["way"] == 0) & (rows["share"] >= MOST_OF_IT) & (rows["p"] < LEVEL)]
-    chain: list[Head] = shown[["layer", "head"]].drop_duplicates().to_dict("records")
-    others = {head_name(head) for head in rows.to_dict("records")} - {head_name(head) for head in chain}
+    chain: list[Row] = shown[["layer", "head"]].drop_duplicates().to_dict("records")
+    others = set(names_of(rows)) - set(names_of(chain))
     return chain, not others and bool((shown["together"] >= NEARLY_ALL).any())
 
 
-def _plain_way(frames: Frames, word: str, heads: Sequence[Head]) -> str:
+def _plain_way(frames: Frames, word: str, heads: Sequence[Row]) -> str:
     """Through how many heads of which layers: the smallest set that is enough, where it holds resolvers only; else all
     resolvers, and in part.
     """
@@ -350,7 +290,7 @@ def _plain_way(frames: Frames, word: str, heads: Sequence[Head]) -> str:
     return f"{mostly}by way of {number} in {_layers(frames, shown)}"
 
 
-def _layers(frames: Frames, heads: Sequence[Head]) -> str:
+def _layers(frames: Frames, heads: Sequence[Row]) -> str:
     layers = sorted({int(head["layer"]) for head in heads})
     every = int(frames["heads"]["layer"].max()) + 1
     if every == 1:
@@ -365,6 +305,7 @@ def _layers(frames: Frames, heads: Sequence[Head]) -> str:
 
 def _where(frames: Frames, pairs: pd.DataFrame, word: str) -> str:
     """For how many of the word's pairs of meanings that was shown, where it is not for all."""
-    rows = frames["heads"][(frames["heads"]["word"] == word) & (frames["heads"]["verdict"] == "resolver")]
+    rows = of_word(frames["heads"], word)
+    rows = rows[rows["verdict"] == "resolver"]
     shown = len(rows[["sense_a", "sense_b"]].drop_duplicates()) if len(pairs) > 1 else 1
     return "" if shown == len(pairs) else f" (shown for {shown} of its {len(pairs)} pairs of meanings)"

@@ -23,18 +23,17 @@ formatCLTGraphData makes of it.
 
 import json
 from collections import defaultdict
-from collections.abc import Hashable
 from typing import Any
 
 import pandas as pd
 
 from probe import charts
-from probe.pages.sections import Frames, of_word, words_of
+from probe.charts import of_word
+from probe.pages.rows import Frames, Row, words_of
 
 LEAST = 0.005  # of the gap
 INNER, EMBEDDING, TARGET = "cross layer transcoder", "embedding", "logit"
 Node = dict[str, Any]
-Edge = dict[Hashable, Any]
 
 
 def files(frames: Frames, model_name: str) -> dict[str, str]:
@@ -72,7 +71,7 @@ def graph(frames: Frames, word: str, model_name: str) -> dict[str, Any]:
     return {"metadata": about, "qParams": shown, "nodes": list(nodes.values()), "links": links}
 
 
-def _links(edges: list[Edge], ends: list[tuple[str, str]], target: str) -> list[dict[str, Any]]:
+def _links(edges: list[Row], ends: list[tuple[str, str]], target: str) -> list[dict[str, Any]]:
     """Query, key and value into one head are one link; what stands at the word has one to the target."""
     weights: dict[tuple[str, str], float] = defaultdict(float)
     for edge, (one, other) in zip(edges, ends, strict=True):
@@ -82,7 +81,7 @@ def _links(edges: list[Edge], ends: list[tuple[str, str]], target: str) -> list[
     return [{"source": one, "target": other, "weight": weight} for (one, other), weight in weights.items()]
 
 
-def _node(edge: Edge, end: str, tokens: list[str], heads: int) -> Node:
+def _node(edge: Row, end: str, tokens: list[str], heads: int) -> Node:
     """What stands at one end of an edge."""
     layer, head, pos = (edge[f"{end}_{name}"] for name in ("layer", "head", "pos"))
     place = tokens.index(pos)

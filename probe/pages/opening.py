@@ -10,9 +10,20 @@ from collections.abc import Sequence
 import pandas as pd
 
 from probe import charts
+from probe.charts import of_word
 from probe.pages import answers, excerpts
-from probe.pages.answers import LEADERS, Frames, Head, head_name, heads_of, resolvers
-from probe.pages.sections import Section, of_word, sense_marks, words_of
+from probe.pages.rows import (
+    LEADERS,
+    Frames,
+    Section,
+    head_name,
+    in_no_order,
+    leaders,
+    names_of,
+    resolvers,
+    with_sentences,
+    words_of,
+)
 from probe.stats.numbers import counted, grouped, interval, listed, percent
 from probe.study.material import LATE
 
@@ -47,7 +58,7 @@ def across(frames: Frames, words: Sequence[str]) -> str:
 
 
 def _across(frames: Frames, words: Sequence[str]) -> str:
-    shown = {word: [head_name(head) for head in resolvers(frames, word)] for word in words}
+    shown = {word: names_of(resolvers(frames, word)) for word in words}
     some = [word for word in words if shown[word]]
     if not some:
         return "No single head was shown to move any of these words."
@@ -58,7 +69,7 @@ def _across(frames: Frames, words: Sequence[str]) -> str:
     shared = [name for name in shown[words[0]] if all(name in shown[word] for word in words)]
     if not shared:
         return f"No single head was shown to move {every_word}: each has heads of its own."
-    heads = "head" if len(shared) == 1 else f"{counted(len(shared), 'head', words=True).lower()}"
+    heads = "head" if len(shared) == 1 else counted(len(shared), "head", words=True).lower()
     moves, names = "moves" if len(shared) == 1 else "move", listed(shared[:NAMED])
     if len(shared) > NAMED:
         return f"The same {heads} {moves} {every_word}, {names} among them."
@@ -95,8 +106,7 @@ def _pieces(sentences: pd.DataFrame, word: str) -> list[str]:
 
 
 def _line(frames: Frames, word: str) -> Section:
-    leaders: list[Head] = heads_of(frames, word).head(LEADERS).to_dict("records")
-    shown = {head_name(head) for head in excerpts.leading(frames, word).to_dict("records")}
+    shown = names_of(with_sentences(frames, word))
     return {
         "word": word,
         "place": words_of(frames).index(word),
@@ -109,7 +119,7 @@ def _line(frames: Frames, word: str) -> Section:
                 "verdict": head["verdict"],
                 "mark": charts.MARKS[head["verdict"]],
             }
-            for head in leaders
+            for head in leaders(frames, word)
         ],
         "example": _example(frames, word),
         "sure": sure(frames, word),
@@ -124,21 +134,20 @@ def sure(frames: Frames, word: str) -> str:
     apart = pairs[pairs["ranked"]].to_dict("records")
     if without := list(dict.fromkeys(what for pair in apart for what in answers.confounders(pair))):
         return f"Not clear: the meanings can also be told apart {listed(without)}."
-    leaders: list[Head] = heads_of(frames, word).head(LEADERS).to_dict("records")
     few = "A first look at few sentences. " * bool(pairs["exploratory"].any())
-    return f"{few}{_confirmed(leaders, resolvers(frames, word), pairs)}{_overlapping(leaders)}"
+    first = leaders(frames, word)
+    overlaps = "".join(f" {names} are in no order." for names in in_no_order(first))
+    return f"{few}{_confirmed(names_of(first), names_of(resolvers(frames, word)), pairs)}{overlaps}"
 
 
-def _confirmed(leaders: Sequence[Head], shown: Sequence[Head], pairs: pd.DataFrame) -> str:
+def _confirmed(first: Sequence[str], shown: Sequence[str], pairs: pd.DataFrame) -> str:
     """Which of the leading heads are among those shown to resolve the word, or which others are."""
-    names = [head_name(head) for head in shown]
-    first = [head_name(head) for head in leaders]
-    among, missed = ([name for name in first if (name in names) == wanted] for wanted in (True, False))
-    if not names:
+    among, missed = ([name for name in first if (name in shown) == wanted] for wanted in (True, False))
+    if not shown:
         return "Not confirmed: no head passes every test."
     which = "All confirmed"
     if not among:
-        which = f"None of these confirmed, but {_some(names)} {'is' if len(names) == 1 else 'are'}"
+        which = f"None of these confirmed, but {_some(shown)} {'is' if len(shown) == 1 else 'are'}"
     elif missed:
         which = f"{listed(among)} confirmed, {listed(missed)} not"
     return f"{which}, on {_amount(pairs)} that nothing was fitted to."
@@ -155,12 +164,6 @@ def _amount(pairs: pd.DataFrame) -> str:
     return f"{counted(swapped, 'pair')} of sentences ({counted(cues, 'pair')} of cue words){each}"
 
 
-def _overlapping(heads: Sequence[Head]) -> str:
-    """Which of the heads are not to be put in an order."""
-    groups = [listed([head_name(head) for head in group]) for group in answers.in_groups(heads) if len(group) > 1]
-    return "".join(f" {names} are in no order." for names in groups)
-
-
 def _example(frames: Frames, word: str) -> Section | None:
     """Of the sentences drawn for the page, the one in which the leading head brings most from the cue to its sense.
 
@@ -175,11 +178,4 @@ def _example(frames: Frames, word: str) -> Section | None:
     toward = first["contribution"].where(first["sense"] == first["sense_a"], -first["contribution"])
     cues = first["role"].eq("cue")
     brought = toward.where(cues | (not cues.any()), 0.0).groupby(first["sentence"], sort=False).sum()
-    number = int(brought.idxmax())
-    sentence = {str(name): value for name, value in of_word(frames["sentences"], word).iloc[number].items()}
-    return {
-        "sense": sentence["sense"],
-        "mark": sense_marks(frames, word)[sentence["sense"]],
-        "parts": excerpts.marked(sentence),
-        "head": head_name(first.iloc[0].to_dict()),
-    }
+    return excerpts.sentence(frames, word, int(brought.idxmax()))

@@ -1,17 +1,15 @@
 """Remarks around a report's answers: the certificate, late cues, where single words stand, an answer's evidence."""
 
 import math
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
-from probe.pages import answers
+from probe.charts import of_word
+from probe.pages.rows import LEADERS, Frames, Row, head_name, heads_of, names_of, resolvers
 from probe.stats.numbers import NARROW, counted, decimal, grouped, listed, p_value, percent, scientific
 from probe.stats.verdicts import GATE, LEVEL
 from probe.stats.verdicts import SMALLEST as MOVES
-
-Row = dict[Hashable, Any]
 
 
 def agreement(certificate: pd.DataFrame) -> str:
@@ -83,18 +81,18 @@ def reading(row: Row, ranked: bool) -> str:
 MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
 
 
-def evidence(frames: answers.Frames, word: str) -> list[str]:
+def evidence(frames: Frames, word: str) -> list[str]:
     """The evidence of an answer in a few sentences: the tests, where the heads look, what the other heads are."""
-    heads = answers.resolvers(frames, word)
-    if answers.heads_of(frames, word).empty:
+    heads = resolvers(frames, word)
+    if heads_of(frames, word).empty:
         return []
-    looks, follows = _attention(heads[: answers.LEADERS]), _continued(frames, word)
+    looks, follows = _attention(heads[:LEADERS]), _continued(frames, word)
     return [*_tests(frames, word, heads), *follows, *looks, *_others(frames, word, heads), *_behind(frames, word)]
 
 
-def _behind(frames: answers.Frames, word: str) -> list[str]:
+def _behind(frames: Frames, word: str) -> list[str]:
     """Where the heads behind the read-out were read; nothing where it is after the last layer."""
-    depth = int(frames["words"].loc[frames["words"]["word"] == word, "depth"].iloc[0])
+    depth = int(of_word(frames["words"], word)["depth"].iloc[0])
     last = int(frames["heads"]["layer"].max())
     if depth > last:
         return []
@@ -109,13 +107,13 @@ def _layers(first: int, last: int) -> str:
     return f"layer {last}" if first == last else f"layers {first} to {last}"
 
 
-def _tests(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> list[str]:
+def _tests(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
     """What was shown of the resolvers: that they move the word, that this is read, that they separate; and for how
     many heads and pairs of senses at once.
     """
     if not heads:
         return []
-    mine = frames["heads"][(frames["heads"]["word"] == word) & frames["heads"]["net"].notna()]
+    mine = of_word(frames["heads"], word).dropna(subset="net")
     rows = mine[mine["verdict"] == "resolver"]
     family = counted(len(mine[["layer", "head"]].drop_duplicates()), "head")
     pairs = counted(len(mine[["sense_a", "sense_b"]].drop_duplicates()), "pair")
@@ -128,29 +126,26 @@ def _tests(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> 
 CONTINUED = "the lexicon's continuations"
 
 
-def _continued(frames: answers.Frames, word: str) -> list[str]:
+def _continued(frames: Frames, word: str) -> list[str]:
     """Where the logits of the lexicon's continuations say something else than the sense coordinate; nothing elsewhere.
 
     Of the pairs of senses whose heads were swapped.
     """
-    pairs = frames["words"][(frames["words"]["word"] == word) & frames["words"]["ranked"]]
+    pairs = of_word(frames["words"], word)
+    pairs = pairs[pairs["ranked"]]
     silent, said = pairs[pairs["continued_p"] >= GATE], []
     if len(silent):
         which = "the senses" if len(pairs) == 1 else f"the senses of {counted(len(silent), 'such pair')}"
         preferred = f"the model was not shown to prefer {CONTINUED} of the sense that is meant"
         said.append(f"After the word {preferred}, although {which} are apart.")
-    rows = frames["heads"][(frames["heads"]["word"] == word) & frames["heads"]["p_continued"].notna()]
+    rows = of_word(frames["heads"], word).dropna(subset="p_continued")
     moves = (rows["p_continued"] < LEVEL) & (rows["continued"] >= MOVES)
-    resolving = [answers.head_name(head) for head in answers.resolvers(frames, word)]
-    unmoved, moving = (
-        list(dict.fromkeys(answers.head_name(head) for head in chosen.to_dict("records")))
-        for chosen in (rows[~moves & (rows["verdict"] == "resolver")], rows[moves])
-    )
-    if unmoved:
+    if unmoved := names_of(rows[~moves & (rows["verdict"] == "resolver")]):
         where = "" if len(pairs) == 1 else " for every pair of senses"
         verb = MOVED[len(unmoved) > 1]
         said.append(f"That {listed(unmoved)} also {verb} {CONTINUED} was not shown{where}.")
-    if others := [name for name in moving if name not in resolving]:
+    resolving = names_of(resolvers(frames, word))
+    if others := [name for name in names_of(rows[moves]) if name not in resolving]:
         verb = MOVED[len(others) > 1]
         said.append(f"Not shown to resolve the word, {listed(others)} {verb} {CONTINUED}.")
     return said
@@ -164,7 +159,7 @@ def _separate(rows: pd.DataFrame) -> str:
         return f"That what {writes} separates the senses was not shown."
     auroc = decimal(float(clear["auroc"].min()))
     bound = f"AUROC {auroc} or more" if len(clear) > 1 and float(auroc) < 1 else f"AUROC {auroc}"
-    names = listed(list(dict.fromkeys(answers.head_name(head) for head in silent.to_dict("records"))))
+    names = listed(names_of(silent))
     unless = f"; this was not shown of {names} for every pair of senses" if names else ""
     return f"What {writes} separates the senses in sentences held out ({bound}, {_largest(clear['p_auroc'])}){unless}."
 
@@ -173,21 +168,21 @@ def _largest(p: pd.Series) -> str:
     return f"max-T {p_value(float(p.max()))}".replace("p = ", "p ≤ " if len(p) > 1 else "p = ")
 
 
-def _attention(heads: Sequence[answers.Head]) -> list[str]:
+def _attention(heads: Sequence[Row]) -> list[str]:
     """Where the leading heads look from the word; nothing where the sentences mark no cue."""
     if not heads or any(pd.isna(head["attention_cue"]) for head in heads):
         return []
-    first, *rest = [(answers.head_name(head), percent(head["attention_cue"])) for head in heads]
+    first, *rest = [(head_name(head), percent(head["attention_cue"])) for head in heads]
     told = [f"{first[0]} gives {first[1]} of its attention to the cue", *(f"{name} {share}" for name, share in rest)]
     return [f"From the word, {listed(told)}.", *_onward(heads)]
 
 
-def _onward(heads: Sequence[answers.Head]) -> list[str]:
+def _onward(heads: Sequence[Row]) -> list[str]:
     """Heads that look at the word and not at the cue: what they move, others have brought there."""
     onward = [head for head in heads if head["attention_itself"] > MOSTLY and head["attention_cue"] < 1 - MOSTLY]
     if not onward:
         return []
-    names, looks = listed([answers.head_name(head) for head in onward]), "looks" if len(onward) == 1 else "look"
+    names, looks = listed(names_of(onward)), "looks" if len(onward) == 1 else "look"
     least = percent(min(head["attention_itself"] for head in onward))
     or_more = " or more" if len(onward) > 1 else ""
     return [f"{names} {looks} at the word itself ({least}{or_more}), at what layers below have brought there."]
@@ -197,7 +192,7 @@ SHORT, OVER = 0.5, 1.5  # of the net effect: what the head itself writes, where 
 CLOSE = 0.2  # of a head's attention: less is not looking at the cue
 
 
-def numbers_apart(head: answers.Head) -> str:
+def numbers_apart(head: Row) -> str:
     """Why a head's effect, its own write and its attention to the cue are not one number; empty where they agree."""
     if head["net"] < MOVES or head["net_low"] <= 0:
         return ""
@@ -228,9 +223,9 @@ WHAT = {
 BESIDE = "the word, but every cue stands beside it: whether it reads the cue or the place cannot be told"
 
 
-def _others(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) -> list[str]:
+def _others(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
     """What the heads that do not resolve were shown to be, and how little all of them do."""
-    rows = answers.heads_of(frames, word)
+    rows = heads_of(frames, word)
     rest = rows[rows["verdict"] != "resolver"]
     if rest.empty:
         return []
@@ -248,23 +243,23 @@ def _others(frames: answers.Frames, word: str, heads: Sequence[answers.Head]) ->
     return [f"The {who}: {listed(told)}; {within}"]
 
 
-def of_distance(frames: answers.Frames, word: str) -> int:
+def of_distance(frames: Frames, word: str) -> int:
     """The farthest that a cue of the word was measured from it, in tokens; 1 where every cue stands beside it."""
-    distances = frames["distances"].loc[frames["distances"]["word"] == word, "distance"]
+    distances = of_word(frames["distances"], word)["distance"]
     return int(distances.max()) if len(distances) else 1
 
 
 def _kind(rest: pd.DataFrame, name: str, *, apart: bool) -> str:
     """The heads of one verdict: carriers by their number, rarer kinds by name where they are few."""
-    heads = rest[rest["verdict"] == name].to_dict("records")
-    few = len(rest) == 1 or (name != "carrier" and len(heads) <= answers.LEADERS)
-    who = listed([answers.head_name(head) for head in heads]) if few else str(len(heads))
+    heads = names_of(rest[rest["verdict"] == name])
+    few = len(rest) == 1 or (name != "carrier" and len(heads) <= LEADERS)
+    who = listed(heads) if few else str(len(heads))
     verbs, what = WHAT[name]
     said = BESIDE if name == "position-explained" and not apart else what
     return f"{who} {verbs[len(heads) > 1]} {said} ({name})"
 
 
-def scope(frames: answers.Frames) -> str:
+def scope(frames: Frames) -> str:
     """What was swapped, on how much, what was not looked at, and for how many tests at once p values are corrected."""
     words, heads = frames["words"], len(frames["heads"][["layer", "head"]].drop_duplicates())
     swapped = words[words["ranked"]]

@@ -1,5 +1,6 @@
 """The report of a study: a folder with one page, its tables, and what made them.
 
+rows                       frames -> the heads, words and sets that a page speaks of
 opening                    frames -> the first screen
 answers, remarks           frames -> the sentences that may be said
 sections, excerpts, ways   frames -> the values of the page's sections
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe import charts
-from probe.pages import answers, excerpts, graph, html, opening, remarks, sections, ways
+from probe.pages import excerpts, graph, html, opening, remarks, sections, ways
 from probe.pages.folder import REPORT, write_folder
+from probe.pages.rows import LEADERS
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
 
@@ -29,7 +31,7 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
     """The page of a study; `manifest` says what made it (everything but the time is shown)."""
     frames, columns = study.frames, sections.dictionary(study.frames)
     templates = html.environment("report")
-    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
+    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": LEADERS}
     return templates.get_template("ambiguity.html.j2").render(
         all_verdicts=[(name, charts.MARKS[name], charts.MEANINGS[name]) for name in ORDER],
         causal=bool(frames["words"]["causal"].all()),
@@ -44,9 +46,9 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
         every_head=sections.every_head(frames),
         showcase=excerpts.showcase(frames),
         ways=ways.section(frames),
-        together=excerpts.together(frames),
-        believe=excerpts.controls_and_power(frames),
-        comes_about=excerpts.distances_and_routes(frames),
+        together=sections.together(frames),
+        believe=sections.controls_and_power(frames),
+        comes_about=sections.distances_and_routes(frames),
         supplied=excerpts.ledgers(frames),
         certificate=sections.certificate(frames["certificate"]),
         data=sections.data_used(frames),

@@ -1,7 +1,8 @@
-"""The sections of the ambiguity report as plain values for its template: words, pairs of senses, heads and charts.
+"""The sections of the ambiguity report as plain values for its template: words, heads, controls, data, tables, charts.
 
 Every function takes the study's frames and gives lists and dicts of finished text, charts and numbers; the template
-only places them. Sentences come from `probe.pages.answers` and `probe.pages.remarks`, pictures from `probe.charts`.
+only places them. Sentences come from `probe.pages.answers` and `probe.pages.remarks`, pictures from `probe.charts`;
+single sentences as a page shows them are in `probe.pages.excerpts`.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,28 +11,28 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
+from probe.charts import of_word
 from probe.pages import answers, remarks
+from probe.pages.rows import (
+    LEADERS,
+    Frames,
+    Section,
+    best_random,
+    head_name,
+    names_of,
+    resolvers,
+    sense_marks,
+    senses_of,
+    smallest_set,
+    with_sentences,
+    with_tests,
+    words_of,
+)
 from probe.stats.numbers import decimal, listed, measured, p_value, percent
 from probe.study.columns import UNITS, meaning
 from probe.text.sentences import REPEATS
 
-Frames = Mapping[str, pd.DataFrame]
-Section = dict[str, Any]
 TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
-
-
-def words_of(frames: Frames) -> list[str]:
-    """The words of the study in its order."""
-    return [str(word) for word in frames["words"]["word"].unique()]
-
-
-def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
-    return frame[frame["word"] == word]
-
-
-def sense_marks(frames: Frames, word: str) -> dict[str, str]:
-    """Each sense of a word with the name of its hue in the style sheet."""
-    return {sense: f"s{place % 6}" for place, sense in enumerate(charts.senses_of(of_word(frames["words"], word)))}
 
 
 def cards(frames: Frames) -> list[Section]:
@@ -51,13 +52,9 @@ def _card(frames: Frames, word: str) -> Section:
         "facts": _card_facts(frames, pairs),
         "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
         "depth": profiles(frames, pairs),
-        "same_token": all(charts.gap_at(frames["depth"], word, _senses(pair), depth=-1) == 0 for pair in pairs),
+        "same_token": all(charts.gap_at(frames["depth"], word, senses_of(pair), depth=-1) == 0 for pair in pairs),
         "read_after": int(pairs[0]["depth"]) - 1,
     }
-
-
-def _senses(pair: dict[Any, Any]) -> tuple[str, str]:
-    return pair["sense_a"], pair["sense_b"]
 
 
 def profiles(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[tuple[str, str], Any]]:
@@ -66,8 +63,8 @@ def profiles(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[tuple[st
     made = []
     for pair in pairs:
         read_at = int(pair["depth"])
-        chart = charts.depth_profile(frames["depth"], pair["word"], _senses(pair), read_at=read_at, legend=False)
-        made.append((_senses(pair), chart.properties(**lower)))
+        chart = charts.depth_profile(frames["depth"], pair["word"], senses_of(pair), read_at=read_at, legend=False)
+        made.append((senses_of(pair), chart.properties(**lower)))
     return made
 
 
@@ -93,14 +90,13 @@ def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
     rows = of_word(heads, pair["word"])
     rows = rows[(rows["sense_a"] == pair["sense_a"]) & (rows["sense_b"] == pair["sense_b"])]
     top = rows[rows["rank"] == 1].to_dict("records") if pair["ranked"] else []
-    best = f"{answers.head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}" if top else "not ranked"
-    resolvers = [answers.head_name(head) for head in rows[rows["verdict"] == "resolver"].to_dict("records")]
+    best = f"{head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}" if top else "not ranked"
     return pair | {
         "gap_text": answers.gap_text(pair),
         "p_text": p_value(pair["gap_p"]),
         "auroc_text": decimal(pair["auroc"]),
         "best": best,
-        "resolvers": listed(resolvers) or "none shown",
+        "resolvers": listed(names_of(rows[rows["verdict"] == "resolver"])) or "none shown",
     }
 
 
@@ -160,16 +156,10 @@ def every_head(frames: Frames) -> list[Section]:
     return sections
 
 
-def with_tests(word_heads: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """Heads of words with their smallest corrected p over the word's pairs of senses (corrected over all of them)."""
-    smallest = heads.groupby(["word", "layer", "head"], as_index=False)[["p_auroc", "p_swap"]].min()
-    return word_heads.merge(smallest, on=["word", "layer", "head"], how="left")
-
-
 def head_numbers(head: Mapping[Any, Any]) -> dict[str, str]:
     """A head's effects, separation and attention as text."""
     return {
-        "name": answers.head_name(dict(head)),
+        "name": head_name(head),
         "net": measured(head["net"], head["net_low"], head["net_high"]),
         "swap": percent(head["swap"]),
         "same_sense": percent(head["same_sense"]),
@@ -199,33 +189,6 @@ def head_facts(head: dict[Any, Any]) -> Section:
 
 def _known(value: float, written: Callable[[float], str]) -> str:
     return "not known" if pd.isna(value) else written(value)
-
-
-DOWNLOADS = {
-    "words": "is the gap there: one row per word and pair of senses",
-    "heads": "every head for every pair of senses: separation, effects, attention, rank",
-    "word_heads": "every head for every word, mean over its pairs of senses",
-    "depth": "how far apart the senses are at every depth",
-    "shares": "who wrote the sense gap, component by component",
-    "readings": "what the leading heads read and write on example sentences, token by token",
-    "ledger": "the word's vector on example sentences as a sum, term by term",
-    "verdicts": "what was shown of every head, and the numbers that led to it",
-    "distances": "net effects by the distance from the cue to the word",
-    "routes": "swaps of where a head looks, of what it carries, of what it takes from the cue, and ablation",
-    "positions": "where the sense travels: swaps of stream, attention, MLP and leading heads, layer by position",
-    "paths": "edges from what writes to what reads it, from the cue to the word: effect, interval, p",
-    "ways": "whole ways from the cue to the word, step by step, and what goes over each",
-    "by_depth": "the net effect of every head at every depth behind it",
-    "curves": "sets of leading heads: what they restore together, and what is lost without them",
-    "random_sets": "the same for random sets with as many heads per layer",
-    "controls": "separation under permuted labels, at a later token, in an untrained model",
-    "showcase": "the sentences that introductions use",
-    "beside": "those whose cue comes after the word, in a second model",
-    "sentences": "every sentence, the part it was used in, where its word was read",
-    "left_out": "what was given and not used, with the reason",
-    "certificate": "the hooked model against the from-scratch math, row by row",
-    "columns": "what every column of these tables says, and its unit",
-}
 
 
 def certificate(frame: pd.DataFrame) -> Section:
@@ -261,6 +224,124 @@ def _left_out(left_out: pd.DataFrame) -> list[Section]:
     rows = pd.DataFrame({"word": left_out["word"].fillna(""), "reason": rule})
     counts = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count")
     return [{str(name): value for name, value in row.items()} for row in counts.to_dict("records")]
+
+
+def together(frames: Frames) -> list[Section]:
+    """For each ranked word its curves and what the smallest set keeps."""
+    sections = []
+    for word in words_of(frames):
+        curve = of_word(frames["curves"], word)
+        if curve.empty:
+            continue
+        smallest = smallest_set(frames, word)
+        random = best_random(frames, word, len(smallest.names)) if smallest else None
+        sections.append(
+            {
+                "word": word,
+                "chart": charts.set_curves(frames["curves"], frames["random_sets"], word),
+                "names": smallest.names if smallest and len(smallest.names) < smallest.every else [],
+                "kept": smallest.kept if smallest else "",
+                "rival": f"{answers.best_of(random)} keeps {percent(random[2])}" if random else "",
+                "area": decimal(float(curve["area"].iloc[0])),
+            }
+        )
+    return sections
+
+
+def controls_and_power(frames: Frames) -> Section:
+    """Gate, power, sizes and controls of each word."""
+    sections = []
+    for word in words_of(frames):
+        pairs, controls = of_word(frames["words"], word), of_word(frames["controls"], word)
+        shown = names_of(resolvers(frames, word)) if pairs["ranked"].any() else []
+        chart = charts.control_strips(frames["controls"], word, shown=shown) if len(controls) else None
+        pair = controls.iloc[0] if len(controls) else None
+        sections.append(
+            {
+                "word": word,
+                "chart": chart,
+                "pair": "" if pair is None else f"{pair['sense_a']} / {pair['sense_b']}",
+                "untrained_p": _bound(pairs["untrained_p"], "≥"),
+                "shown": shown,
+            }
+            | _power(pairs)
+        )
+    conditions = set(frames["controls"]["condition"])
+    return {"words": sections, "later": "later token" in conditions, "drawn": any(item["chart"] for item in sections)}
+
+
+def _bound(p: pd.Series, sign: str) -> str:
+    """The p of a word's pair of senses; the largest (≤) or smallest (≥) of several."""
+    return p_value(float(p.max() if sign == "≤" else p.min())).replace("=", "=" if len(p) == 1 else sign)
+
+
+def _power(pairs: pd.DataFrame) -> Section:
+    """Sample sizes and power of a word: the smallest and weakest over its pairs of senses."""
+    return {
+        "gate": _bound(pairs["gap_p"], "≤"),
+        "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
+        "fit": int(pairs["sentences_fit"].min()),
+        "report": int(pairs["sentences_report"].min()),
+        "cues": int(pairs["cue_words"].min()),
+        "pairs": int(pairs["pairs"].min()),
+        "said": _bound(pairs["said_p"], "≤") if pairs["causal"].all() else "not predicted",
+        "visible_pairs": decimal(float(pairs["visible_d_pairs"].max())),
+        "exploratory": bool(pairs["exploratory"].any()),
+    }
+
+
+def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any, str]]]:
+    """By word: charts of the leading heads' effect by distance and by route, each with its title and caption."""
+    sections: dict[str, list[tuple[str, Any, str]]] = {}
+    for word in words_of(frames):
+        names = names_of(with_sentences(frames, word))[:LEADERS]
+        sections[word] = []
+        if names and len(of_word(frames["distances"], word)):
+            chart = charts.distance_lines(frames["distances"], word, names)
+            sections[word].append(("By distance from the cue", chart, BY_DISTANCE))
+        if names and len(of_word(frames["routes"], word)):
+            chart = charts.route_bars(frames["routes"], frames["word_heads"], word, names)
+            sections[word].append(("By what is replaced", chart, BY_ROUTE))
+    return sections
+
+
+BY_DISTANCE = (
+    "A head that only reads the token beside the word falls to zero beyond distance 1; one that finds the cue does not."
+)
+BY_ROUTE = (
+    "From top to bottom: the whole output swapped; the other sentence's attention over its own values; its own "
+    "attention over the other sentence's values; only what it takes from the cue; only what it takes from other words "
+    "that differ; its mean output instead, that is, the part of the gap that is lost without its choice. Measured on "
+    "up to 8 pairs, with 95 % intervals over frames and cue words as for the whole head; over several pairs of senses "
+    "value and ends are means."
+)
+
+
+DOWNLOADS = {
+    "words": "is the gap there: one row per word and pair of senses",
+    "heads": "every head for every pair of senses: separation, effects, attention, rank",
+    "word_heads": "every head for every word, mean over its pairs of senses",
+    "depth": "how far apart the senses are at every depth",
+    "shares": "who wrote the sense gap, component by component",
+    "readings": "what the leading heads read and write on example sentences, token by token",
+    "ledger": "the word's vector on example sentences as a sum, term by term",
+    "verdicts": "what was shown of every head, and the numbers that led to it",
+    "distances": "net effects by the distance from the cue to the word",
+    "routes": "swaps of where a head looks, of what it carries, of what it takes from the cue, and ablation",
+    "positions": "where the sense travels: swaps of stream, attention, MLP and leading heads, layer by position",
+    "paths": "edges from what writes to what reads it, from the cue to the word: effect, interval, p",
+    "ways": "whole ways from the cue to the word, step by step, and what goes over each",
+    "by_depth": "the net effect of every head at every depth behind it",
+    "curves": "sets of leading heads: what they restore together, and what is lost without them",
+    "random_sets": "the same for random sets with as many heads per layer",
+    "controls": "separation under permuted labels, at a later token, in an untrained model",
+    "showcase": "the sentences that introductions use",
+    "beside": "those whose cue comes after the word, in a second model",
+    "sentences": "every sentence, the part it was used in, where its word was read",
+    "left_out": "what was given and not used, with the reason",
+    "certificate": "the hooked model against the from-scratch math, row by row",
+    "columns": "what every column of these tables says, and its unit",
+}
 
 
 def dictionary(frames: Frames) -> pd.DataFrame:

@@ -13,10 +13,11 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
+from probe.charts import of_word
 from probe.errors import InputError
 from probe.pages import answers, excerpts, html, sections
 from probe.pages.folder import SWEEP, write_folder
-from probe.pages.sections import of_word, sense_marks, words_of
+from probe.pages.rows import LEADERS, Frames, head_name, sense_marks, words_of
 from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
 from probe.sweep import summary
@@ -24,7 +25,6 @@ from probe.sweep.work import SET
 
 SHOWN = 24  # words whose charts a page holds before it is slow to open; the tables hold all
 NO_VERDICT = "not given"
-Frames = Mapping[str, pd.DataFrame]
 DOWNLOADS = sections.DOWNLOADS | {
     "heads": "every head for every pair of senses",
     "left_out": "how many sentences of each word were left out, and why",
@@ -90,7 +90,7 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
     """The page as one self-contained HTML file."""
     templates = html.environment("sweep", "report")
     templates.filters["grouped"] = grouped
-    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": answers.LEADERS}
+    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": LEADERS}
     maps = frames["word_heads"].assign(verdict=NO_VERDICT)
     return templates.get_template("sweep.html.j2").render(
         question=f"Which heads move {_some(words)}?",
@@ -148,7 +148,7 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
     if not moving:
         none = f"no single head's swap was shown to move it by {percent(SMALLEST)} or more"
         return f"{opening}, {which} at “{word}”; {none}."
-    told = [f"{answers.head_name(head)} {measured(head['net'], head['net_low'], head['net_high'])}" for head in moving]
+    told = [f"{head_name(head)} {measured(head['net'], head['net_low'], head['net_high'])}" for head in moving]
     rest = f", and {len(told) - 3} more" if len(told) > 3 else ""
     return (
         f"{opening}, {which} at “{word}”. Swapping the output of a head moves the word towards the other sense: "

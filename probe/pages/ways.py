@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.pages import answers, graph
-from probe.pages.sections import Frames, Section, of_word, words_of
+from probe.charts import of_word
+from probe.pages import graph
+from probe.pages.rows import Frames, Section, head_name, names_of, resolvers, words_of
 from probe.stats.numbers import counted, listed, measured, ordinal, p_value, percent
 from probe.stats.verdicts import LEVEL
 from probe.text.splits import ALIGNED
@@ -67,9 +68,9 @@ def sentences(frames: Frames, word: str) -> list[str]:
     if of_word(frames["paths"], word).empty:
         return []
     if rows.empty:
-        ends = [answers.head_name(head) for head in answers.resolvers(frames, word)]
-        found = f"Only the end of the way was found, {listed(ends)} at “{word}”" if ends else "No way was found"
-        return [f"{found}: over no chain of edges from the cue to a head at the word goes 1 % of the gap."]
+        ends = names_of(resolvers(frames, word))
+        what = f"Only the end of the way was found, {listed(ends)} at “{word}”" if ends else "No way was found"
+        return [f"{what}: over no chain of edges from the cue to a head at the word goes 1 % of the gap."]
     told = [way_told(steps.to_dict("records"), word) for _, steps in rows.groupby("way")]
     more = len(told) - TOLD
     rest = [f"{counted(more, 'more way', words=True)} carry less each."] if more > 0 else []
@@ -115,7 +116,7 @@ def _step(step: Row, before: Row | None, word: str) -> str:
 def receiver(step: Row) -> str:
     """The head, or the MLP, that a step leads to."""
     layer, head = step["receiver_layer"], step["receiver_head"]
-    return f"the MLP of layer {layer}" if pd.isna(head) else answers.head_name({"layer": layer, "head": head})
+    return f"the MLP of layer {layer}" if pd.isna(head) else head_name({"layer": layer, "head": head})
 
 
 def place(name: str, word: str) -> str:

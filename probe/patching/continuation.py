@@ -69,6 +69,11 @@ def write_on(weights: Weights, run: Run, count: int, *, end: int | None = None) 
             run = _extend(weights, run.known, entering, places)
 
 
+def swapped(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
+    """z at one position, the given one in chosen heads. `head d_head, head d_head, head -> head d_head`"""
+    return torch.where(heads[:, None], given.to(z), z)
+
+
 def _extend(
     weights: Weights, known: Sequence[KeysValues], resid: Tensor, places: Places, change: Change | None = None
 ) -> Run:
@@ -83,8 +88,7 @@ def _extend(
         grown.append((k, v))
         z = patterns.attend(weights, block, q, k, v, places).transpose(1, 2)  # 1 pos head d_head
         if change is not None:
-            own = z[0, change.at - start]
-            z[0, change.at - start] = torch.where(change.heads[layer, :, None], change.z[layer].to(own), own)
+            z[0, change.at - start] = swapped(z[0, change.at - start], change.z[layer], change.heads[layer])
             stream.append(resid[0, change.at - start])
         resid = engine.finish(weights, block, resid, engine.write(weights, block, resid, z))
     if change is not None:

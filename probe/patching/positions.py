@@ -87,13 +87,20 @@ def trace_positions(
     return PositionTrace(offsets, every["gap"].clone(), stream, every[HEAD].clone() if heads else None)
 
 
-def effects(both: Both, offsets: Sequence[int], directions: Tensor, parts: Sequence[str]) -> dict[str, Tensor]:
+def effects(
+    both: Both,
+    offsets: Sequence[int],
+    directions: Tensor,
+    parts: Sequence[str],
+    *,
+    layers: Sequence[int] | None = None,
+) -> dict[str, Tensor]:
     """How far the read-out moves when a part of one layer at one position is the donor's.
 
-    `parts`: of COMPONENTS, which are one variant a layer, and HEAD, which is one a head `-> part: recipient layer
-    variant pos direction`
+    `parts`: of COMPONENTS, which are one variant a layer, and HEAD, which is one a head · `layers`: all where none are
+    given `-> part: recipient layer variant pos direction`
     """
-    layers, found = range(len(both.steps)), list[list[Tensor]]()
+    layers, found = range(len(both.steps)) if layers is None else layers, list[list[Tensor]]()
     for pos in (both.at + offset for offset in offsets):
         given = {(part, layer): _DONATED[part](both, layer, pos) for part in parts for layer in layers}
         starts: dict[Point, list[Tensor]] = {}
@@ -114,23 +121,27 @@ def effects(both: Both, offsets: Sequence[int], directions: Tensor, parts: Seque
 Donated = tuple[Point, Tensor]  # where a changed stream stands, `recipient variant d_model`
 
 
-def _stream(both: Both, layer: int, pos: int) -> Donated:
+def donated_stream(both: Both, layer: int, pos: int) -> Donated:
+    """The stream that enters the block: that of the other run."""
     return 2 * layer, both.steps[layer].resid_pre[:, pos, None].roll(1, 0)
 
 
-def _attention(both: Both, layer: int, pos: int) -> Donated:
+def donated_attention(both: Both, layer: int, pos: int) -> Donated:
+    """The own stream with what all heads write from the other run's z."""
     step, block = both.steps[layer], both.weights.blocks[layer]
     resid, z = step.resid_pre[:, pos, None], step.z[:, pos, None].roll(1, 0)
     return 2 * layer + 1, engine.write(both.weights, block, resid, z)
 
 
-def _neurons(both: Both, layer: int, pos: int) -> Donated:
+def donated_neurons(both: Both, layer: int, pos: int) -> Donated:
+    """The own stream with what the MLP writes from the other run's activations."""
     step, block = both.steps[layer], both.weights.blocks[layer]
     resid_mid, hidden = step.resid_mid[:, pos, None].clone(), step.hidden[:, pos, None].roll(1, 0)
     return 2 * layer + 2, engine.write_mlp(both.weights, block, resid_mid, hidden)
 
 
-def _each_head(both: Both, layer: int, pos: int) -> Donated:
+def donated_heads(both: Both, layer: int, pos: int) -> Donated:
+    """For each head, the own stream with that head's z from the other run."""
     weights, step = both.weights, both.steps[layer]
     one = torch.eye(weights.shape[1], dtype=torch.bool, device=weights.device)[..., None]
     own, resid = step.z[:, pos, None], step.resid_pre[:, pos, None].expand(-1, len(one), -1)
@@ -138,6 +149,6 @@ def _each_head(both: Both, layer: int, pos: int) -> Donated:
 
 
 _DONATED: dict[str, Callable[[Both, int, int], Donated]] = {
-    **dict(zip(COMPONENTS, (_stream, _attention, _neurons), strict=True)),
-    HEAD: _each_head,
+    **dict(zip(COMPONENTS, (donated_stream, donated_attention, donated_neurons), strict=True)),
+    HEAD: donated_heads,
 }

@@ -72,9 +72,8 @@ def reading(folder: Path) -> Iterator[Read]:
             yield Read(connection)
     except (sqlite3.Error, OSError) as error:
         raise InputError(
-            f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder "
-            "with --out, and run "
-            "the same command again."
+            f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder with "
+            "--out, and run the same command again."
         ) from error
 
 
@@ -282,8 +281,7 @@ def require_something(index: dict[str, Any]) -> None:
         return
     word, about = next(iter(index["words"].items()))
     raise InputError(
-        f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two senses with at "
-        f"least {MIN_PER_SENSE} "
-        f"sentences in the {FIT} part and one in the {REPORT} part ({word!r} has {about['senses']}); give more "
-        "sentences."
+        f"Sweeping {index['rows']} sentences of {len(index['words'])} words: no word has two senses with at least "
+        f"{MIN_PER_SENSE} sentences in the {FIT} part and one in the {REPORT} part ({word!r} has {about['senses']}); "
+        "give more sentences."
     )

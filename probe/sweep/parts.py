@@ -16,9 +16,8 @@ from probe.text.sentences import Sentence
 from probe.text.splits import FIT, GIVEN, GIVEN_PARTS, REPORT
 
 GROUPS = 512  # as many groups as a direction of any width here can be fitted on; what is more is better measured
-SHARE = (
-    3  # a third of the groups is fitted on, as in a study; a sweep takes no leading heads, so nothing is selected on
-)
+SHARE = 3  # a third of the groups is fitted on; a sweep takes no leading heads, so nothing is selected on
+GROUPED_BY = {"frame": "frame", "cue": "cue word"}
 CROSSING = "its frame is on one side of the split and its cue on the other"
 
 
@@ -57,25 +56,29 @@ class Smallest:
 
 @dataclass
 class Seen:
-    """What a first reading keeps of a word: sentences by sense, whether a split is given, and the smallest hashes."""
+    """What a first reading keeps of a word: sentences by sense, whether a split is given, and the smallest hashes.
+
+    `groups`: those of frames and of cue words, each as long as every sentence of the word has one · `sentences`: by
+    sense, those of the pairs or texts.
+    """
 
     senses: Counter[str] = field(default_factory=Counter)
     given: bool = False
-    frames: Smallest | None = field(default_factory=Smallest)
-    cues: Smallest | None = field(default_factory=Smallest)
+    groups: dict[str, Smallest] = field(default_factory=lambda: {kind: Smallest() for kind in GROUPED_BY})
     sentences: dict[str, Smallest] = field(default_factory=dict)
 
     def add(self, sentence: Sentence, seed: int) -> None:
         self.senses[sentence.sense] += 1
         self.given = self.given or (sentence.split or "") in GIVEN_PARTS
-        frame, cue, own = _hashes(sentence, seed)
-        self.frames = _added(self.frames, frame)
-        self.cues = _added(self.cues, cue)
-        self.sentences.setdefault(sentence.sense, Smallest()).add(own)
+        hashes = _hashes(sentence, seed)
+        self.groups = {kind: kept for kind, kept in self.groups.items() if kind in hashes}
+        for kind, kept in self.groups.items():
+            kept.add(hashes[kind])
+        self.sentences.setdefault(sentence.sense, Smallest()).add(hashes["sentence"])
 
     def rule(self) -> "Rule":
-        frame, cue = (None if kept is None else kept.limit() for kept in (self.frames, self.cues))
-        return Rule(self.given, frame, cue, {sense: kept.limit() for sense, kept in self.sentences.items()})
+        limits = {kind: limit for kind, kept in self.groups.items() if (limit := kept.limit()) is not None}
+        return Rule(self.given, limits, {sense: kept.limit() for sense, kept in self.sentences.items()})
 
 
 @dataclass(frozen=True)
@@ -86,45 +89,29 @@ class Rule:
     """
 
     given: bool
-    frame: int | None
-    cue: int | None
+    groups: Mapping[str, int]
     sentence: Mapping[str, int | None]
 
     @property
     def design(self) -> str:
         if self.given:
             return GIVEN
-        names = [name for name, limit in (("frame", self.frame), ("cue word", self.cue)) if limit is not None]
-        return f"by {' and '.join(names)}, by their hash" if names else "by sentence, by its hash"
+        names = " and ".join(GROUPED_BY[kind] for kind in self.groups)
+        return f"by {names}, by their hash" if names else "by sentence, by its hash"
 
     def part_of(self, sentence: Sentence, seed: int) -> tuple[str | None, str | None]:
         """Fit or report, or None with the reason why the sentence is in neither."""
         if self.given:
             part = GIVEN_PARTS.get(sentence.split or "")
             reason = f"its split is {sentence.split!r}, expected one of {', '.join(GIVEN_PARTS)}"
-            return (None, reason) if part is None else (FIT if part == FIT else REPORT, None)
-        frame, cue, own = _hashes(sentence, seed)
-        sides = [_side(group, limit) for group, limit in ((frame, self.frame), (cue, self.cue)) if limit is not None]
-        sides = sides or [_side(own, self.sentence[sentence.sense])]
-        part = sides[0] if len(set(sides)) == 1 else None
-        return part, None if part else CROSSING
+            return (None, reason) if part is None else (part, None)
+        hashes, own = _hashes(sentence, seed), self.sentence[sentence.sense]
+        fitted = {hashes[kind] <= limit for kind, limit in self.groups.items()}
+        fitted = fitted or {own is not None and hashes["sentence"] <= own}
+        return (None, CROSSING) if len(fitted) > 1 else (FIT if fitted.pop() else REPORT, None)
 
 
-def _added(kept: Smallest | None, value: int | None) -> Smallest | None:
-    """The hashes with one more; None as soon as one sentence of the word has no such group."""
-    if kept is None or value is None:
-        return None
-    kept.add(value)
-    return kept
-
-
-def _hashes(sentence: Sentence, seed: int) -> tuple[int | None, int | None, int]:
-    """Of its frame, of its cue word, and of its pair or, where it has none, its text."""
-    groups = (("frame", sentence.frame), ("cue", sentence.cue_word), ("sentence", sentence.pair or sentence.text))
-    frame, cue, own = (None if name is None else hash_of(seed, kind, sentence.word, name) for kind, name in groups)
-    assert own is not None
-    return frame, cue, own
-
-
-def _side(group: int | None, limit: int | None) -> str:
-    return FIT if group is not None and limit is not None and group <= limit else REPORT
+def _hashes(sentence: Sentence, seed: int) -> dict[str, int]:
+    """Of its frame and of its cue word, where it has them, and of its pair or, where it has none, its text."""
+    names = {"frame": sentence.frame, "cue": sentence.cue_word, "sentence": sentence.pair or sentence.text}
+    return {kind: hash_of(seed, kind, sentence.word, name) for kind, name in names.items() if name is not None}

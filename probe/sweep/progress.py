@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 Step = Callable[[str, int, int], None]
 Clock = Callable[[], float]
@@ -14,32 +14,36 @@ EVERY = 60.0
 EVERY_JSON = 1.0
 
 
+class Standing(NamedTuple):
+    """How far one stage has come, in sentences; how fast, and the seconds left at that pace, None before the first."""
+
+    stage: str
+    done: int
+    of: int
+    per_second: float
+    seconds_left: int | None
+
+    @property
+    def rest(self) -> str:
+        return "" if self.seconds_left is None else f", {duration(self.seconds_left)} left"
+
+
 @dataclass
 class Pace:
-    """Sentences per second and seconds left of one stage, from what was done since it began.
-
-    Kept ones do not count as speed.
-    """
+    """Where a stage stands, its speed from what was done since it began: what was kept does not count as speed."""
 
     stage: str = ""
     began: float = 0.0
     at_start: int = 0
     clock: Clock = field(default=time.monotonic)
 
-    def __call__(self, stage: str, done: int, of: int) -> dict[str, object]:
+    def __call__(self, stage: str, done: int, of: int) -> Standing:
         now = self.clock()
         if stage != self.stage:
             self.stage, self.began, self.at_start = stage, now, done
         seconds, new = now - self.began, done - self.at_start
         rate = new / seconds if seconds > 0 else 0.0
-        left = (of - done) / rate if rate > 0 else None
-        return {
-            "stage": stage,
-            "done": done,
-            "of": of,
-            "per_second": round(rate, 1),
-            "seconds_left": left if left is None else round(left),
-        }
+        return Standing(stage, done, of, round(rate, 1), round((of - done) / rate) if rate > 0 else None)
 
 
 @contextmanager
@@ -49,12 +53,12 @@ def shown(
     """A step function `(stage, sentences done, of how many)` that shows where it stands, as suits the reader."""
     out, err = out or sys.stdout, err or sys.stderr
     if as_json:
-        yield _lines(lambda facts: _write(out, json.dumps(facts)), every=EVERY_JSON, clock=clock)
+        yield _lines(lambda now: _write(out, json.dumps(now._asdict())), every=EVERY_JSON, clock=clock)
     elif err.isatty():
         with _bar(err) as step:
             yield step
     else:
-        yield _lines(lambda facts: _write(err, said(facts)), every=EVERY, clock=clock)
+        yield _lines(lambda now: _write(err, said(now)), every=EVERY, clock=clock)
 
 
 def _write(stream: TextIO, line: str) -> None:
@@ -62,13 +66,11 @@ def _write(stream: TextIO, line: str) -> None:
     stream.flush()
 
 
-def said(facts: dict[str, object]) -> str:
+def said(now: Standing) -> str:
     """One line for a log."""
-    left = facts["seconds_left"]
-    rest = "" if left is None else f", {duration(float(str(left)))} left"
-    if not facts["of"]:
-        return str(facts["stage"])
-    return f"{facts['stage']}: {facts['done']:,} of {facts['of']:,} sentences, {facts['per_second']} per second{rest}"
+    if not now.of:
+        return now.stage
+    return f"{now.stage}: {now.done:,} of {now.of:,} sentences, {now.per_second} per second{now.rest}"
 
 
 def duration(seconds: float) -> str:
@@ -78,17 +80,17 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _lines(write: Callable[[dict[str, object]], None], *, every: float, clock: Clock) -> Step:
+def _lines(write: Callable[[Standing], None], *, every: float, clock: Clock) -> Step:
     """A line when a stage begins, when it ends, and in between at most one per `every` seconds."""
     pace = Pace(clock=clock)
     last = [0.0]
 
     def step(stage: str, done: int, of: int) -> None:
         begins = stage != pace.stage
-        facts = pace(stage, done, of)
+        now = pace(stage, done, of)
         if begins or done >= of or pace.clock() - last[0] >= every:
             last[0] = pace.clock()
-            write(facts)
+            write(now)
 
     return step
 
@@ -103,15 +105,8 @@ def _bar(err: TextIO) -> Iterator[Step]:
         task, pace = bar.add_task("", total=1, pace=""), Pace()
 
         def step(stage: str, done: int, of: int) -> None:
-            facts = pace(stage, done, of)
-            left = facts["seconds_left"]
-            rest = "" if left is None else f", {duration(float(str(left)))} left"
-            bar.update(
-                task,
-                description=stage,
-                completed=done,
-                total=max(of, 1),
-                pace=f"{facts['per_second']} sentences/s{rest}",
-            )
+            now = pace(stage, done, of)
+            said = f"{now.per_second} sentences/s{now.rest}"
+            bar.update(task, description=stage, completed=done, total=max(of, 1), pace=said)
 
         yield step

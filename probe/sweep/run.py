@@ -13,7 +13,6 @@ With other options, another model or other sentences the key is another, and the
 """
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,24 +26,15 @@ from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import load
 from probe.model.model import Model
-from probe.provenance import content_key, manifest
+from probe.provenance import command_line, content_key, manifest
 from probe.sweep import shards, work
 from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
 from probe.sweep.progress import Step
 from probe.sweep.shards import Receipt
-from probe.sweep.work import LOCAL, SET, Engine, Job, Unit, engine, units
+from probe.sweep.work import SET, Engine, Job, Unit, Workers, engine, units
 from probe.text.files import sha256_of, sources
 
 PARTS = ("fitted", "fit", "report", "none")
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Who does the work: the engine, the scheduler's address and the number of workers, where Dask has no scheduler."""
-
-    engine: str = LOCAL
-    scheduler: str | None = None
-    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,8 +77,7 @@ def sweep(
         require_something(index)
         _certify(loaded, folder, index)
         job = Job(str(folder), model, loaded.origin.sha256, options)
-        chosen = workers or Workers()
-        with engine(chosen.engine, folder, scheduler=chosen.scheduler, workers=chosen.number) as run:
+        with engine(workers or Workers(), folder) as run:
             fits, blocks = units(made["set"], index)
             _pass(run, job, fits, (step, "fitting"))
             receipts = _pass(run, job, blocks, (step, "measuring"))
@@ -112,13 +101,10 @@ def _in_sentences(folder: Path) -> Iterator[None]:
 
 def _command(model: str, paths: Sequence[Path], options: Options) -> str:
     """The `probe sweep` that makes the same shards again, without this machine's folders."""
-    given = ["--sentences", *(Path(path).name for path in paths), "--model", Path(model).name]
-    usual = Options()
-    place = [(name, getattr(options, name)) for name in ("device", "dtype")]
-    given += [part for name, value in place if value != getattr(usual, name) for part in (f"--{name}", value)]
-    return shlex.join(
-        ["probe", "sweep", *given, "--seed", str(options.seed), "--block", str(options.block), "--out", "shards"]
-    )
+    usual, names = Options(), [Path(path).name for path in paths]
+    place = {name: value for name in ("device", "dtype") if (value := getattr(options, name)) != getattr(usual, name)}
+    given = {"sentences": names, "model": Path(model).name} | place
+    return command_line("sweep", **given, seed=options.seed, block=options.block, out="shards")
 
 
 def _made(model: Model, options: Options, about: Sequence[tuple[str, str]], command: str) -> dict[str, Any]:

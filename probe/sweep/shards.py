@@ -103,9 +103,8 @@ def read_whole(folder: Path, name: str, sha256: str) -> bytes:
 
 def damaged(path: Path, reason: str) -> InputError:
     return InputError(
-        f"Reading {path}: {reason}, expected the file that the sweep wrote; run the same `probe sweep` command "
-        "again, it makes "
-        "what is missing or damaged anew."
+        f"Reading {path}: {reason}, expected the file that the sweep wrote; run the same `probe sweep` command again, "
+        "it makes what is missing or damaged anew."
     )
 
 

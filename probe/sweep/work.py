@@ -10,7 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -152,9 +152,8 @@ def the_model(job: Job) -> Model:
     model = _loaded(job.model, job.options.device, job.options.dtype)
     if model.origin.sha256 != job.weights_sha256:
         raise ModelError(
-            f"Loading {job.model} for the sweep: its weights are not those that the sweep was started with; "
-            "give every worker the "
-            "same model, or start another sweep."
+            f"Loading {job.model} for the sweep: its weights are not those that the sweep was started with; give every "
+            "worker the same model, or start another sweep."
         )
     return model
 
@@ -189,22 +188,33 @@ PATIENCE = "30s"
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
-@contextmanager
-def engine(name: str, scratch: Path, *, scheduler: str | None = None, workers: int | None = None) -> Iterator[Engine]:
-    """The engine of this name, with its workers while it is used.
-
-    `scratch`: where own workers may keep what they need, in a folder that nobody else can open · `scheduler`: the
-    address of a running Dask scheduler; without one, `workers` processes on this machine (one per processor). Raises
-    InputError for an unknown engine, where Dask is not installed, and where the scheduler is not there.
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work: the engine, and for Dask the address of a running scheduler, or without one the number of
+    worker processes on this machine (one per processor).
     """
-    if name == LOCAL:
+
+    engine: str = LOCAL
+    scheduler: str | None = None
+    number: int | None = None
+
+
+@contextmanager
+def engine(workers: Workers, scratch: Path) -> Iterator[Engine]:
+    """The engine of these workers, while it is used.
+
+    `scratch`: where own workers may keep what they need, in a folder that nobody else can open. Raises InputError for
+    an unknown engine, where Dask is not installed, and where the scheduler is not there.
+    """
+    if workers.engine == LOCAL:
         yield in_process
-    elif name == DASK:
-        with ExitStack() as stack:
-            client = stack.enter_context(_client(scheduler, workers or os.cpu_count() or 1, scratch))
+    elif workers.engine == DASK:
+        with _client(workers.scheduler, workers.number or os.cpu_count() or 1, scratch) as client:
             yield lambda job, units: _on_cluster(client, job, units)
     else:
-        raise InputError(f"Sweeping with the engine {name!r}: expected one of {', '.join(ENGINES)}; give one of these.")
+        raise InputError(
+            f"Sweeping with the engine {workers.engine!r}: expected one of {', '.join(ENGINES)}; give one of these."
+        )
 
 
 def in_process(job: Job, units: Sequence[Unit]) -> Iterator[Receipt]:
@@ -220,9 +230,8 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError(
-            "Sweeping with the engine 'dask': Dask is not installed; install it with pip install "
-            "dask distributed, or use "
-            "--engine local, which needs nothing."
+            "Sweeping with the engine 'dask': Dask is not installed; install it with pip install dask distributed, or "
+            "use --engine local, which needs nothing."
         ) from error
     with (
         TemporaryDirectory(dir=scratch, prefix=SCRATCH, ignore_cleanup_errors=True) as own,
@@ -245,9 +254,8 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
         except (OSError, TimeoutError, ValueError) as error:
             where = scheduler or HERE
             raise InputError(
-                f"Sweeping with Dask at {where}: no scheduler answers there ({str(error)[:100]}); start one "
-                "with `dask scheduler`, "
-                "or leave --scheduler away to use this machine."
+                f"Sweeping with Dask at {where}: no scheduler answers there ({str(error)[:100]}); start one with `dask "
+                "scheduler`, or leave --scheduler away to use this machine."
             ) from error
         if scheduler is not None:
             with client:
@@ -289,15 +297,13 @@ def _on_cluster(client: "Client", job: Job, units: Sequence[Unit]) -> Iterator[R
             future.release()
     except KilledWorker as error:
         raise InputError(
-            f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers ({str(error)[:80]}), for want "
-            "of memory perhaps; "
-            "use fewer workers, and run the same command again (finished shards are kept)."
+            f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers ({str(error)[:80]}), for want of "
+            "memory perhaps; use fewer workers, and run the same command again (finished shards are kept)."
         ) from error
     except (CancelledError, FutureCancelledError, OSError, TimeoutError) as error:
         raise InputError(
-            f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the same command "
-            "again when it is "
-            "back, or with --engine local (finished shards are kept)."
+            f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the same command again "
+            "when it is back, or with --engine local (finished shards are kept)."
         ) from error
     finally:
         client.cancel([future for future in futures if not future.done()], force=True)

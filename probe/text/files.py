@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -72,9 +73,8 @@ def _behind(path: Path) -> Iterator[Source]:
     files = [] if words else sorted(file for file in inside if file.suffix.lower() in READERS)
     if not words and not files:
         raise InputError(
-            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)}, and no "
-            "folder in it is a "
-            f"CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
+            f"Reading sentences from the folder {path}: no file in it ends in {', '.join(READERS)}, and no folder in "
+            f"it is a CoarseWSD-20 word folder; give {FORMS}, or a folder of these."
         )
     for place in words or files:
         yield Source(place, last_name(place) if place == path else place.relative_to(path).as_posix())
@@ -124,11 +124,12 @@ def stream(source: Source) -> Iterator[FileRow]:
     if read is None:
         got = f"a name ending in {place.suffix!r}" if place.suffix else "a name without an ending"
         raise InputError(f"Reading sentences from {place}: got {got}, expected {FORMS}; give one of these.")
-    number = 0
-    for number, row in enumerate(read(place), 1):
-        yield row
-    if not number:
+    rows = read(place)
+    first = next(rows, None)
+    if first is None:
         raise InputError(f"Reading sentences from {place}: it holds no rows, expected one sentence per row; add some.")
+    yield first
+    yield from rows
 
 
 def read_table(name: str, given: object) -> list[FileRow]:
@@ -194,9 +195,8 @@ def _lines(place: Path, newline: str) -> Iterator[str]:
                 number += 1
                 if len(line) > LONGEST_LINE:
                     raise InputError(
-                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, "
-                        "expected one sentence "
-                        "per line; split the line and read it again."
+                        f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, expected one "
+                        "sentence per line; split the line and read it again."
                     )
                 yield line
     except OSError as error:
@@ -243,15 +243,7 @@ def _json_row(where: str, line: str) -> FileRow:
     return FileRow(where, value)
 
 
-def _read_csv(place: Path) -> Iterator[FileRow]:
-    return _read_delimited(place, ",")
-
-
-def _read_tsv(place: Path) -> Iterator[FileRow]:
-    return _read_delimited(place, "\t")
-
-
-def _read_delimited(place: Path, usual: str) -> Iterator[FileRow]:
+def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
     """Cut at what cuts the header most often of a comma, a semicolon and a tab; at the ending's own where none is."""
     lines, head = _lines(place, ""), [""]
     while not head[-1].strip() and (line := next(lines, None)) is not None:
@@ -315,8 +307,8 @@ def _read_parquet(place: Path) -> Iterator[FileRow]:
 
 READERS: dict[str, Callable[[Path], Iterator[FileRow]]] = {
     ".jsonl": _read_jsonl,
-    ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".csv": partial(_read_delimited, usual=","),
+    ".tsv": partial(_read_delimited, usual="\t"),
     ".parquet": _read_parquet,
 }
 
@@ -346,9 +338,8 @@ def _splits(folder: Path) -> list[str]:
     splits = [split for split in ("train", "test") if (folder / f"{split}.data.txt").exists()]
     if not splits:
         raise InputError(
-            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at "
-            "least one; "
-            "give a complete CoarseWSD-20 word folder."
+            f"Reading the word folder {folder}: neither train.data.txt nor test.data.txt is there, expected at least "
+            "one; give a complete CoarseWSD-20 word folder."
         )
     return splits
 

@@ -12,7 +12,7 @@ that learned from ordinary English.
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,23 +20,6 @@ from typing import Any
 
 from probe.errors import InputError
 from probe.text.sentences import LEXICON, NATURAL, Corpus, LeftOut, Sentence
-
-__all__ = [
-    "Entry",
-    "Frame",
-    "Sense",
-    "Sentence",
-    "Showcase",
-    "entry",
-    "expand",
-    "expand_natural",
-    "frames_behind",
-    "keep_one_token_cues",
-    "natural_words",
-    "sha256",
-    "showcase",
-    "words",
-]
 
 _FOLDER = Path(__file__).with_name("lexicon")
 _SHOWCASE, _BEHIND, _NATURAL = "showcase", "behind", "natural"
@@ -86,27 +69,21 @@ class Entry:
         if len(self.senses) < 2 or len({len(sense.cues) for sense in self.senses}) > 1 or len(set(cues)) < len(cues):
             raise InputError(
                 f"Reading the lexicon's word {self.word!r}: got senses with "
-                f"{[len(sense.cues) for sense in self.senses]} cues, "
-                f"{len(set(cues))} of them different, expected two or more senses with equally many cues and "
-                "none in common; "
-                "correct its file."
+                f"{[len(sense.cues) for sense in self.senses]} cues, {len(set(cues))} of them different, expected two "
+                "or more senses with equally many cues and none in common; correct its file."
             )
 
 
 @dataclass(frozen=True)
-class Showcase:
-    """A sentence that introductions to attention use, with the characters of the word and of what tells its sense."""
+class Showcase(Sentence):
+    """A sentence that introductions to attention use, with what there is to say about its cue."""
 
-    text: str
-    word: str
-    sense: str
-    start: int
-    end: int
-    cue: str | None
-    cue_start: int | None
-    cue_end: int | None
-    cue_after: bool
-    note: str
+    note: str = ""
+
+    @property
+    def cue_after(self) -> bool:
+        """Whether the cue comes after the word, so that a causal model cannot have used it there."""
+        return self.cue_follows
 
 
 @cache
@@ -161,36 +138,30 @@ def expand(word: str, *, both_sides: bool = False) -> Corpus:
     """
     about = entry(word)
     sentences = tuple(
-        sentence
+        _filled(
+            *(text, word, cue),
+            sense=sense.name,
+            frame=frame.name,
+            pair=f"{word}/{frame.name}/{distance}/{place}",
+            distance=distance,
+        )
         for frame in (*about.frames, *(frames_behind() if both_sides else ()))
-        for distance in frame.versions
+        for distance, text in frame.versions.items()
         for sense in about.senses
-        for sentence in _fill(about, sense, frame, distance)
+        for place, cue in enumerate(sense.cues)
     )
     return Corpus(sentences, (), LEXICON, sha256([word], both_sides=both_sides))
 
 
-def _fill(about: Entry, sense: Sense, frame: Frame, distance: int) -> Iterator[Sentence]:
-    before, between, after = re.split(r"\{\w+\}", frame.versions[distance])
-    for place, cue in enumerate(sense.cues):
-        first, then = (about.word, cue) if frame.behind else (cue, about.word)
-        spans = [
-            (len(before), len(before + first)),
-            (len(before + first + between), len(before + first + between + then)),
-        ]
-        (start, end), (cue_start, cue_end) = spans if frame.behind else reversed(spans)
-        yield Sentence(
-            word=about.word,
-            sense=sense.name,
-            text=before + first + between + then + after,
-            start=start,
-            end=end,
-            frame=frame.name,
-            pair=f"{about.word}/{frame.name}/{distance}/{place}",
-            cue_start=cue_start,
-            cue_end=cue_end,
-            distance=distance,
-        )
+def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
+    """The sentence of a frame with {word} and {cue} filled in; `more` are its other fields."""
+    written, spans = {"{word}": word, "{cue}": cue}, {}
+    for slot in sorted(written, key=text.index):
+        start = text.index(slot)
+        text = text.replace(slot, written[slot], 1)
+        spans[slot] = (start, start + len(written[slot]))
+    (start, end), (cue_start, cue_end) = spans["{word}"], spans["{cue}"]
+    return Sentence(text=text, word=word, start=start, end=end, cue_start=cue_start, cue_end=cue_end, **more)
 
 
 @cache
@@ -215,7 +186,13 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
     file = tomllib.loads(content.decode("utf-8"))
     rows = {row[0]: row for row in file["cues"]}
     sentences = tuple(
-        _natural(file["word"], sense, frame["text"], rows[first][place], f"{side} {number}", first)
+        _filled(
+            *(frame["text"], file["word"], rows[first][place]),
+            sense=sense,
+            frame=f"{side} {number}",
+            pair=f"{file['word']}/{side} {number}/{first}",
+            distance=_words_from_cue(frame["text"]),
+        )
         for side in ("before", "behind")[: 1 + both_sides]
         for number, frame in enumerate(file[side])
         for first in frame["cues"]
@@ -224,34 +201,17 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
     return Corpus(sentences, (), NATURAL, hashlib.sha256(content).hexdigest())
 
 
-def _natural(word: str, sense: str, text: str, cue: str, frame: str, row: str) -> Sentence:
-    """One sentence of a frame with its cue and word filled in; the distance is counted in words."""
-    spans = {}
-    for slot in re.findall(r"\{(cue|word)\}", text):
-        start, filled = text.index("{" + slot + "}"), cue if slot == "cue" else word
-        text = text.replace("{" + slot + "}", filled, 1)
-        spans[slot] = (start, start + len(filled))
-    (start, end), (cue_start, cue_end) = spans["word"], spans["cue"]
-    return Sentence(
-        word=word,
-        sense=sense,
-        text=text,
-        start=start,
-        end=end,
-        frame=frame,
-        pair=f"{word}/{frame}/{row}",
-        cue_start=cue_start,
-        cue_end=cue_end,
-        distance=len(re.findall(r"[\w'’-]+", text[cue_end:start])) + 1 if cue_end <= start else None,
-    )
+def _words_from_cue(text: str) -> int | None:
+    """How many words after the cue the word stands in a frame, 1 directly behind it; None where it stands before."""
+    _, cue, between = text.partition("{word}")[0].partition("{cue}")
+    return len(re.findall(r"[\w'’-]+", between)) + 1 if cue else None
 
 
 def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> Corpus:
     """The sentences whose cue, with its leading space, is one token for this tokenizer.
 
-    The others are counted as left out.
-
-    A longer cue would shift the word to another position than in the other sentence of its pair.
+    The others are counted as left out: a longer cue would shift the word to another position than in the other sentence
+    of its pair.
     """
     kept, left_out = [], list(corpus.left_out)
     for sentence in corpus.sentences:
@@ -274,18 +234,8 @@ def _shown(row: Mapping[str, Any]) -> Showcase:
     # The word is read as it stands, with its capital letter or its plural ending.
     start, end = _find(row["text"], rf"\b{row['word']}\w*", row["occurrence"])
     cue_start, cue_end = _find(row["text"], rf"\b{row['cue']}\b", row["cue_occurrence"])
-    return Showcase(
-        text=row["text"],
-        word=row["word"],
-        sense=row["sense"],
-        start=start,
-        end=end,
-        cue=row["text"][cue_start:cue_end],
-        cue_start=cue_start,
-        cue_end=cue_end,
-        cue_after=cue_start >= end,
-        note=row["note"],
-    )
+    given = {name: row[name] for name in ("text", "word", "sense", "note")}
+    return Showcase(**given, start=start, end=end, cue_start=cue_start, cue_end=cue_end)
 
 
 def _find(text: str, pattern: str, occurrence: int) -> tuple[int, int]:

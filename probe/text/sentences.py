@@ -147,16 +147,16 @@ def _read(given: Any, word: str | None, *, only: bool) -> Corpus:
     return Corpus(kept, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
 
 
-Found = Iterator[tuple[Source, str, Sentence]]
+Rows = Iterator[tuple[Source, str, Sentence]]  # source, place and sentence
 
 
 def _kept(
-    found: Found, place: Path, word: str | None, *, several: bool = False
+    rows: Rows, place: Path, word: str | None, *, several: bool = False
 ) -> tuple[tuple[Sentence, ...], tuple[LeftOut, ...]]:
     """The sentences of `word` (None: of all), each once, and those left out; InputError where none is kept."""
     first: dict[tuple[object, ...], str] = {}
     kept, left_out, words = [], [], set()
-    for source, where, sentence in found:
+    for source, where, sentence in rows:
         where = source.label(where) if several else where
         words.add(sentence.word)
         identity = (sentence.word, sentence.sense, sentence.text, sentence.start, sentence.end)
@@ -175,12 +175,12 @@ def _kept(
     return tuple(kept), tuple(left_out)
 
 
-def stream_sentences(files: Sequence[Source], word: str | None = None) -> Found:
+def stream_sentences(files: Sequence[Source], word: str | None = None) -> Rows:
     """Source, place and sentence of every row up to the first bad one, which the InputError at the end names."""
     return _checked(((source, row) for source in files for row in stream(source)), word)
 
 
-def _checked(given: Iterable[tuple[Source, FileRow]], word: str | None) -> Found:
+def _checked(given: Iterable[tuple[Source, FileRow]], word: str | None) -> Rows:
     first, bad, rows = None, 0, 0
     for source, row in given:
         rows += 1
@@ -214,7 +214,7 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
 def forms_of(word: str, text: str) -> list[tuple[int, int]]:
     """Where the word stands in the text: whole, with capital letters or without, with -s or -es, in characters."""
     whole = rf"(?<![\w\u0300-\u036f]){re.escape(word)}(?:e?s)?(?![\w\u0300-\u036f])"
-    return [found.span() for found in re.finditer(whole, text, re.IGNORECASE)]
+    return [match.span() for match in re.finditer(whole, text, re.IGNORECASE)]
 
 
 def _not_once(word: str, count: int) -> str:

@@ -20,7 +20,7 @@ from training.scoring import overall
 from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows, plural, windows
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerFast
 
-from probe.model.load import EMBEDDED_FOLDER
+from probe.model.find import EMBEDDED_FOLDER
 from probe.text import lexicon
 
 pytestmark = pytest.mark.real_model

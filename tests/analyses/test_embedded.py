@@ -22,7 +22,7 @@ from training.templates import tables
 from training.withheld import plural
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from probe.model.load import EMBEDDED_FOLDER
+from probe.model.find import EMBEDDED_FOLDER
 from probe.text import lexicon
 
 pytestmark = pytest.mark.real_model

@@ -2,10 +2,7 @@
 holds what hooked forwards measure, and what is missing is said in one sentence.
 """
 
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -13,10 +10,13 @@ import pytest
 import torch
 from checkpoints import END, make_checkpoint
 from hooked_runs import put, read_all
+from huggingface_hub import constants
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Tokenizer
 
 from probe.model import forward
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parents[2] / "analyses" / "ioi.py"
 SHAPE = {"n_layer": 3, "n_head": 4, "n_embd": 32, "n_positions": 512}
@@ -93,16 +93,14 @@ def test_the_parts_of_the_stream_add_up_to_the_difference(ran):
         ),
     ],
 )
-def test_what_is_missing_is_one_sentence(model, said, tmp_path):
-    offline = {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(tmp_path),
-        "PROBE_MODEL": model,
-        "PROBE_OUT": str(tmp_path / "out"),
-    }
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, env=os.environ | offline, check=False
-    )
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
+def test_what_is_missing_is_one_sentence(model, said, tmp_path, monkeypatch, capsys):
+    for setting, value in {"HF_HUB_OFFLINE": True, "HF_HUB_CACHE": str(tmp_path)}.items():
+        monkeypatch.setattr(constants, setting, value)
+    monkeypatch.setenv("PROBE_MODEL", model)
+    monkeypatch.setenv("PROBE_OUT", str(tmp_path / "out"))
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and printed.out == ""
+    assert printed.err.startswith(said) and printed.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

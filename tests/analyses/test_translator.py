@@ -21,7 +21,7 @@ from training.translator.train import batches, fit, new_model, step_loss
 from training.withheld import allowed, echoes, held_out
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartForConditionalGeneration, PreTrainedTokenizerFast
 
-from probe.model.load import EMBEDDED_FOLDER
+from probe.model.find import EMBEDDED_FOLDER
 from probe.text import lexicon
 
 pytestmark = pytest.mark.real_model

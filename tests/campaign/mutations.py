@@ -189,13 +189,13 @@ FAULTS = (
     Fault("stats/verdicts.py", "whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
     # tables and sweeps
     Fault(
-        "study/head_tables.py",
+        "study/tables.py",
         "p of the swap in the column of separation",
         '{"p_auroc": separation.p, "q_auroc"',
         '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
-        "study/head_tables.py",
+        "study/tables.py",
         "near and far swapped",
         "(lambda d: d == 1, lambda d: d > 1)",
         "(lambda d: d > 1, lambda d: d == 1)",

@@ -82,7 +82,7 @@ def make_large(folder: Path) -> Path:
     """A model of GPT-2 small's shape with random weights and the embedded model's tokenizer."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from probe.model.load import EMBEDDED_FOLDER
+    from probe.model.find import EMBEDDED_FOLDER
 
     config = GPT2Config(
         vocab_size=3343, n_positions=256, bos_token_id=0, eos_token_id=0, architectures=["GPT2LMHeadModel"]
@@ -164,7 +164,7 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
 
     Axes are fitted before and a few blocks made, by which every worker has loaded the model and whatever else it needs.
     """
-    from probe.sweep.work import engine, in_process
+    from probe.sweep.work import Workers, engine, in_process
 
     (name, workers), (fits, blocks) = who, units
     before = min(WARM, len(blocks) // 3)
@@ -172,7 +172,7 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
     if name == "local" and workers > 1:
         list(in_process(job, fits))
         return _loops(job, (warm, rest), workers)
-    with engine(name, job.place, workers=workers) as run:
+    with engine(Workers(name, number=workers), job.place) as run:
         for some in (fits, warm):
             list(run(job, some))
         began, used = time.perf_counter(), _processor_seconds(name)

@@ -176,13 +176,13 @@ def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
     page.locator('[name="swap"][value="own"]').focus()
     answered(page, lambda: page.keyboard.press("ArrowRight"))
     assert "With L0H1 swapped" in outcome(page)
-    page.locator("[data-tracing] summary").focus()
+    page.locator("[data-tracing] > summary").focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector(".trace button", timeout=PATIENCE)
-    cells = page.locator(".trace tbody tr")
+    page.wait_for_selector("[data-rows=trace] button", timeout=PATIENCE)
+    cells = page.locator("[data-rows=trace] tr")
     assert cells.count() == 4
-    assert page.locator(".trace button").first.get_attribute("aria-label").startswith("Layer 0, “river”: ")
-    page.locator(".trace button").first.focus()
+    assert page.locator("[data-rows=trace] button").first.get_attribute("aria-label").startswith("L0, “river”: ")
+    page.locator("[data-rows=trace] button").first.focus()
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('[data-slot=following]').textContent.includes('river')")
     assert shown.trouble == []
@@ -194,6 +194,48 @@ def test_every_head_swapped_by_itself_is_drawn_when_asked_for(opened):
     page.locator('[name="map"][value="effect"]').check(force=True)
     page.wait_for_function("() => [...document.querySelectorAll('[data-map=effect] .cell')].some(cell => cell.title)")
     assert page.locator('[data-map="effect"] .against').count() > 0
+
+
+def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
+    shown = opened()
+    page = shown.page
+    page.locator('[name="map"][value="sources"]').check(force=True)
+    rows = page.locator('[data-rows="sources"] tr')
+    assert rows.count() == 1 + 4 and page.locator('[data-map="toward"]').is_hidden()
+    tokens = [chip.strip() for chip in page.locator(".strip .chip").all_inner_texts()]
+    assert [token.lstrip("·") for token in tokens] == page.locator("#movers thead th").all_inner_texts()[: len(tokens)]
+
+    def numbers(cells):
+        titles = cells.evaluate_all("all => all.map(cell => cell.title)")
+        return [float(title.split(": ")[-1].removesuffix(" %").replace("−", "-")) for title in titles]
+
+    for layer in range(4):
+        heads = page.locator(f'[data-map="toward"] .cell:has([value^="{layer}."])')
+        assert sum(numbers(rows.nth(layer + 1).locator("button"))) == pytest.approx(sum(numbers(heads)), abs=1e-4)
+    page.get_by_label("L3, “river”").click()
+    name = page.locator('[data-slot="head"]').first.inner_text()
+    assert name.startswith("L3H") and rows.first.locator("th").inner_text() == name
+    own = page.locator(f'[data-map="toward"] .cell:has([value="{name[1]}.{name[3]}"])')
+    assert sum(numbers(rows.first.locator("button"))) == pytest.approx(*numbers(own), abs=1e-4)
+    assert shown.trouble == []
+
+
+def test_the_numbers_of_a_swap_and_of_the_trace_have_their_formulas(opened):
+    page = opened().page
+    named = {
+        section: {name.split("(")[0] for name in page.locator(f"#{section} .formula code").all_text_contents()}
+        for section in ("outcome", "movers", "trace")
+    }
+    assert {"axes.coordinate", "continuation.swapped", "forward.unembed", "attention.softmax"} <= named["outcome"]
+    assert {"axes.effect", "attention.write_by_source", "continuation.swapped"} <= named["movers"]
+    assert {"positions.donated_stream", "positions.donated_attention", "positions.donated_neurons"} <= named["trace"]
+
+
+def test_every_sentence_names_the_word_that_is_followed(opened):
+    page = opened().page
+    answered(page, lambda: page.locator('[name="example"]').select_option("2"))
+    assert "mole" in page.locator("#outcome h2").inner_text()
+    assert "bank" not in page.locator("main").inner_text().split("Is it true?")[0]
 
 
 def test_hostile_text_runs_nothing_and_stands_there(opened):
@@ -229,8 +271,8 @@ def test_anybody_can_use_it(opened, width, scheme):
     page = shown.page
     head(page, 0, 0).check(force=True)
     swap(page, "other")
-    page.locator("[data-tracing] summary").click()
-    page.wait_for_selector(".trace button", timeout=PATIENCE)
+    page.locator("[data-tracing] > summary").click()
+    page.wait_for_selector("[data-rows=trace] button", timeout=PATIENCE)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     moving = (
         "[...document.querySelectorAll('*')].filter(one => getComputedStyle(one).transitionDuration !== '0s').length"

@@ -13,6 +13,7 @@ from hooked_runs import put, read_all
 
 import probe
 from probe.errors import InputError, UnsupportedModel
+from probe.explore import explorer as module
 from probe.explore.explorer import LONGEST, Explorer, messages
 from probe.explore.question import KINDS, WHAT, parse
 from probe.model import forward, hooks
@@ -130,6 +131,19 @@ def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
     pos = told["columns"][-1]["pos"]
     heads = unpacked(result(explorer, "trace_heads", pos=pos, axis="sentences")["arrays"]["trace_heads"])
     assert torch.allclose(heads, whole.heads[0, 1, :, :, -1, 0] / whole.gap[0, 0], atol=1e-4)
+
+
+def test_the_trace_can_be_stopped_inside_a_column(explorer, monkeypatch):
+    whole, heads = (result(explorer, what, pos=3)["arrays"][what] for what in ("trace", "trace_heads"))
+    monkeypatch.setattr(module, "TRACED", 1)
+    told = said(explorer, "trace")
+    layers, columns = unpacked(whole).shape[1:]
+    assert [message["progress"] for message in told[:-1]] == [
+        pytest.approx(number / (layers * columns)) for number in range(1, layers * columns + 1)
+    ]
+    parts = [told[-1]["result"], result(explorer, "trace_heads", pos=3)]
+    for part, name, before in zip(parts, ("trace", "trace_heads"), (whole, heads), strict=True):
+        assert torch.allclose(unpacked(part["arrays"][name]), unpacked(before), atol=1e-5)
 
 
 def test_what_is_written_is_what_the_hooked_model_finds_likeliest(tiny, explorer):

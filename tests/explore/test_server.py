@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ testclient = pytest.importorskip("starlette.testclient", reason="starlette is no
 
 from probe.errors import InputError
 from probe.explore import server
+from probe.explore.explorer import Explorer
 
 pytestmark = pytest.mark.real_model
 
@@ -148,91 +148,11 @@ def test_a_failure_of_ours_is_a_sentence_and_the_server_lives(client, monkeypatc
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("probe.explore.explorer.Explorer.answer", broken)
+    monkeypatch.setattr(Explorer, "answer", broken)
     _, messages = ask(client, {"what": "sentence"} | TEXTS)
     assert messages[-1]["error"].startswith("Answering the question failed; the explorer goes on.")
     monkeypatch.undo()
     lives(client)
-
-
-class Slow:
-    """An explorer whose answers take as many steps as are asked for."""
-
-    def __init__(self):
-        self.steps = []
-
-    def answer(self, question):
-        for step in range(200):
-            self.steps.append((question.text, step))
-            time.sleep(0.01)
-            yield {"doing": "waiting", "progress": step / 200}
-        yield {"result": question.text}
-
-
-def desk_of(explorer):
-    import asyncio
-
-    async def run(play):
-        desk = server.Desk(explorer)
-        try:
-            return await play(desk)
-        finally:
-            await asyncio.get_running_loop().run_in_executor(None, desk.close)
-
-    return lambda play: asyncio.run(run(play))
-
-
-async def last(job):
-    while "doing" in (message := await job.said.get()):
-        pass
-    return message
-
-
-def test_a_new_sentence_ends_the_work_on_the_older_one():
-    slow = Slow()
-
-    async def play(desk):
-        first = desk.take({"what": "sentence", "text": "one", "page": "a", "number": 1})
-        await first.said.get()
-        second = desk.take({"what": "trace", "text": "two", "page": "a", "number": 2})
-        other = desk.take({"what": "sentence", "text": "three", "page": "b", "number": 1})
-        newest = desk.take({"what": "sentence", "text": "four", "page": "a", "number": 3})
-        late = desk.take({"what": "sentence", "text": "five", "page": "a", "number": 2})
-        return [await last(job) for job in (first, second, other, newest, late)]
-
-    said = desk_of(slow)(play)
-    ended = {"superseded": True}
-    assert said == [ended, ended, {"result": "three"}, {"result": "four"}, ended]
-    assert {text for text, _ in slow.steps} == {"one", "three", "four"}
-    assert sum(text == "one" for text, _ in slow.steps) < 100
-
-
-def test_only_so_many_questions_wait():
-    async def play(desk):
-        asked = {"what": "sentence", "text": "one"}
-        for number in range(server.WAITING):
-            desk.take(asked | {"page": str(number)})
-        with pytest.raises(InputError, match=f"{server.WAITING} others are waiting; ask again in a moment"):
-            desk.take(asked)
-        for number in range(3 * server.PAGES):
-            desk._supersede(str(number), 1, server.Job("swap"))
-        return len(desk.pages)
-
-    assert desk_of(Slow())(play) == server.PAGES
-
-
-def test_whoever_goes_away_ends_the_work():
-    slow = Slow()
-
-    async def play(desk):
-        job = desk.take({"what": "sentence", "text": "one", "page": "a"})
-        lines = server._lines(job)
-        await anext(lines)
-        await lines.aclose()
-        return job.wanted
-
-    assert desk_of(slow)(play) is False
-    assert len(slow.steps) < 100
 
 
 def test_a_port_that_is_taken_is_one_sentence():

@@ -25,7 +25,7 @@ import typer.main
 import probe.cli
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES
-from probe.model.packaged import find_packaged
+from probe.model.find import find_packaged
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "reports" / "docs"

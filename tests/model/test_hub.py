@@ -1,6 +1,7 @@
-"""The hub path for real: a small hub on this machine, a cache of the test's own, one process per load.
+"""The hub path for real: a small hub on this machine and a cache of the test's own.
 
-One process each, because the hub's address and the cache's place are read once, when the client is imported.
+What downloads is a process of its own, as users have it. What the hub refuses is asked here, with
+the client's own settings set for the test.
 """
 
 import json
@@ -12,11 +13,15 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hub_server import COMMIT, Hub, serve
+from huggingface_hub import constants
+
+import probe
+from probe.errors import ModelError
 
 LOAD = """
 import json, sys, probe
@@ -31,7 +36,7 @@ else:
 """
 FETCH = """
 import json, sys, probe
-from probe.model.hub import fetch
+from probe.model.find import fetch
 folder, revision = fetch(sys.argv[1])
 print(json.dumps({"files": sorted(file.name for file in folder.iterdir()), "revision": revision}))
 """
@@ -68,6 +73,23 @@ def load(name: str, address: str, cache: Path, *, code: str = LOAD, **more: str)
     return json.loads(done.stdout)
 
 
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The sentence that loading a name from a hub ends with; nothing may appear on standard error."""
+
+    def refused(name: str, address: str, *, offline: bool = False) -> str:
+        settings = {"ENDPOINT": address, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": offline}
+        for setting, value in settings.items():
+            monkeypatch.setattr(constants, setting, value)
+        with pytest.raises(ModelError) as stop:
+            probe.load(name)
+        assert capsys.readouterr().err == ""
+        return str(stop.value)
+
+    return refused
+
+
+@pytest.mark.slow
 def test_first_from_the_hub_then_from_the_cache_also_when_the_hub_is_gone(hub: Hub, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = load("somebody/gpt2-small", hub.address, cache)
@@ -84,6 +106,7 @@ def test_first_from_the_hub_then_from_the_cache_also_when_the_hub_is_gone(hub: H
     assert load("", NOBODY, cache, code=listed) == ["somebody/gpt2-small"]
 
 
+@pytest.mark.slow
 def test_an_incomplete_cache_is_completed(hub: Hub, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = load("gpt2", hub.address, cache, code=FETCH)
@@ -93,6 +116,7 @@ def test_an_incomplete_cache_is_completed(hub: Hub, tmp_path: Path) -> None:
     assert load("gpt2", hub.address, cache, code=FETCH) == first
 
 
+@pytest.mark.slow
 def test_a_progress_bar_is_drawn_on_a_terminal(hub: Hub, tmp_path: Path) -> None:
     outside, inside = pty.openpty()
     termios.tcsetwinsize(inside, (24, 100))
@@ -120,65 +144,54 @@ def read_or_nothing(descriptor: int) -> bytes:
         return b""
 
 
-def test_an_unknown_name_says_so(hub: Hub, tmp_path: Path) -> None:
-    said = load("nobody/nothing", hub.address, tmp_path / "cache")
-    assert said == {
-        "error": "ModelError",
-        "sentence": f"Cannot load nobody/nothing: the hub {hub.address} has no public model of that name, "
-        f"and there is no such folder here; {INSTEAD}",
-    }
-
-
-def test_a_gated_model_says_so(hub: Hub, tmp_path: Path) -> None:
-    said = load("big/gated", hub.address, tmp_path / "cache")["sentence"]
-    assert (
-        said
-        == f"Cannot load big/gated: the hub {hub.address} asks for a login and for its terms to be accepted; {INSTEAD}"
+def test_an_unknown_name_says_so(hub: Hub, refused: Callable[..., str]) -> None:
+    assert refused("nobody/nothing", hub.address) == (
+        f"Cannot load nobody/nothing: the hub {hub.address} has no public model of that name, "
+        f"and there is no such folder here; {INSTEAD}"
     )
 
 
-def test_a_model_without_safetensors_is_not_even_fetched(hub: Hub, tmp_path: Path) -> None:
-    said = load("old/pickled", hub.address, tmp_path / "cache")["sentence"]
+def test_a_gated_model_says_so(hub: Hub, refused: Callable[..., str]) -> None:
+    assert refused("big/gated", hub.address) == (
+        f"Cannot load big/gated: the hub {hub.address} asks for a login and for its terms to be accepted; {INSTEAD}"
+    )
+
+
+def test_a_model_without_safetensors_is_not_even_fetched(hub: Hub, refused: Callable[..., str]) -> None:
+    said = refused("old/pickled", hub.address)
     assert f"the hub {hub.address} has no safetensors of it, only a pickle or nothing; convert it" in said
     assert hub.fetched() == set()
 
 
+@pytest.mark.slow
 def test_a_damaged_download_is_refused_like_a_damaged_folder(hub: Hub, tmp_path: Path) -> None:
     weights = hub.models["gpt2"] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert "model.safetensors is corrupt" in load("gpt2", hub.address, tmp_path / "cache")["sentence"]
 
 
-def test_no_hub_and_no_cache_is_one_sentence(tmp_path: Path) -> None:
+def test_no_hub_and_no_cache_is_one_sentence(refused: Callable[..., str]) -> None:
     began = time.monotonic()
-    said = load("gpt2", NOBODY, tmp_path / "cache")
-    assert said["error"] == "ModelError"
-    assert said["sentence"].startswith(
+    said = refused("gpt2", NOBODY)
+    assert said.startswith(
         f"Cannot load gpt2: it is not in the local cache, and the hub {NOBODY} could not be reached ("
     )
-    assert said["sentence"].endswith(f"); {INSTEAD}")
+    assert said.endswith(f"); {INSTEAD}")
     assert time.monotonic() - began < 15
 
 
-def test_a_hub_that_never_answers_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_hub_that_never_answers_is_given_up(refused: Callable[..., str]) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         began = time.monotonic()
-        said = load("gpt2", f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path / "cache")["sentence"]
+        said = refused("gpt2", f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert "could not be reached (timed out); " in said
     assert time.monotonic() - began < 20
 
 
-def test_offline_mode_is_named(hub: Hub, tmp_path: Path) -> None:
-    said = load("gpt2", hub.address, tmp_path / "cache", HF_HUB_OFFLINE="1")["sentence"]
-    assert said == f"Cannot load gpt2: it is not in the local cache, and HF_HUB_OFFLINE forbids asking a hub; {INSTEAD}"
-    assert hub.requests == []
-
-
-def test_an_impossible_name_is_not_asked_for(hub: Hub, tmp_path: Path) -> None:
-    said = load("no such name!", hub.address, tmp_path / "cache")["sentence"]
-    assert said.startswith(
-        "Cannot load 'no such name!': that is neither a folder here, an embedded model nor a possible"
+def test_offline_mode_is_named(hub: Hub, refused: Callable[..., str]) -> None:
+    assert refused("gpt2", hub.address, offline=True) == (
+        f"Cannot load gpt2: it is not in the local cache, and HF_HUB_OFFLINE forbids asking a hub; {INSTEAD}"
     )
-    assert hub.requests == []

@@ -70,6 +70,7 @@ def test_states_with_a_row_missing_cannot_be_made(states: TargetStates) -> None:
     ("place", "said"),
     [
         ({"layer": 9}, "layer is 9, expected 0 to {layer}"),
+        ({"layer": -1}, "layer is -1, expected 0 to {layer}"),
         ({"head": HEADS}, f"head is {HEADS}, expected 0 to {HEADS - 1}"),
         ({"at": 99}, "at is 99, expected -{n} to {last}"),
     ],

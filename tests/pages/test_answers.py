@@ -7,6 +7,7 @@ import pytest
 from test_sentences import FRAMES, N, evidence, frames_of, head
 
 from probe.pages import answers, remarks
+from probe.pages.rows import in_groups, smallest_set
 from probe.stats import numbers
 
 
@@ -123,7 +124,7 @@ def test_a_word_without_a_gap_ranks_nothing():
 
 def test_groups_chain_through_overlaps_and_part_where_there_is_none():
     places = [(1, 1, 2), (2, 2, 3), (3, 3, 4), (5, 5, 5)]
-    groups = answers.in_groups([head(f"L0H{number}", place) for number, place in enumerate(places)])
+    groups = in_groups([head(f"L0H{number}", place) for number, place in enumerate(places)])
     assert [[item["head"] for item in group] for group in groups] == [[0, 1, 2], [3]]
 
 
@@ -181,7 +182,7 @@ def test_a_smallest_set_names_every_head_also_where_sizes_grow_in_steps():
     curves = pd.DataFrame({"word": "bank", "size": size, "smallest": 3, "faithfulness": kept})
     curves = curves.assign(faithfulness_low=kept, faithfulness_high=kept)
     curves["added"] = [None, "L0H0", "L0H1, L1H0", "L1H1, L2H0, L2H1"]
-    assert answers.smallest_set({"curves": curves}, "bank").names == ["L0H0", "L0H1", "L1H0"]
+    assert smallest_set({"curves": curves}, "bank").names == ["L0H0", "L0H1", "L1H0"]
 
 
 def test_ordinals():

@@ -14,6 +14,8 @@ import probe
 from probe.errors import InputError
 from probe.pages.folder import check_folder, tables
 
+pytestmark = pytest.mark.slow
+
 STUDY = make_study()
 BRIEF = make_study(apart=False)  # the same files, and a page with few pictures
 

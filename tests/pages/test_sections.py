@@ -6,8 +6,9 @@ import pandas as pd
 from example_study import READ_AT, make_study
 
 from probe import charts
-from probe.pages.excerpts import readings, together
-from probe.pages.sections import cards, head_facts, with_tests
+from probe.pages.excerpts import readings
+from probe.pages.rows import with_tests
+from probe.pages.sections import cards, head_facts, together
 from probe.stats.numbers import measured
 
 FRAMES = make_study().frames

@@ -17,8 +17,10 @@ from probe.errors import InputError
 from probe.pages import sweep as page
 from probe.stats import permutation
 from probe.sweep import shards, summary
-from probe.sweep.progress import Pace, duration, said, shown
+from probe.sweep.progress import Pace, Standing, duration, said, shown
 from probe.sweep.run import sweep
+
+pytestmark = pytest.mark.slow
 
 HOSTILE = (
     "</script><script>window.canary = 1</script>",
@@ -278,10 +280,10 @@ class Clock:
 def test_the_pace_counts_what_was_done_since_the_stage_began():
     clock = Clock()
     pace = Pace(clock=clock)
-    assert pace("measuring", 500, 1000)["per_second"] == 0
+    assert pace("measuring", 500, 1000).per_second == 0
     clock.now = 10.0
     facts = pace("measuring", 600, 1000)
-    assert facts == {"stage": "measuring", "done": 600, "of": 1000, "per_second": 10.0, "seconds_left": 40}
+    assert facts == Standing("measuring", done=600, of=1000, per_second=10.0, seconds_left=40)
     assert said(facts) == "measuring: 600 of 1,000 sentences, 10.0 per second, 40 s left"
     assert [duration(s) for s in (8, 190, 7500)] == ["8 s", "3 min 10 s", "2 h 5 min"]
 

@@ -38,6 +38,8 @@ from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
 from probe.text.splits import cross_fit, cue_words
 
+pytestmark = pytest.mark.slow
+
 SEEDS = mostly_campaign((0, 1, 2))
 PERMUTATIONS = 199
 FEW = 40

@@ -28,6 +28,8 @@ from probe.stats import axes
 from probe.study import suppliers
 from probe.study.columns import COLUMNS
 
+pytestmark = pytest.mark.slow
+
 LAYERS, HEADS = ODD["n_layer"], ODD["n_head"]
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 TEXTS = (

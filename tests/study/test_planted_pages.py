@@ -15,6 +15,8 @@ import probe
 from probe.model.weights import read_weights
 from probe.pages import answers, remarks
 
+pytestmark = pytest.mark.slow
+
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2])
 PERMUTATIONS = 199
 EACH = 13  # cue words of each of three senses

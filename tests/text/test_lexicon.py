@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from probe.errors import InputError
 from probe.text import lexicon
+from probe.text.sentences import Sentence
 
 GPT2 = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer" / "tokenizer.json"
 LESSON_WORDS = {
@@ -233,7 +234,7 @@ def test_sentences_with_a_longer_cue_are_left_out_and_counted() -> None:
 
 
 def test_sentences_without_a_known_cue_are_kept() -> None:
-    sentence = lexicon.Sentence("bank", "river", "The bank was steep.", 4, 8)
+    sentence = Sentence("bank", "river", "The bank was steep.", 4, 8)
     corpus = lexicon.Corpus((sentence,), (), "mine.jsonl", "0")
     assert lexicon.keep_one_token_cues(corpus, lambda text: False) == corpus
     assert not corpus.is_lexicon

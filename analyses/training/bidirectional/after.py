@@ -7,7 +7,7 @@ from functools import cache
 from random import Random
 
 from probe.text import lexicon
-from probe.text.lexicon import Sentence
+from probe.text.sentences import Sentence
 from training.grammar import Topic, draw, kept, later, scope, sentence, topics
 from training.withheld import echoes, windows
 

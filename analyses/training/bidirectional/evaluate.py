@@ -9,7 +9,8 @@ from torch import Tensor
 from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from probe.text import lexicon
-from probe.text.lexicon import Sentence, Showcase
+from probe.text.lexicon import Showcase
+from probe.text.sentences import Sentence
 from training.bidirectional import after
 from training.scoring import Answer, Score, answers, joined, read_word, score_word
 

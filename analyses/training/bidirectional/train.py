@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from probe.model.load import EMBEDDED_FOLDER
+from probe.model.find import EMBEDDED_FOLDER
 from training import cards, training, wordpieces
 from training.bidirectional import after, card
 from training.bidirectional.evaluate import evaluate

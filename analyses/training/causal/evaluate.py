@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from probe.text import lexicon
-from probe.text.lexicon import Sentence, Showcase
+from probe.text.lexicon import Showcase
+from probe.text.sentences import Sentence
 from training.scoring import Answer, Score, answers, read_word, score_word
 
 BATCH = 256

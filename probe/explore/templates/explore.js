@@ -1,7 +1,9 @@
 {% extends "walk.js" %}
 {% block page %}
 // The explorer: sentences are typed, heads swapped. A question is asked of the model, its answer comes as messages.
+{% include "hosts.js" %}
 const ask = document.querySelector(".ask");
+const host = hosts[ask.dataset.host];
 const put = (within, hidden) => (document.querySelector(within).hidden = hidden);
 const write = (within, text) => {
   const box = document.querySelector(within);
@@ -11,21 +13,6 @@ const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" 
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
 let [swaps, turns, questions, along, outcome, traced, chosen] = [[], 0, 0, null, null, null, null];
 
-// The messages of an answer: a line of JSON each.
-async function* exchange(question) {
-  const token = new URLSearchParams(location.search).get("token");
-  const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
-  const response = await fetch(new URL("ask", location), { method: "POST", headers, body: JSON.stringify(question) });
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    const lines = (rest + (value ?? "")).split("\n");
-    rest = lines.pop();
-    for (const line of lines) if (line) yield JSON.parse(line);
-    if (done) return;
-  }
-}
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${message.doing} …` : "";
   const bar = ask.querySelector("progress");
@@ -35,7 +22,7 @@ const doing = (message) => {
 const answered = async (what, more = {}, told = () => {}) => {
   const turn = turns;
   const question = { ...asked(), ...more, what, page: own, number: ++questions };
-  for await (const message of exchange(question)) {
+  for await (const message of host.ask(question)) {
     if (turn !== turns || message.superseded) return null;
     if ("error" in message) throw new Error(message.error);
     if ("result" in message) return doing(), message.result;
@@ -91,7 +78,7 @@ const moving = async () => {
     for (const [name, array] of Object.entries(along.arrays)) hold(name, array);
   } catch (error) {
     doing();
-    delete arrays.toward;
+    for (const name of ["toward", "toward_source"]) delete arrays[name];
     say("axis", error.message);
   }
   drawMoving();
@@ -122,6 +109,7 @@ const swapped = async () => {
 const drawMoving = () => {
   maps.filter(({ name }) => has(name)).forEach(drawMap);
   page.shown();
+  drawSources();
   put('[data-map="toward"]', !has("toward"));
   if (!along) return drawOutcome();
   const [a, b] = along.senses;
@@ -144,12 +132,14 @@ const drawOutcome = () => {
   }
   if (next) {
     const best = next.map((side) => side.reduce((one, other) => (other.probability > one.probability ? other : one)));
-    const moved = best[1] && best[1].id !== best[0].id ? `; with the swap ${quoted(best[1].piece)}, ${percent(best[1].probability)}` : best[1] ? `, ${percent(best[1].probability)} with the swap` : "";
-    told.push(`Likeliest ${data.causal ? "next" : "there"}: ${quoted(best[0].piece)}, ${percent(best[0].probability)}${moved}.`);
+    const [own, swapped] = best.map((one) => [quoted(one.piece), percent(one.probability)].join(", "));
+    const moved = swapped === undefined ? "" : swapped === own ? ", with the swap and without it" : `; with the swap ${swapped}`;
+    told.push(`Likeliest ${data.causal ? "next" : "there"}: ${own}${moved}.`);
     drawNext(next);
   } else fill("next", []);
   say("outcome", told.join(" "));
-  say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over ${next.length > 1 ? "all tokens; the change is of the logit" : "all tokens"}.` : "The checkpoint holds no language-model head.");
+  host.told(told.join(" "));
+  say("next", next ? `${data.causal ? "After the last token of the sentence" : "What the model would put at the word"}: softmax over all tokens.${next.length > 1 ? " Last column: the change of the logit; what all logits have in common moves no probability." : ""}` : "The checkpoint holds no language-model head.");
 };
 const drawNext = ([before, after]) => {
   const known = new Map(after?.map((one) => [one.id, one]));
@@ -243,23 +233,42 @@ const askTrace = async () => {
     write("[data-trace-trouble]", error.message);
   }
 };
-const drawTrace = () => {
-  const component = Number(document.querySelector('[name="component"]:checked').value);
-  const [, layers, columns] = arrays.trace.shape;
-  const head = document.querySelector(".trace thead tr");
-  head.replaceChildren(make("td"), ...traced.columns.map(({ pieces: [one, other] }) => make("th", { scope: "col", textContent: one === other ? one.trim() : `${one.trim()}\n${other.trim()}` })));
-  const rows = Array.from({ length: layers }, (_, layer) => {
-    const cells = Array.from({ length: columns }, (_, place) => {
-      const value = get("trace", component, layer, place);
-      const told = `Layer ${layer}, ${quoted(traced.columns[place].pieces[0])}: ${percent(value)}`;
-      const button = make("button", { type: "button", className: tinted(Math.max(-1, Math.min(1, value))).replace("cell ", ""), title: `${full(100 * value)} %`, textContent: Math.abs(value) >= 0.005 ? decimal(100 * value, 0) : "" });
-      button.setAttribute("aria-label", told);
-      button.addEventListener("click", () => openCell(layer, traced.columns[place].pos));
+// Layers down, tokens across; `rows`: [name, layer, value of a column], a cell that is chosen is opened.
+const drawGrid = (name, columns, rows, limit, open) => {
+  const head = document.querySelector(`[data-rows="${name}"]`).parentElement.tHead.rows[0];
+  head.replaceChildren(make("td"), ...columns.map((textContent) => make("th", { scope: "col", textContent })));
+  const lines = rows.map(([title, layer, value]) => {
+    const cells = columns.map((column, place) => {
+      const [amount, token] = [value(place), quoted(column.split("\n")[0])];
+      const className = tinted(Math.max(-1, Math.min(1, amount / limit))).replace("cell ", "");
+      const button = make("button", { type: "button", className, title: `${full(100 * amount)} %`, textContent: Math.abs(amount) >= 0.005 ? decimal(100 * amount, 0) : "" });
+      button.setAttribute("aria-label", `${title}, ${token}: ${percent(amount)}`);
+      button.addEventListener("click", () => open(layer, place));
       return make("td", {}, [button]);
     });
-    return make("tr", {}, [make("th", { scope: "row", textContent: `L${layer}` }), ...cells]);
+    return make("tr", {}, [make("th", { scope: "row", textContent: title }), ...cells]);
   });
-  fill("trace", rows);
+  fill(name, lines);
+};
+const layered = (value) => Array.from({ length: sizes.layers }, (_, layer) => [`L${layer}`, layer, (place) => value(layer, place)]);
+const drawTrace = () => {
+  const component = Number(document.querySelector('[name="component"]:checked').value);
+  const columns = traced.columns.map(({ pieces: [one, other] }) => (one === other ? one.trim() : `${one.trim()}\n${other.trim()}`));
+  const rows = layered((layer, place) => get("trace", component, layer, place)).slice(0, arrays.trace.shape[1]);
+  drawGrid("trace", columns, rows, 1, (layer, place) => openCell(layer, traced.columns[place].pos));
+};
+// What all heads of a layer take from a token, and in the first row what the followed one does.
+const drawSources = () => {
+  if (!has("toward_source")) return fill("sources", []);
+  const word = data.first.at;
+  const columns = openTo(word).map((key) => source[key]);
+  const every = Array.from({ length: sizes.heads }, (_, head) => head);
+  const one = (layer, head, place) => get("toward_source", layer, head, columns[place].pos);
+  const rows = layered((layer, place) => sum(every.map((head) => one(layer, head, place))));
+  const limit = Math.max(1e-9, ...rows.flatMap(([, , value]) => columns.map((_, place) => Math.abs(value(place)))));
+  const own = [`L${state.layer}H${state.head}`, state.layer, (place) => one(state.layer, state.head, place)];
+  const open = (layer, place) => follow(layer, largest(every.map((head) => Math.abs(one(layer, head, place)))));
+  drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limit, open);
 };
 const openCell = async (layer, pos) => {
   const result = await answered("trace_heads", { pos });
@@ -271,7 +280,7 @@ const openCell = async (layer, pos) => {
 };
 
 // The address keeps the state: typing replaces it, a choice adds a step that the back button takes back.
-const written = () => {
+const addressOf = () => {
   const parts = new URLSearchParams();
   for (const name of ["text", "other", "word"]) if (ask.elements[name].value || name === "other") parts.set(name, ask.elements[name].value);
   if (!ask.elements.axis.disabled) parts.set("axis", ask.elements.axis.value);
@@ -280,11 +289,11 @@ const written = () => {
   return `#${parts}`;
 };
 const remember = (step) => {
-  const address = written();
-  if (address !== location.hash) history[step ? "pushState" : "replaceState"](null, "", address);
+  const address = addressOf();
+  if (address !== host.state()) host.keep(address, step);
 };
 const restore = () => {
-  const parts = new URLSearchParams(location.hash.slice(1));
+  const parts = new URLSearchParams(host.state().slice(1));
   if (!parts.get("text")) return remember(false);
   for (const name of ["text", "other", "word"]) ask.elements[name].value = parts.get(name) ?? "";
   if (parts.get("axis")) ask.elements.axis.value = parts.get("axis");
@@ -309,6 +318,7 @@ page.shown = () => {
   const given = Object.fromEntries(swaps.map(([layer, head, kind]) => [`${layer}.${head}`, kind]));
   for (const { cells } of maps) for (const [key, cell] of cells) cell.classList.toggle("swapped", key in given);
   say("head", `L${state.layer}H${state.head}`);
+  drawSources();
   for (const input of form.elements.swap) input.checked = input.value === (given[`${state.layer}.${state.head}`] ?? "own");
 };
 

@@ -45,8 +45,9 @@ const drawMap = ({ box, name, cells }) => {
     input.setAttribute("aria-label", `L${layer}H${head}: ${percent(value)}`);
     text.textContent = Math.abs(value) >= 0.005 ? decimal(100 * value, 0) : "";
   });
+  const scaled = (value) => (limit < 0.1 ? `${decimal(100 * value, 1)}\u202f%` : percent(value));
   const parts = [...(least <= -0.005 ? [-16, -4] : []), 0, 1, 4, 9, 16];
-  const steps = parts.map((part) => make("span", { className: tinted(part / 16), textContent: percent((part / 16) * limit) }));
+  const steps = parts.map((part) => make("span", { className: tinted(part / 16), textContent: scaled((part / 16) * limit) }));
   box.lastChild.replaceChildren("scale: ", ...steps);
 };
 

@@ -10,7 +10,8 @@ const take = (block) => {
 };
 take(JSON.parse(document.getElementById("walk-data").textContent));
 const label = (place) => tokens[place].label;
-const quoted = (text) => `“${text.trim() || JSON.stringify(text)}”`;
+const written = (text) => text.trim() || text.replace(/[\n\r\t ]/g, (one) => ({ "\n": "⏎", "\r": "␍", "\t": "⇥", " ": "␣" })[one]);
+const quoted = (text) => `“${written(text)}”`;
 const piece = (key) => quoted(source[key].piece);
 const allowed = (query, key) => !data.causal || source[key].pos <= tokens[query].pos;
 const openTo = (query) => keys.filter((key) => allowed(query, key));
@@ -203,7 +204,7 @@ const drawContrast = (c) => {
   const told = ({ weight }) => ({ ...number(weight, percent(weight)), kind: `n ${shade(weight)}` });
   for (const [side, parts] of Object.entries(sides)) {
     fill(`contrast-${side}`, parts.map((one) => row([one.label, told(one), number(one.share, percent(one.share))])));
-    const chips = parts.map((one) => make("span", { className: `chip ${shade(one.weight)}`, title: percent(one.weight), textContent: one.piece.trim() || JSON.stringify(one.piece) }));
+    const chips = parts.map((one) => make("span", { className: `chip ${shade(one.weight)}`, title: percent(one.weight), textContent: written(one.piece) }));
     document.querySelector(`[data-reading="${side}"]`).replaceChildren(...chips);
   }
   const [differs, head] = [get("delta_apart", state.layer, state.head), `L${state.layer}H${state.head}`];

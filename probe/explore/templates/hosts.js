@@ -1,0 +1,51 @@
+// What holds the page: a server that answers over HTTP and an address that keeps the state, or a notebook, whose widget does both.
+const linesOverHttp = async function* (question) {
+  const token = new URLSearchParams(location.search).get("token");
+  const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+  const response = await fetch(new URL("ask", location), { method: "POST", headers, body: JSON.stringify(question) });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    const lines = (rest + (value ?? "")).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line) yield JSON.parse(line);
+    if (done) return;
+  }
+};
+const messagesOfWidget = async function* (question) {
+  const [arrived, waiting] = [[], { doing: "waiting for the notebook", progress: 0 }];
+  let wake;
+  const hear = (message) => (arrived.push(message), wake?.());
+  const heard = ({ source, data }) => source === parent && data.number === question.number && hear(data);
+  const late = setTimeout(hear, 1500, waiting);
+  addEventListener("message", heard);
+  parent.postMessage(question, "*");
+  try {
+    for (;;) {
+      while (!arrived.length) await new Promise((done) => (wake = done));
+      const message = arrived.shift();
+      if (message !== waiting) clearTimeout(late);
+      yield message;
+      if (!("doing" in message)) return;
+    }
+  } finally {
+    clearTimeout(late);
+    removeEventListener("message", heard);
+  }
+};
+// ask: the messages of an answer · state: what is followed and swapped, as an address · keep: it changed; a step is one to go back from.
+const hosts = {
+  server: {
+    ask: linesOverHttp,
+    state: () => location.hash,
+    keep: (address, step) => history[step ? "pushState" : "replaceState"](null, "", address),
+    told: () => {},
+  },
+  notebook: {
+    ask: messagesOfWidget,
+    state: () => window.name,
+    keep: (address) => parent.postMessage({ state: (window.name = address) }, "*"),
+    told: (said) => parent.postMessage({ said }, "*"),
+  },
+};

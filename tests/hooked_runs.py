@@ -6,7 +6,6 @@ from handmade import random_model
 
 from probe.model import forward
 from probe.model import hooks as hooked
-from probe.model.architectures import FAMILIES
 from probe.model.attention import share_heads
 from probe.model.tokens import Placed
 from probe.model.weights import read_weights
@@ -15,11 +14,10 @@ BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 ROUNDED = 1e-6  # where a family's own code rounds to float32 on the way, no two orders of sums agree better
 ODD = "random GPT-2"
 KINDS = (*SINGLE, ODD)
+HELD = ("z", "mlp_out")  # what writes
 QUANTITIES = ("resid_pre", "attn_out", "mlp_out", "z", "resid_post")
 LAYOUTS = ((9, 6, 2), (7, 6, 3), (5, 3, 0))  # tokens, place of the word, place of the cue
-
-ADDING = [*(kind for kind in SINGLE if FAMILIES[kind].kind == "decoder" and FAMILIES[kind].adds_plainly), ODD]
-NORMING = [kind for kind in SINGLE if kind not in ADDING]  # a norm stands behind what is written, or behind the sum
+BOTH_WAYS = (4, 1, 0)  # every position lies behind the cue
 
 
 def typed(kinds):
@@ -42,6 +40,12 @@ def drawn_pair(model, layout=LAYOUTS[0], seed=0):
     a = torch.randint(5, model.config.d_vocab - 1, (length,), generator=generator).tolist()
     b = [*a[:cue], a[cue] + 1, *a[cue + 1 :]]
     return Placed(tuple(a), at), Placed(tuple(b), at)
+
+
+def every_edge_between(model):
+    """A pair, where its word stands, and all positions, counted from it, from the cue to the last that is read."""
+    length, at, cue = layout = LAYOUTS[1] if model.config.causal else BOTH_WAYS
+    return drawn_pair(model, layout), at, range(cue - at, length - at)
 
 
 def hook_name(model, layer, quantity):
@@ -107,60 +111,68 @@ class Plain:
 
     def __init__(self, model, pair, at):
         self.model, self.weights, self.at = model, read_weights(model), at
-        self.ids = [text.ids for text in pair]
+        self.ids, self.layers = [text.ids for text in pair], range(model.config.n_layers)
         self.reads = "resid_pre" if model.config.family.parallel else "resid_mid"  # what an MLP reads
         self.runs = [read_all(model, ids, {*QUANTITIES, "q", "k", "v", self.reads}) for ids in self.ids]
         self.scale = max(run["resid_post"][-1, at].abs().max() for run in self.runs)
         self.seen = {}
 
-    def write(self, side, layer, head, pos):
-        """Donor's write less own of a sender."""
-        own, donor = self.runs[side], self.runs[1 - side]
-        if layer < 0:
-            return donor["resid_pre"][0, pos] - own["resid_pre"][0, pos]
-        if head < 0:
-            return donor["mlp_out"][layer, pos] - own["mlp_out"][layer, pos]
-        return (donor["z"] - own["z"])[layer, pos, head] @ self.weights.blocks[layer].w_o[head]
-
-    def asked(self, side, edge, write):
-        """q, k and v of the receiver's layer when its input at the sender's position holds a write beside its own."""
-        layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
-        edits = [(layer, "resid_pre", put(pos, self.runs[side]["resid_pre"][layer, pos] + write))]
-        return {name: part[layer] for name, part in read_all(self.model, self.ids[side], "qkv", edits).items()}
-
-    def asked_by_donor(self, side, edge):
-        """The same with the donor's write less own, run once for every receiver of a layer."""
-        sender = edge[["sender_layer", "sender_head", "sender_pos"]].tolist()
-        key = (side, *sender, int(edge["receiver_layer"]))
+    def once(self, key, change, make):
+        """What `make` gives: run once where the sender's change is the donor's."""
+        if change is not None:
+            return make()
         if key not in self.seen:
-            self.seen[key] = self.asked(side, edge, self.write(side, *sender[:2], self.at + sender[2]))
+            self.seen[key] = make()
         return self.seen[key]
 
-    def z(self, side, edge, write=None):
+    def arriving(self, side, edge, change=None):
+        """What the heads of every layer read, and what its MLP reads, at the sender's position, when z of the sending
+        head or the output of the sending MLP changes so there, by default to the donor's, and every other one is held.
+        """
+        layer, head, pos = edge[["sender_layer", "sender_head", "sender_pos"]].tolist()
+        own, donor, at = self.runs[side], self.runs[1 - side], self.at + pos
+        name, place = ("mlp_out", (layer, at)) if head < 0 else ("z", (layer, at, head))
+        if layer < 0:
+            name, place = "resid_pre", (0, at)
+        value = donor[name][place] if change is None else own[name][place] + change
+        edits = [(number, held, put(slice(None), own[held][number])) for held in HELD for number in self.layers]
+        edits.append((place[0], name, put(place[1:], value)))
+        return self.once(
+            (side, layer, head, pos),
+            change,
+            lambda: read_all(self.model, self.ids[side], {"resid_pre", self.reads}, edits),
+        )
+
+    def asked(self, side, edge, change=None):
+        """q, k and v of the receiver's layer when its input at the sender's position is what arrives there."""
+        layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
+        edits = [(layer, "resid_pre", put(pos, self.arriving(side, edge, change)["resid_pre"][layer, pos]))]
+        key = (side, *edge[["sender_layer", "sender_head", "sender_pos", "receiver_layer"]].tolist())
+        run = self.once(key, change, lambda: read_all(self.model, self.ids[side], "qkv", edits))
+        return {name: part[layer] for name, part in run.items()}
+
+    def z(self, side, edge, change=None):
         """The receiver's z along the edge."""
         layer, head, pos = (int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos"))
         steps = {name: self.runs[side][name][layer].clone() for name in "qkv"}
         role, sender = edge["channel"][0], self.at + int(edge["sender_pos"])
-        asked = self.asked_by_donor(side, edge) if write is None else self.asked(side, edge, write)
-        steps[role][sender] = asked[role][sender]
+        steps[role][sender] = self.asked(side, edge, change)[role][sender]
         q, k, v = (share_heads(part.transpose(0, 1), self.model.config.n_heads) for part in steps.values())
         scores = forward.score(self.weights, self.weights.blocks[layer], q, k, None)
         pattern = forward.softmax(scores, self.model.config)
         return (pattern.to(v) @ v)[head, self.at + pos]
 
-    def mlp_out(self, side, edge, write=None):
+    def mlp_out(self, side, edge, change=None):
         """What the receiving MLP writes along the edge."""
-        layer, head, pos, receiver = edge[["sender_layer", "sender_head", "sender_pos", "receiver_layer"]].tolist()
-        block, pos = self.weights.blocks[receiver], self.at + pos
-        write = self.write(side, layer, head, pos) if write is None else write
-        changed = self.runs[side][self.reads][receiver, pos] + write
-        return forward.mlp(block, changed, changed, self.model.config)["mlp_out"]
+        layer, pos = int(edge["receiver_layer"]), self.at + int(edge["sender_pos"])
+        entered = self.arriving(side, edge, change)[self.reads][layer, pos]
+        return forward.mlp(self.weights.blocks[layer], entered, entered, self.model.config)["mlp_out"]
 
-    def written(self, side, edge, write=None):
+    def written(self, side, edge, change=None):
         """What the receiver makes of the edge, and what it is swapped for: z of a head, the output of an MLP."""
         layer, head, pos = (int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos"))
         name, place = ("z", (layer, self.at + pos, head)) if head >= 0 else ("mlp_out", (layer, self.at + pos))
-        made = self.z(side, edge, write) if head >= 0 else self.mlp_out(side, edge, write)
+        made = self.z(side, edge, change) if head >= 0 else self.mlp_out(side, edge, change)
         own, donor = (run[name][place] for run in (self.runs[side], self.runs[1 - side]))
         return name, place, made - own, donor - own
 

@@ -33,6 +33,7 @@ from handmade import (
 
 from probe import Model, load, tokenize
 from probe.model.tokens import Placed
+from probe.model.weights import read_weights
 
 Place = tuple[int, int]
 LENGTH = 1.25  # about what LayerNorm divides the word's vector by once its sense is written
@@ -412,16 +413,28 @@ WAYS: dict[str, Callable[[np.random.Generator], Ways]] = {
 
 
 @cache
-def way_model(kind: str, seed: int) -> tuple[Model, Ways]:
+def way_model(kind: str, seed: int, make: Callable[..., Path] = make_handmade) -> tuple[Model, Ways]:
     """A model with such ways in it, at places drawn with the seed. Shared: do not change it."""
     ways = WAYS[kind](np.random.default_rng([seed, *map(ord, kind)]))
     with TemporaryDirectory() as folder:
-        path = make_handmade(Path(folder) / "ways", ways.heads, units=ways.units, seed=seed)
+        path = make(Path(folder) / "ways", ways.heads, units=ways.units, seed=seed)
         return load(path), ways
+
+
+def way_pairs(kind, seed=0, make=make_handmade):
+    """Its weights, the members of its pairs, and its ways."""
+    model, ways = way_model(kind, seed, make)
+    return read_weights(model), *zip(*pairs_in(model, kind, ways.distance), strict=True), ways
 
 
 AXIS = torch.tensor(write_vector({"resolved": 1.0}), dtype=torch.float32)[None]  # where a resolved sense is written
 CUES_EACH = 5
+
+
+def flat(edge: Edge) -> tuple[object, ...]:
+    """An edge as a row of `probe.patching.edges`."""
+    sender, pos, receiver, *others = edge
+    return *sender, pos, *receiver, *others
 
 
 def pairs_in(model, kind, distance):

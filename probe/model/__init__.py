@@ -1,7 +1,7 @@
 """A pretrained transformer, loaded, hooked, traced, and computed a second time from its raw weights.
 
 attention                        the formulas
-family, architectures            what a row of the table says; the table, one row a family
+architectures                    the table, one row a family
 config, checkpoint, gguf_header, gguf, find, bridge, load
                                  from a name to a checked Model
 model, weights                   the record of a model; the record of one stack's weights

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from probe.errors import CrossCheckError
 from probe.model import forward, hooks
+from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
 from probe.model.config import Config
-from probe.model.family import Attention, Family
 from probe.model.hooks import HookedRun
 from probe.model.model import Model
 from probe.model.tokens import target_tokens, tokenize
@@ -125,14 +125,24 @@ def _certificate(model: Model, texts: Sequence[str], pairs: Sequence[tuple[str, 
 def _compare(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -> list[Row]:
     ids = tokenize(model, text).ids
     target = target_tokens(model, answer).ids if model.config.start_token is not None else None
-    rows = []
     with torch.inference_mode():
-        for compared in compare(model, hooks.read(model, ids, target), ids, target, plain):
-            tolerance = compared.tolerance or TOLERANCE[model.dtype]
-            error, scale = _difference(compared.seen, compared.expected)
-            place = (compared.layer, compared.quantity, compared.formula)
-            rows.append(Row(*place, error, scale, tolerance, compared.stack, compared.note))
-    return rows
+        return list(_rows(model, hooks.read(model, ids, target), ids, target, plain))
+
+
+def _row(
+    stack: Weights,
+    layer: int | None,
+    named: tuple[str, str],
+    seen: Tensor,
+    expected: Tensor,
+    *,
+    note: str = "",
+    tolerance: float | None = None,
+) -> Row:
+    """One comparison; `named` are the quantity and its formula, `tolerance` a wider one than the type's."""
+    error, scale = _difference(seen, expected)
+    name = "" if layer is None else stack.attention.name
+    return Row(layer, *named, error, scale, tolerance or TOLERANCE[stack.dtype], name, note)
 
 
 def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
@@ -147,23 +157,9 @@ def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
     return (gap / scale if scale else (math.inf if gap else 0.0)), scale
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One quantity of one layer: what was seen, what was expected, and where only a wider `tolerance` is possible."""
-
-    stack: str
-    layer: int | None
-    quantity: str
-    formula: str
-    seen: Tensor
-    expected: Tensor
-    note: str = ""
-    tolerance: float | None = None
-
-
-def compare(
+def _rows(
     model: Model, reading: HookedRun, ids: Sequence[int], target: Sequence[int] | None, plain: torch.nn.Module | None
-) -> Iterator[Compared]:
+) -> Iterator[Row]:
     """Every row of one text (and its target), in the order of the computation. Works on the CPU in float64."""
     config, family = model.config, model.config.family
     stacks = {name: stack.on("cpu") for name, stack in reading.stacks.items()}
@@ -177,17 +173,15 @@ def compare(
             yield from _attention_rows(model, reading, stack, layer, block=bare, bias=bias)
             if bare.w_out is not None:
                 yield from _mlp_rows(reading, stack, layer, bare)
+    side = stacks["decoder" if family.kind == "encoder-decoder" else ""]
     if config.has_head:
-        side = stacks["decoder" if family.kind == "encoder-decoder" else ""]
         last = reading.tensors[side.attention.name]["resid_post"][-1].to(EXACT)
-        yield Compared(
-            "", None, "logits", "unembedding of the last stream", reading.logits, forward.unembed(side, last)
-        )
+        named = ("logits", "unembedding of the last stream")
+        yield _row(side, None, named, reading.logits, forward.unembed(side, last))
     if plain is not None:
-        place, formula = ("", None, "logits, Hugging Face"), "hooked against the plain model"
-        rounded = family.plain_rounds and model.dtype == EXACT
-        note, tolerance = (PLAIN_ROUNDED, ROUNDED) if rounded else ("", None)
-        yield Compared(*place, formula, reading.logits, _plain_logits(plain, ids, target), note, tolerance)
+        named, logits = ("logits, Hugging Face", "hooked against the plain model"), _plain_logits(plain, ids, target)
+        note, tolerance = (PLAIN_ROUNDED, ROUNDED) if family.plain_rounds and model.dtype == EXACT else ("", None)
+        yield _row(side, None, named, reading.logits, logits, note=note, tolerance=tolerance)
 
 
 def _plain_logits(plain: torch.nn.Module, ids: Sequence[int], target: Sequence[int] | None) -> Tensor:
@@ -198,26 +192,26 @@ def _plain_logits(plain: torch.nn.Module, ids: Sequence[int], target: Sequence[i
     return plain(**asked).logits[0].cpu()
 
 
-def _stream(stack: Weights, reading: HookedRun, ids: Sequence[int]) -> list[list[Compared]]:
+def _stream(stack: Weights, reading: HookedRun, ids: Sequence[int]) -> list[list[Row]]:
     """What enters each layer: the embedding, then what left the layer before."""
-    name = stack.attention.name
-    seen = reading.tensors[name]
+    seen = reading.tensors[stack.attention.name]
     first = forward.embed(stack, torch.tensor(ids), EXACT)
-    rows = [Compared(name, 0, "resid_pre", "embedding of the tokens", seen["resid_pre"][0], first)]
-    for layer in range(1, len(seen["resid_pre"])):
-        here, before = seen["resid_pre"][layer], seen["resid_post"][layer - 1]
-        rows.append(Compared(name, layer, "resid_pre", "resid_post of the layer before", here, before))
-    return [[row] for row in rows]
+    rows = [[_row(stack, 0, ("resid_pre", "embedding of the tokens"), seen["resid_pre"][0], first)]]
+    named = ("resid_pre", "resid_post of the layer before")
+    for layer, (here, before) in enumerate(zip(seen["resid_pre"][1:], seen["resid_post"], strict=False), 1):
+        rows.append([_row(stack, layer, named, here, before)])
+    return rows
 
 
-def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Compared]]:
+def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Row]]:
     """What enters each cross-attention: the decoder's stream behind its self-attention, and the encoder's output."""
     seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
     left = forward.finish(stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT))
+    cross, streams = stacks["cross"], ("resid_pre", "the decoder's resid_mid")
     return [
         [
-            Compared("cross", layer, "resid_pre", "the decoder's resid_mid", seen["resid_pre"][layer], before),
-            Compared("cross", layer, "memory", "what left the encoder", seen["memory"][layer], left),
+            _row(cross, layer, streams, seen["resid_pre"][layer], before),
+            _row(cross, layer, ("memory", "what left the encoder"), seen["memory"][layer], left),
         ]
         for layer, before in enumerate(decoder)
     ]
@@ -225,7 +219,7 @@ def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Com
 
 def _attention_rows(
     model: Model, reading: HookedRun, stack: Weights, layer: int, *, block: Block, bias: Tensor | None
-) -> Iterator[Compared]:
+) -> Iterator[Row]:
     attention, single = stack.attention, stack.config.family.single
     seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
     seen["delta_e"] = _own_writes(model, seen["z"], attention, layer)
@@ -242,17 +236,17 @@ def _attention_rows(
         wider = ROUNDED if rounded and (name == "pattern" or name in single) else None
         note = f"repaired: {attention.lies[name].instead}" if name in attention.lies else ""
         note = (FLOAT32_SOFTMAX if name == "pattern" else FLOAT32_SCORES) if wider else note
-        yield Compared(attention.name, layer, name, formula, seen[name], steps[name], note, wider)
+        yield _row(stack, layer, (name, formula), seen[name], steps[name], note=note, tolerance=wider)
 
 
-def _mlp_rows(reading: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Compared]:
+def _mlp_rows(reading: HookedRun, stack: Weights, layer: int, block: Block) -> Iterator[Row]:
     name, lies, family = stack.attention.name, stack.attention.lies, stack.config.family
     seen, middle = reading.tensors[name], reading.tensors["cross" if name == "decoder" else name]["resid_mid"][layer]
     steps = forward.mlp(block, middle.to(EXACT), seen["resid_pre"][layer].to(EXACT), stack.config)
     formula = {"mlp_out": "MLP", "resid_post": _summed("E′", "MLP", family)}
     for quantity, tensor in steps.items():
         note = f"repaired: {lies[quantity].instead}" if quantity in lies else ""
-        yield Compared(name, layer, quantity, formula[quantity], seen[quantity][layer], tensor, note)
+        yield _row(stack, layer, (quantity, formula[quantity]), seen[quantity][layer], tensor, note=note)
 
 
 def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Tensor:

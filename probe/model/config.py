@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from probe.errors import ModelError, UnsupportedModel
 from probe.model.architectures import FAMILIES, SUPPORTED
-from probe.model.family import Family, Keys
+from probe.model.architectures.family import Family, Keys
 
 LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
 MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
@@ -295,9 +295,8 @@ def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where
 
 
 def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
-    """The row of the position table for the first token:
-
-    RoBERTa counts from behind the padding token's, BART keeps two free.
+    """The row of the position table for the first token: RoBERTa counts from behind the padding token's, BART keeps two
+    free.
     """
     if isinstance(keys.first, int):
         return keys.first

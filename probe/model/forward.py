@@ -102,9 +102,9 @@ def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
 
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
-    """What T5 adds to the scores of self-attention at every layer, from the table of its first:
+    """What T5 adds to the scores of self-attention at every layer, from the table of its first layer; None elsewhere.
 
-    `head query_pos key_pos`.
+    `-> head query_pos key_pos`
     """
     config, name = weights.config, weights.attention.name
     if config.positions.kind != "relative bias" or name == "cross":
@@ -333,11 +333,9 @@ class Decoded:
 def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
     """What the decoder reads of a source. `-> key_pos d_model`"""
     encoder = stacks["encoder"]
-    resid, bias = embed(encoder, torch.tensor(ids, device=encoder.device)), position_bias(encoder, len(ids))
-    for block in encoder.blocks:
-        step = attend(encoder, block, resid, bias=bias)
-        resid = mlp(block, step["resid_mid"], resid, encoder.config)["resid_post"]
-    return finish(encoder, resid)
+    for step in run(encoder, torch.tensor(ids, device=encoder.device), encoder.dtype):
+        left = step["resid_post"]
+    return finish(encoder, left)
 
 
 def decode(stacks: Stacks, ids: Sequence[int], memory: Tensor) -> Decoded:

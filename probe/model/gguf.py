@@ -16,10 +16,10 @@ from gguf import MODEL_ARCH_NAMES, dequantize, get_tensor_name_map
 
 from probe.errors import UnsupportedModel
 from probe.model.architectures import FAMILIES, GGUF_KNOWN
+from probe.model.architectures.family import Family
 from probe.model.bridge import in_short
 from probe.model.checkpoint import check_finite
 from probe.model.config import Config, config_from, refuse
-from probe.model.family import Family
 from probe.model.gguf_header import AGAIN, CONVERT, PLAIN, GgufFile
 from probe.model.weights import expected_shapes, layers_of
 
@@ -195,14 +195,10 @@ def _as_in_checkpoint(values: torch.Tensor, role: str, config: Config) -> torch.
         return values.T
     if family.offset and values.dim() == 1:
         return values - 1
-    if (
-        role in family.gguf.paired
-    ):  # (head, pair, 2) rows, the two of a pair beside each other -> halves behind each other
+    if role in family.gguf.paired:  # rows (head, pair, 2) -> (head, 2, pair)
         heads = config.n_heads if role == "q" else config.n_kv_heads
         return values.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-    if role == "qkv" and any(
-        stack.fused == "by head" for stack in family.attentions
-    ):  # (3, head, d_head) -> (head, 3, d_head)
+    if role == "qkv" and any(stack.fused == "by head" for stack in family.attentions):  # (3, head) -> (head, 3)
         return values.unflatten(0, (3, config.n_heads, -1)).transpose(0, 1).flatten(0, 2)
     return values
 

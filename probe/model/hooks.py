@@ -3,7 +3,7 @@
 `check_hooks` asks a freshly loaded model three questions before anybody sees it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,18 +14,18 @@ from torch import Tensor
 
 from probe.model import attention as formulas
 from probe.model import forward
+from probe.model.architectures.family import Attention
 from probe.model.config import refuse
-from probe.model.family import Attention
 from probe.model.model import Model
 from probe.model.weights import Weights, layers_of, read_stacks
 
 if TYPE_CHECKING:
     from transformers import Cache
 
-HEADS_BEHIND_POS = ("q", "k", "v", "z")
+HEAD_VECTORS = ("q", "k", "v", "z")  # by position and head in a hook, by head and position in a trace
 SHARED = ("k", "v")
-AT_ONE_PLACE = (*HEADS_BEHIND_POS, "pattern", "mlp_out", "resid_pre", "resid_post")
-Keep = Callable[[str, Tensor], None]
+AT_ONE_PLACE = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
+Keep = Callable[[str, str, Tensor], None]  # the attention, the quantity, its tensor
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,14 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
     """Run `ids` (and `target` through the decoder, where there is one) and keep every tensor of every attention, on the
     CPU.
     """
-    attentions = model.config.family.attentions
     kept: dict[str, dict[str, list[Tensor]]] = {
-        attention.name: {name: [] for name in attention.hooks} for attention in attentions
+        attention.name: {name: [] for name in attention.hooks} for attention in model.config.family.attentions
     }
 
-    def keep(name: str, quantity: str, tensor: Tensor, hook: object) -> None:
-        kept[name][quantity].append(tensor[0].detach().cpu().clone())
+    def keep(attention: str, name: str, tensor: Tensor) -> None:
+        kept[attention][name].append(tensor[0].detach().cpu().clone())
 
-    hooks = [
-        (f"{attention.blocks}.{layer}.{hook}", partial(keep, attention.name, quantity))
-        for attention in attentions
-        for layer in range(layers_of(attention, model.config))
-        for quantity, hook in attention.hooks.items()
-    ]
-    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
+    with _kept(model, keep):
         logits = run(model, [ids], None if target is None else [target])
     stacks = read_stacks(model.weights, model.config)
     tensors = {name: _whole(stack, kept[name]) for name, stack in stacks.items()}
@@ -104,10 +97,10 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
     row, place = torch.arange(len(rows), device=model.device), torch.tensor(at, device=model.device)
     kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
 
-    def keep(name: str, tensor: Tensor) -> None:
+    def keep(attention: str, name: str, tensor: Tensor) -> None:
         kept[name].append((tensor[row, :, place] if name == "pattern" else tensor[row, place]).clone())
 
-    with _kept(model, keep):
+    with _kept(model, keep, AT_ONE_PLACE):
         run(model, rows, head=False)
     return _stacked(model, kept)
 
@@ -121,31 +114,32 @@ def read_last(model: Model, ids: Sequence[int], before: "Cache", values: Tensor)
     kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
     heads = model.config.n_heads
 
-    def keep(name: str, tensor: Tensor) -> None:
+    def keep(attention: str, name: str, tensor: Tensor) -> None:
         if name == "v":
             values[len(kept["v"])] = formulas.share_heads(tensor[0].transpose(0, 1), heads)
         kept[name].append((tensor[:, :, -1] if name == "pattern" else tensor[:, -1]).clone())
 
-    with _kept(model, keep):
+    with _kept(model, keep, AT_ONE_PLACE):
         rows = torch.tensor([list(ids)], device=model.device)
         model.bridge.original_model.base_model(rows, past_key_values=before, use_cache=True)
     return _stacked(model, kept)
 
 
 @contextmanager
-def _kept(model: Model, keep: Keep) -> Iterator[None]:
-    """Inference with the hooks of AT_ONE_PLACE on every layer of a model with one stack; they are removed again
-    whatever happens.
+def _kept(model: Model, keep: Keep, names: Collection[str] | None = None) -> Iterator[None]:
+    """Inference in which `keep` is given every tensor, or those of these names, of every layer of every attention; the
+    hooks are removed again whatever happens.
     """
-    (attention,) = model.config.family.attentions
 
-    def hook(name: str, tensor: Tensor, hook: object) -> None:
-        keep(name, tensor)
+    def seen(attention: str, name: str, tensor: Tensor, hook: object) -> None:
+        keep(attention, name, tensor)
 
     hooks = [
-        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(hook, name))
-        for layer in range(model.config.n_layers)
-        for name in AT_ONE_PLACE
+        (f"{attention.blocks}.{layer}.{hook}", partial(seen, attention.name, name))
+        for attention in model.config.family.attentions
+        for layer in range(layers_of(attention, model.config))
+        for name, hook in attention.hooks.items()
+        if names is None or name in names
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         yield
@@ -163,7 +157,7 @@ def _stacked(model: Model, kept: dict[str, list[Tensor]]) -> dict[str, Tensor]:
 def _whole(stack: Weights, kept: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
     """Stacked over layers, heads first, keys and values repeated for the heads that share them, repairs made."""
     tensors = {name: torch.stack(list(layers)) for name, layers in kept.items()}
-    tensors |= {name: tensors[name].transpose(1, 2) for name in HEADS_BEHIND_POS}
+    tensors |= {name: tensors[name].transpose(1, 2) for name in HEAD_VECTORS}
     heads = stack.config.n_heads
     tensors |= {name: formulas.share_heads(tensors[name], heads) for name in SHARED}
     if "scores" in stack.attention.lies:

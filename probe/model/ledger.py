@@ -267,7 +267,7 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
             f"text {len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to "
             f"{len(trace.tokens) - 1}."
         )
-    states = states_at(trace, at)
+    states = with_embeddings(weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
     norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else len(trace.tokens)
     for part in parts(weights, states, depth):
         if part.layer is None or part.head is None:
@@ -278,11 +278,6 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
             yield Term(
                 part.component, part.layer, part.head, arrived, trace.pattern[part.layer, part.head, at, :sources]
             )
-
-
-def states_at(trace: Trace, at: int) -> TargetStates:
-    """What a trace holds of one position, as the states of one text."""
-    return with_embeddings(trace.weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:

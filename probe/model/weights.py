@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from probe.model.architectures import require_single
+from probe.model.architectures.family import Attention
 from probe.model.config import Config
-from probe.model.family import Attention
 from probe.model.model import Model
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")

@@ -37,22 +37,16 @@ def _of_word(frames: Frames, word: str) -> Section:
     first = positions.iloc[0]
     return {
         "word": word,
-        "missing": "" if len(edges) else NORMED,
+        "missing": "",
         "senses": (first["sense_a"], first["sense_b"]),
         "pairs": int(positions["pairs"].max()),
-        "circuit": charts.circuit(edges, positions, word) if len(edges) else None,
+        "circuit": charts.circuit(edges, positions, word),
         "charts": charts.position_maps(frames["positions"], word),
         "said": sentences(frames, word),
         "edges": [_edge(row, word) for row in edges.head(ROWS).to_dict("records")],
         "all": len(edges),
         "graph": graph.file_name(frames, word),
     }
-
-
-NORMED = (
-    "This model norms what its heads write before anything reads it, so single edges cannot be followed; the maps hold "
-    "all the same."
-)
 
 
 def why_not(frames: Frames, word: str) -> str:

@@ -36,7 +36,7 @@ def edges_of(weights: Weights, depth: int, senders: Sequence[int], receivers: Se
     for layer in range(depth):
         for pos in senders:
             before = np.array(every[: count_before(weights, layer)], dtype=np.int16)
-            for channel, receiver in ways_in(pos, receivers):
+            for channel, receiver in ways_in(weights, pos, receivers):
                 parts.append(_block(before, pos, layer, range(heads), receiver, channel))
         for pos in senders:
             if mlps and pos in receivers:
@@ -60,11 +60,11 @@ def _block(before: NDArray[np.int16], pos: int, layer: int, heads: Sequence[int]
     return block.ravel()
 
 
-def ways_in(pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
-    """Through which channel a write at `pos` gets into a head at which position."""
-    behind = [receiver for receiver in receivers if receiver >= pos]
+def ways_in(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
+    """Through which channel a write at `pos` gets into a head at which position: no earlier one in a causal model."""
+    reading = [receiver for receiver in receivers if receiver >= pos or not weights.causal]
     query = [("query", pos)] if pos in receivers else []
-    return query + [(channel, receiver) for channel in ("key", "value") for receiver in behind]
+    return query + [(channel, receiver) for channel in ("key", "value") for receiver in reading]
 
 
 def grouped(edges: Edges, some: NDArray[np.int64], names: Sequence[str]) -> list[NDArray[np.int64]]:

@@ -228,14 +228,24 @@ def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValu
 
     `batch variant live d_model, twice batch kv_head key_pos d_head -> batch variant live head d_head`
     """
-    size, (_, variants, live, _) = 0 if known is None else known[0].shape[-2], carried.shape
-    if known is not None and live == 1:
-        own = project(weights, block, carried.squeeze(2), places, torch.full((1, 1), size, device=carried.device))
-        return attend_last(weights, block, own, known, places).transpose(1, 2).unsqueeze(2)
-    pos = torch.arange(size, size + live, device=carried.device)[None, None]
-    q, k, v = project(weights, block, carried, places, pos)
+    size = 0 if known is None else known[0].shape[-2]
+    pos = torch.arange(size, size + carried.shape[2], device=carried.device)[None, None]
+    return attend_among(weights, block, project(weights, block, carried, places, pos), known, places)
+
+
+def attend_among(
+    weights: Weights, block: Block, own: Sequence[Tensor], known: KeysValues | None, places: Places
+) -> Tensor:
+    """The same from queries, keys and values of the live positions.
+
+    `own: batch variant head live d_head`, kv_head for two `-> batch variant live head d_head`
+    """
+    if known is not None and own[0].shape[-2] == 1:
+        q, k, v = (part.squeeze(-2).transpose(1, 2) for part in own)
+        return attend_last(weights, block, (q, k, v), known, places).transpose(1, 2).unsqueeze(2)
+    q, k, v = own
     if known is not None:
-        before = (part[:, None].expand(-1, variants, -1, -1, -1) for part in known)
+        before = (part[:, None].expand(-1, q.shape[1], -1, -1, -1) for part in known)
         k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
     return attend(weights, block, q, k, v, places).transpose(2, 3)
 
@@ -252,17 +262,49 @@ def _read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValu
     return z.transpose(1, 2).unflatten(1, resid.shape[1:3])
 
 
+class Writer(NamedTuple):
+    """What attention or the MLP of a block writes with: `weight: input d_model`, `bias: d_model`; `norm_written`, the
+    gain of the norm behind what is written, `norm` and `norm_bias` of that behind the sum, as far as the family has
+    them.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    norm_written: Tensor | None
+    norm: Tensor | None
+    norm_bias: Tensor | None
+
+    def written(self, x: Tensor) -> Tensor:
+        """x W + b, before any norm. `... input -> ... d_model`"""
+        return _linear(x, self.weight, self.bias)
+
+
+def attention_of(block: Block) -> Writer:
+    """What all heads of a block write with; its input is their z side by side."""
+    return Writer(block.w_o.flatten(0, 1), block.b_o, block.norm_out, block.norm, block.norm_bias)
+
+
+def mlp_of(block: Block) -> Writer:
+    """What the MLP of a block writes with; its input are its activations."""
+    assert block.w_out is not None
+    return Writer(block.w_out, block.b_out, block.norm_mlp_out, block.norm_mlp, block.norm_mlp_bias)
+
+
+def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tensor:
+    """The stream behind a write: the sum, through the norms where the family has them behind. Shape unchanged."""
+    if config.family.norm_written:
+        return resid + _norm(written, writer.norm_written, None, config)
+    return _norm(resid + written, writer.norm, writer.norm_bias, config) if config.family.norm_last else resid + written
+
+
 def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
     """E′: E + Concat(z) W_O + b_O, through the norms where the family has them behind.
 
     `... pos d_model, ... pos head d_head`
     """
-    config = weights.config
-    if config.family.norm_written:
-        return resid + _norm(_linear(z.flatten(-2), block.w_o.flatten(0, 1), block.b_o), block.norm_out, None, config)
-    total = resid + block.b_o if block.b_o is not None else resid.clone(memory_format=torch.contiguous_format)
-    resid_mid = _added(total.contiguous(), z.flatten(-2), block.w_o.flatten(0, 1))
-    return _norm(resid_mid, block.norm, block.norm_bias, config) if config.family.norm_last else resid_mid
+    return _write(
+        weights.config, attention_of(block), resid.clone(memory_format=torch.contiguous_format), z.flatten(-2)
+    )
 
 
 def activate(weights: Weights, block: Block, seen: Tensor) -> Tensor:
@@ -287,13 +329,16 @@ def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> 
 
 def write_mlp(weights: Weights, block: Block, resid_mid: Tensor, hidden: Tensor) -> Tensor:
     """The same from the MLP's activations. `... pos d_model, ... pos d_mlp -> ... pos d_model`"""
-    config, family = weights.config, weights.config.family
-    assert block.w_out is not None
-    if family.norm_written:
-        return resid_mid.add_(_norm(_linear(hidden, block.w_out, block.b_out), block.norm_mlp_out, None, config))
-    total = resid_mid if block.b_out is None else resid_mid.add_(block.b_out)
-    resid_post = _added(total, hidden, block.w_out)
-    return _norm(resid_post, block.norm_mlp, block.norm_mlp_bias, config) if family.norm_last else resid_post
+    return _write(weights.config, mlp_of(block), resid_mid, hidden)
+
+
+def _write(config: Config, writer: Writer, resid: Tensor, x: Tensor) -> Tensor:
+    """The stream behind a write, where nothing is normed in the place of `resid`, which must be contiguous."""
+    if not config.family.adds_plainly:
+        return add(config, writer, resid, writer.written(x))
+    total = resid if writer.bias is None else resid.add_(writer.bias)
+    total.view(-1, total.shape[-1]).addmm_(x.flatten(0, -2), writer.weight)
+    return total
 
 
 def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) -> Tensor:
@@ -308,9 +353,3 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.flatten(0, -2)
     product = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
     return product.unflatten(0, x.shape[:-1])
-
-
-def _added(total: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """total + x W, in the place of total, which must be contiguous."""
-    total.view(-1, total.shape[-1]).addmm_(x.flatten(0, -2), weight)
-    return total

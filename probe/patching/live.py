@@ -1,15 +1,19 @@
-"""Two runs of a pair kept whole, and what becomes of a run whose stream is changed at one place: everything behind that
-place responds.
+"""Two runs of a pair kept whole, and what becomes of a run whose stream is changed at one place.
 
-A change is a vector that stands in the residual stream at one position, entering a block (`pre`) or between its
-attention and its MLP (`mid`), in place of the run's own. The donor's attention output, one head's z, the donor's MLP
-output: each is such a change. In a causal model it touches no position before its own, so only the positions from
-there to the word are carried on, against the keys and values of the others.
+A change stands in the residual stream at one position and at one point: in front of the attention of a block, or
+between its attention and its MLP. The donor's attention output, one head's z, the donor's MLP output: each makes such a
+change.
+
+    go_on   everything behind the change responds. In a causal model it touches no position before its own, so only the
+            positions from there to the word are carried on, against the keys and values of the others.
+    hold    every head and every MLP behind it writes what it wrote. Where a family adds writes as they are, the change
+            stays what it is; where a norm stands behind the sum or behind what is written, it goes through the norm.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +25,7 @@ from probe.patching import engine, patterns
 from probe.patching.patterns import KeysValues, Places
 from probe.patching.swaps import Rows, placed
 
-Point = tuple[int, Literal["pre", "mid"]]
+Point = int  # 2 layer, where the stream enters a block, or 2 layer + 1, between its attention and its MLP
 Starts = Mapping[Point, Tensor]
 
 
@@ -57,6 +61,17 @@ class Both:
         """How many tokens each of the two has."""
         return self.final.shape[1]
 
+    def stream(self, point: Point) -> Tensor:
+        """The stream at a point; 2 depth is the end. `row pos d_model`"""
+        if point == 2 * len(self.steps):
+            return self.final
+        step = self.steps[point // 2]
+        return step.resid_mid if point % 2 else step.resid_pre
+
+    def seen(self, pos: int) -> slice:
+        """The positions that a query at `pos` reads."""
+        return slice(pos + 1 if self.weights.causal else self.n)
+
 
 def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> Both:
     """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
@@ -73,48 +88,96 @@ def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -
     return Both(weights, places, tuple(steps), resid, at)
 
 
+def hold(both: Both, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Tensor:
+    """How the stream at the point `until` changes at a position when some attentions and MLPs before it write otherwise
+    there and every other one writes what it wrote.
+
+    `sent: recipient variant d_model`, the change of what is written in front of any norm, by the point at which the
+    writer stands; -1 for the embeddings `-> recipient variant d_model`
+    """
+    points = range(min(sent), until) if both.weights.config.family.norm_last else sent
+    change = torch.zeros_like(next(iter(sent.values())))
+    for point in points:
+        change = pass_on(both, point, pos, change, sent.get(point, 0.0))
+    return change
+
+
+def pass_on(both: Both, point: Point, pos: int, entering: Tensor, written: Tensor | float = 0.0) -> Tensor:
+    """How the stream at the next point changes at a position, from the change of the stream at this one and the change
+    of what the attention or the MLP between the two writes. `recipient variant d_model`
+    """
+    weights, (layer, mlp) = both.weights, divmod(point, 2)
+    family = weights.config.family
+    if family.adds_plainly or layer < 0:
+        return entering + written
+    block, step = weights.blocks[layer], both.steps[layer]
+    writer, x = (engine.mlp_of(block), step.hidden) if mlp else (engine.attention_of(block), step.z.flatten(-2))
+    own, add = writer.written(x[:, pos, None]), partial(engine.add, weights.config, writer)
+    if family.norm_last:
+        resid = both.stream(point)[:, pos, None]
+        return add(resid + entering, own + written) - add(resid, own)
+    nothing = torch.zeros_like(own)
+    return entering + add(nothing, own + written) - add(nothing, own)
+
+
 def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Point, Tensor]:
     """How far the word's vector after the last block moves along each direction for every change at position `pos`.
 
-    `starts: row variant d_model` by the point at which it stands in the stream; `(depth, "pre")` is the end itself.
-    `-> row variant direction` by the same points.
+    `starts: row variant d_model` by the point at which it stands in the stream `-> row variant direction` by the same
+    points.
     """
-    weights, depth = both.weights, len(both.steps)
-    live = range(pos if weights.causal else 0, both.n)
-    carried = both.final.new_zeros(len(both.final), 0, len(live), both.final.shape[-1])
+    weights, last = both.weights, len(both.steps) - 1
+    first = pos if weights.causal else 0
+    alone = both.final.new_zeros(len(both.final), 0, both.final.shape[-1])  # row variant d_model: changed at `pos` only
+    carried = alone[:, :, None].expand(-1, -1, both.n - first, -1)  # row variant live d_model: changed from `first` on
     for layer, step in enumerate(both.steps):
-        block, first = weights.blocks[layer], live.start
-        carried = _joined(carried, step.resid_pre, live, pos, starts.get((layer, "pre")))
-        known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
-        z = step.z[:, None, live.start :][:, :0]
-        if carried.shape[1]:
-            z = engine.attend_live(weights, block, carried, known, both.places)
-        if layer == depth - 1:  # behind the last attention only the word is wanted
-            z, carried = (part[:, :, both.at - first, None] for part in (z, carried))
-            live = range(both.at, both.at + 1)
-        resid_mid = engine.write(weights, block, carried, z) if carried.shape[1] else carried
-        changed = starts.get((layer, "mid"))
-        resid_mid = _joined(resid_mid, step.resid_mid, live, pos, changed)
-        if weights.config.family.parallel:
-            carried = _joined(carried, step.resid_pre, live, None, changed)
-        carried = engine.finish(weights, block, carried, resid_mid) if resid_mid.shape[1] else resid_mid
-    carried = _joined(carried, both.final, live, pos, starts.get((depth, "pre")))
-    moved = (carried[:, :, both.at - live.start] - both.final[:, None, both.at]) @ directions.T
-    points = sorted(starts, key=lambda point: (point[0], point[1] == "mid"))
+        block = weights.blocks[layer]
+        alone = torch.cat([alone, starts.get(2 * layer, alone[:, :0])], dim=1)
+        if alone.shape[1] or carried.shape[1]:
+            z = _attend(both, layer, carried, alone, pos)
+            carried = torch.cat([carried, _with(step.resid_pre[:, first:], alone, pos - first)], dim=1)
+            if layer == last:  # behind the last attention only the word is wanted
+                z, carried = (part[:, :, both.at - first, None] for part in (z, carried))
+            carried = engine.finish(weights, block, carried, engine.write(weights, block, carried, z))
+        changed = starts.get(2 * layer + 1, alone[:, :0])
+        alone = engine.finish(weights, block, step.resid_pre[:, pos, None].expand_as(changed), changed.clone())
+    alone, word = torch.cat([alone, starts.get(2 * last + 2, alone[:, :0])], dim=1), both.final[:, None, both.at]
+    alone = alone if pos == both.at else word.expand_as(alone)
+    moved = (torch.cat([carried[:, :, -1], alone], dim=1) - word) @ directions.T
+    points = sorted(starts)
     return dict(zip(points, moved.split([starts[point].shape[1] for point in points], dim=1), strict=True))
 
 
-def _joined(carried: Tensor, whole: Tensor, live: range, pos: int | None, changed: Tensor | None) -> Tensor:
-    """The variants so far and those that begin here: the unchanged run's vectors, the changed ones at `pos`.
+def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) -> Tensor:
+    """z of the live positions of the variants that are changed at all of them, then of those that are changed at `pos`
+    only, whose queries, keys and values elsewhere are the run's own.
 
-    `row variant live d_model, row pos d_model, row variant d_model`
+    `row variant live d_model, row variant d_model -> row variant live head d_head`
     """
-    if changed is None:
-        return carried
-    new = whole[:, None, live.start : live.stop].repeat(1, changed.shape[1], 1, 1)
-    if pos is not None and pos in live:
-        new[:, :, live.index(pos)] = changed
-    return torch.cat([carried, new], dim=1)
+    weights, step, places, first = both.weights, both.steps[layer], both.places, both.n - carried.shape[2]
+    block = weights.blocks[layer]
+    known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
+    z = [engine.attend_live(weights, block, carried, known, places)] if carried.shape[1] else []
+    if alone.shape[1]:
+        changed = engine.project(
+            weights, block, alone[:, :, None], places, torch.full((1, 1, 1), pos, device=weights.device)
+        )
+        own = [
+            _with(part[:, :, first:].transpose(1, 2), new.squeeze(-2), pos - first).transpose(2, 3)
+            for part, new in zip((step.q, step.k, step.v), changed, strict=True)
+        ]
+        z.append(engine.attend_among(weights, block, own, known, places))
+    return torch.cat(z, dim=1)
+
+
+def _with(whole: Tensor, changed: Tensor, place: int) -> Tensor:
+    """Every variant of a tensor in which one place is changed.
+
+    `row pos ..., row variant ... -> row variant pos ...`
+    """
+    variants = whole[:, None].repeat(1, changed.shape[1], *[1] * (whole.ndim - 1))
+    variants[:, :, place] = changed
+    return variants
 
 
 def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[tuple[int, ...]], int]]:

@@ -1,18 +1,21 @@
 """Every path from one part of the network to a head or an MLP that reads it: what a receiver makes of one sender alone.
 
-An edge leads from what a sender writes at one position to one head at the same or a later position, into its query, its
-key or its value, or to an MLP at the same position. Along it the receiver's input at the sender's position is
+An edge leads from what a sender writes at one position to one head at the same or a later position (at any where the
+model reads both ways), into its query, its key or its value, or to an MLP at the same position. Along it the receiver's
+input at the sender's position is
 
-    the stream there + (donor's write - own write) of the sender,  through the receiver's own norm,
+    the stream there, with the donor's write of the sender in place of its own,  through the receiver's own norm,
 
-the query, key or value there and the receiver's z, or the MLP's output, are computed anew, and everything else is the
-recipient's. Senders: the embeddings (token and position together), every head and every MLP before. Three numbers an
-edge, with z an MLP's output where the receiver is one:
+the query, key or value there and the receiver's z, or the MLP's output, are computed anew, and every other write is the
+recipient's. Where a family adds writes as they are, that is the stream + (donor's write - own write); where a norm
+stands behind what the heads of a block write together, or behind the sum, what passes it is normed with the sender's
+write changed. Senders: the embeddings (token and position together), every head and every MLP before. Three numbers an
+edge, with z an MLP's output, in front of any norm, where the receiver is one:
 
     fraction   <z along the edge - own z, z swapped - own z> / |z swapped - own z|²: how much of the receiver's own swap
                the edge alone brings about; 1 is all of it
-    direct     how far the word's vector moves when everything behind the receiver stays as it was: what the receiver
-               itself writes there; 0 where it does not stand at the word
+    direct     how far the word's vector moves when every head and MLP behind the receiver writes what it wrote; 0
+               where the receiver does not stand at the word
     total      the same with everything behind the receiver live
 
 Up to there this is arithmetic on what two runs computed, exact: no gradient, and no norm, softmax or activation made
@@ -22,7 +25,7 @@ the gap (|fraction| times the effect of the receiver's swap), and for a random s
 Sources: Goldowsky-Dill et al. 2023 (path patching); Wang et al. 2022 (paths into queries, keys and values).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,8 +34,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probe.errors import UnsupportedModel
-from probe.model.architectures import FAMILIES
 from probe.model.attention import share_heads
 from probe.model.weights import Weights
 from probe.patching import engine, live, patterns
@@ -40,7 +41,6 @@ from probe.patching.edges import (
     CHANNELS,
     EDGE,
     Edges,
-    count_before,
     edges_of,
     grouped,
     numbers_of_senders,
@@ -123,10 +123,8 @@ def paths(
     difference to the word where none are given · `receivers`: of receivers, all of these where none are given ·
     `mlps`: whether MLPs are among the receivers · `reach`: the share of the gap along the first direction that an edge
     must be able to reach for its total to be run · `most`: of how many it is run at most, those that could reach most ·
-    `sample`: of how many others it is run, drawn with the seed. Raises UnsupportedModel where a write does not simply
-    stand in the sum that later heads read, InputError as `trace_positions`.
+    `sample`: of how many others it is run, drawn with the seed. Raises InputError as `trace_positions`.
     """
-    _require_sum(weights)
     pairs = live.pairs_of(weights, a, b, depth)
     senders = live.offsets_of(weights, pairs, positions)
     receiving = senders if receivers is None else live.offsets_of(weights, pairs, receivers)
@@ -153,7 +151,6 @@ def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges:
 
     Raises as `paths`.
     """
-    _require_sum(weights)
     pairs = live.pairs_of(weights, a, b, depth)
     ends = np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist()
     live.offsets_of(weights, pairs, ends)
@@ -162,29 +159,26 @@ def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges:
         return torch.stack([totals(one.both, edges, one.along) for one in read]).cpu().clone()
 
 
-def _require_sum(weights: Weights) -> None:
-    family = weights.config.family
-    if family.adds_plainly and weights.causal:
-        return
-    normed = "the sum behind every write" if family.norm_last else "what the heads of a block write before it is added"
-    others = (other.name for other in FAMILIES.values() if other.adds_plainly and other.kind == "decoder")
-    raise UnsupportedModel(
-        f"Following paths through a {family.name}: it norms {normed}, so that no write simply stands in what later "
-        f"heads read; use trace_positions, or a model that adds every write as it is ({', '.join(others)})."
-    )
+def _arriving(both: Both, pos: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Block by block how what the heads read at a position, and what the MLP reads there, changes with the write of
+    each sender before it alone: the embeddings, then heads and MLP of block after block.
 
-
-def _writes(both: Both, pos: int) -> Tensor:
-    """Donor's write less own of every sender at a position: the embeddings, then heads and MLP of block after block.
-
-    `-> recipient sender d_model`
+    `-> recipient sender d_model`, twice
     """
-    found = [_other(both.steps[0].resid_pre[:, pos, None])]
-    for block, step in zip(both.weights.blocks, both.steps, strict=False):
+    entering = _other(both.steps[0].resid_pre[:, pos, None])
+    for layer, (block, step) in enumerate(zip(both.weights.blocks, both.steps, strict=False)):
         assert block.w_out is not None
-        found.append(torch.einsum("rhe,hed->rhd", _other(step.z[:, pos]), block.w_o))
-        found.append(_other(step.hidden[:, pos, None]) @ block.w_out)
-    return torch.cat(found, dim=1)
+        heads = torch.einsum("rhe,hed->rhd", _other(step.z[:, pos]), block.w_o)
+        middle = _passed_on(both, 2 * layer, pos, entering, heads)
+        yield entering, entering if both.weights.config.family.parallel else middle
+        mlp = _other(step.hidden[:, pos, None]) @ block.w_out
+        entering = _passed_on(both, 2 * layer + 1, pos, middle, mlp)
+
+
+def _passed_on(both: Both, point: Point, pos: int, entering: Tensor, writes: Tensor) -> Tensor:
+    """The changes of the stream behind a part: those in front of it, and one for each of its own writes."""
+    own = live.pass_on(both, point, pos, torch.zeros_like(writes), writes)
+    return torch.cat([live.pass_on(both, point, pos, entering), own], dim=1)
 
 
 def _other(own: Tensor) -> Tensor:
@@ -192,22 +186,22 @@ def _other(own: Tensor) -> Tensor:
     return own.roll(1, 0) - own
 
 
-def _moves(both: Both, layer: int, pos: int, writes: Tensor, into: Sequence[tuple[str, int]]) -> Iterator[Move]:
-    """How z of every head of a block changes with each of the writes at `pos` alone.
+def _moves(both: Both, layer: int, pos: int, changes: Tensor, into: Sequence[tuple[str, int]]) -> Iterator[Move]:
+    """How z of every head of a block changes with each change of the stream at `pos` alone.
 
-    `writes: recipient sender d_model`
+    `changes: recipient sender d_model`
     """
     weights, step, heads = both.weights, both.steps[layer], both.weights.shape[1]
     block = weights.blocks[layer]
     resid = step.resid_pre[:, pos, None]
-    resid = torch.cat([resid, resid + writes], dim=1)  # as it was comes first, so that nothing but the change is left
+    resid = torch.cat([resid, resid + changes], dim=1)  # as it was comes first, so that nothing but the change is left
     here = torch.full((1, 1), pos, device=weights.device)
     q, *shared = engine.project(weights, block, resid, both.places, here)
     k, v, keys, values = (
         share_heads(part, heads) for part in (*shared, step.k, step.v)
     )  # recipient head sender d_head
     for channel, receiver in into:
-        seen = slice(receiver + 1)
+        seen = both.seen(receiver)
         asking = q if channel == "query" else step.q[:, :, receiver, None]
         matches = asking @ keys[:, :, seen].mT  # recipient head sender key_pos
         if channel == "key":
@@ -218,11 +212,11 @@ def _moves(both: Both, layer: int, pos: int, writes: Tensor, into: Sequence[tupl
         yield Move(channel, receiver, z[:, :, 1:] - z[:, :, :1])
 
 
-def _moves_of_neurons(both: Both, layer: int, pos: int, writes: Tensor) -> Tensor:
-    """How the output of a block's MLP changes with each of the writes at `pos` alone. `recipient sender d_model`"""
-    weights, step, block = both.weights, both.steps[layer], both.weights.blocks[layer]
-    stream = (step.resid_pre if weights.config.family.parallel else step.resid_mid)[:, pos, None]
-    hidden = engine.activate(weights, block, torch.cat([stream, stream + writes], dim=1))
+def _moves_of_mlp(both: Both, layer: int, pos: int, changes: Tensor) -> Tensor:
+    """What a block's MLP writes otherwise with each change of the stream at `pos` alone. `recipient sender d_model`"""
+    weights, block = both.weights, both.weights.blocks[layer]
+    stream = both.stream(2 * layer + (not weights.config.family.parallel))[:, pos, None]
+    hidden = engine.activate(weights, block, torch.cat([stream, stream + changes], dim=1))
     assert block.w_out is not None
     return (hidden[:, 1:] - hidden[:, :1]) @ block.w_out
 
@@ -232,30 +226,40 @@ def _measure(
 ) -> tuple[Tensor, Tensor]:
     """Fraction and direct effect of every edge of a pair. `-> recipient edge, recipient edge direction`"""
     weights, at = both.weights, both.at
-    writes = {pos: _writes(both, at + pos) for pos in senders}
     fractions, directs = [], []
 
-    def note(moved: Tensor, whole: Tensor, reading: Tensor, receiver: int) -> None:  # recipient head sender d
-        size = whole.square().sum(-1, keepdim=True)
+    def note(point: Point, receiver: int, moved: Tensor, whole: Tensor, weight: Tensor | None = None) -> None:
+        size = whole.square().sum(-1, keepdim=True)  # moved: recipient head sender d, whole: recipient head d
         toward = whole / size.where(size > 0, 1)
         fractions.append((moved @ toward[..., None])[..., 0].flatten(1))
-        direct = moved @ reading if receiver == at else moved.new_zeros(*moved.shape[:-1], len(directions))
-        directs.append(direct.flatten(1, 2))
+        none = moved.new_zeros(*moved.shape[:-1], len(directions))
+        directs.append((_direct(both, point, moved, weight, directions) if receiver == at else none).flatten(1, 2))
 
-    for layer, (block, step) in enumerate(zip(weights.blocks, both.steps, strict=False)):
-        reading = block.w_o @ directions.T  # head d_head direction
-        for pos in senders:
-            into = [(channel, at + receiver) for channel, receiver in ways_in(pos, receivers)]
-            before = writes[pos][:, : count_before(weights, layer)]
-            for _, receiver, z in _moves(both, layer, at + pos, before, into):
-                note(z, _other(step.z[:, receiver]), reading, receiver)
-        for pos in senders:
+    arriving = zip(*(_arriving(both, at + pos) for pos in senders), strict=True)
+    for layer, (block, step, changes) in enumerate(zip(weights.blocks, both.steps, arriving, strict=False)):
+        for pos, (change, _) in zip(senders, changes, strict=True):
+            into = [(channel, at + receiver) for channel, receiver in ways_in(weights, pos, receivers)]
+            for _, receiver, z in _moves(both, layer, at + pos, change, into):
+                note(2 * layer, receiver, z, _other(step.z[:, receiver]), block.w_o)
+        for pos, (_, change) in zip(senders, changes, strict=True):
             if mlps and pos in receivers:
-                before = writes[pos][:, : count_before(weights, layer, mlp=True)]
-                moved = _moves_of_neurons(both, layer, at + pos, before)[:, None]
                 assert block.w_out is not None
-                note(moved, _other(step.hidden[:, at + pos, None]) @ block.w_out, directions.T, at + pos)
+                whole = _other(step.hidden[:, at + pos, None]) @ block.w_out
+                note(2 * layer + 1, at + pos, _moves_of_mlp(both, layer, at + pos, change)[:, None], whole)
     return torch.cat(fractions, dim=1), torch.cat(directs, dim=1)
+
+
+def _direct(both: Both, point: Point, moved: Tensor, weight: Tensor | None, directions: Tensor) -> Tensor:
+    """How far the word's vector moves with each change of what receivers at the word write, every other write held.
+
+    `moved: recipient head sender d_head` with `weight: head d_head d_model`, or `d_model` without `-> recipient head
+    sender direction`
+    """
+    if both.weights.config.family.adds_plainly:
+        return moved @ (directions.T if weight is None else weight @ directions.T)
+    written = moved if weight is None else moved @ weight
+    change = live.hold(both, both.at, {point: written.flatten(1, 2)}, 2 * len(both.steps))
+    return (change @ directions.T).unflatten(1, written.shape[1:3])
 
 
 def _effects_of_receivers(both: Both, receivers: Sequence[int], directions: Tensor, *, mlps: bool) -> Tensor:
@@ -294,44 +298,51 @@ def totals(both: Both, edges: Edges, directions: Tensor) -> Tensor:
 
     `-> recipient edge direction`
     """
-    found = directions.new_empty(2, len(edges), len(directions))
-    writes = {pos: _writes(both, both.at + pos) for pos in np.unique(edges["sender_pos"]).tolist()}
+    most = NUMBERS // both.final.shape[-1]
+    parts = [edges[first : first + most] for first in range(0, len(edges), most)]
+    moved = [_carried_on(both, part, _behind_receivers(both, part), directions) for part in parts]
+    return torch.cat(moved, dim=1) if moved else directions.new_empty(2, 0, len(directions))
+
+
+def _carried_on(both: Both, edges: Edges, streams: Tensor, directions: Tensor) -> Tensor:
+    """How far the word's vector moves when the stream behind the receiver of each edge is the one given.
+
+    `recipient edge d_model -> recipient edge direction`
+    """
+    moved = directions.new_empty(2, len(edges), len(directions))
+    points = 2 * edges["receiver_layer"] + 1 + (edges["channel"] == CHANNELS[-1])
     for receiver in np.unique(edges["receiver_pos"]).tolist():
         pos, here = both.at + receiver, np.flatnonzero(edges["receiver_pos"] == receiver)
-        most = max(1, NUMBERS // (2 * (both.n - pos) * both.weights.blocks[0].d_mlp))
+        responding = both.n - pos if both.weights.causal else both.n
+        most = max(1, NUMBERS // (2 * responding * both.weights.blocks[0].d_mlp))
         for some in np.split(here, range(most, len(here), most)):
-            starts: dict[Point, list[Tensor]] = {}
-            numbers: dict[Point, list[int]] = {}
-            for point, which, vectors in _starts(both, edges, some, writes):
-                starts.setdefault(point, []).append(vectors)
-                numbers.setdefault(point, []).extend(which.tolist())
-            together = {point: torch.cat(vectors, dim=1) for point, vectors in starts.items()}
-            for point, moved in live.go_on(both, pos, together, directions).items():
-                found[:, numbers[point]] = moved
-    return found
+            numbers = {point: some[points[some] == point] for point in np.unique(points[some]).tolist()}
+            starts = {point: streams[:, which] for point, which in numbers.items()}
+            for point, values in live.go_on(both, pos, starts, directions).items():
+                moved[:, numbers[point]] = values
+    return moved
 
 
-def _starts(
-    both: Both, edges: Edges, some: NDArray[np.int64], writes: Mapping[int, Tensor]
-) -> Iterator[tuple[Point, NDArray[np.int64], Tensor]]:
-    """The stream behind the receivers of some edges, as each edge alone makes it: where it stands, the numbers of the
-    edges, the vectors `recipient edge d_model`.
-    """
-    sent = numbers_of_senders(edges, both.weights.shape[1])
-    for block in grouped(edges, some, ["receiver_layer"]):
-        layer, pos = (int(edges[name][block[0]]) for name in ("receiver_layer", "receiver_pos"))
-        neurons = edges["channel"][block] == CHANNELS[-1]
-        if len(group := block[neurons]):
-            senders, which = np.unique(sent[group], return_inverse=True)
-            moved = _moves_of_neurons(both, layer, both.at + pos, writes[pos][:, senders])[:, which]
-            stream = both.steps[layer + 1].resid_pre if layer + 1 < len(both.steps) else both.final
-            yield (layer + 1, "pre"), group, stream[:, both.at + pos, None] + moved
-        if len(group := block[~neurons]):
-            from_each = zip(edges["sender_pos"][group].tolist(), sent[group], strict=True)
-            changes = torch.stack([writes[sender][:, number] for sender, number in from_each], dim=1)
-            moved = _moved_heads(both, layer, both.at + pos, edges[group], changes)
-            heads = edges["receiver_head"][group]
-            yield (layer, "mid"), group, _behind_heads(both, layer, both.at + pos, heads, moved)
+def _behind_receivers(both: Both, edges: Edges) -> Tensor:
+    """The stream behind the receiver of each edge, as the edge alone makes it. `-> recipient edge d_model`"""
+    streams = both.final.new_empty(2, len(edges), both.final.shape[-1])
+    sent, senders = numbers_of_senders(edges, both.weights.shape[1]), np.unique(edges["sender_pos"]).tolist()
+    arriving = zip(*(_arriving(both, both.at + pos) for pos in senders), strict=True)
+    for layer, changes in zip(range(edges["receiver_layer"].max() + 1), arriving, strict=False):
+        here = np.flatnonzero(edges["receiver_layer"] == layer)
+        for alike in grouped(edges, here, ["receiver_pos"]) if len(here) else ():
+            pos, is_mlp = both.at + int(edges["receiver_pos"][alike[0]]), edges["channel"][alike] == CHANNELS[-1]
+            if len(into := alike[is_mlp]):
+                change = changes[senders.index(pos - both.at)][1][:, sent[into]]
+                written = _moves_of_mlp(both, layer, pos, change)
+                behind = live.hold(both, pos, {2 * layer + 1: written}, 2 * layer + 2)
+                streams[:, into] = both.stream(2 * layer + 2)[:, pos, None] + behind
+            if len(into := alike[~is_mlp]):
+                from_each = zip(np.searchsorted(senders, edges["sender_pos"][into]), sent[into], strict=True)
+                change = torch.stack([changes[place][0][:, number] for place, number in from_each], dim=1)
+                moved = _moved_heads(both, layer, pos, edges[into], change)
+                streams[:, into] = _behind_heads(both, layer, pos, edges["receiver_head"][into], moved)
+    return streams
 
 
 def _moved_heads(both: Both, layer: int, receiver: int, edges: Edges, changes: Tensor) -> Tensor:
@@ -343,7 +354,7 @@ def _moved_heads(both: Both, layer: int, receiver: int, edges: Edges, changes: T
     block, device = weights.blocks[layer], weights.device
     at = torch.from_numpy(both.at + edges["sender_pos"].astype(np.int64)).to(device)
     head = torch.from_numpy(edges["receiver_head"].astype(np.int64)).to(device)
-    one, seen = torch.arange(len(edges), device=device), slice(receiver + 1)
+    one, seen = torch.arange(len(edges), device=device), both.seen(receiver)
     resid = step.resid_pre[:, at]
     entered = [
         [

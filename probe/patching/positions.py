@@ -123,22 +123,21 @@ Donated = tuple[Point, Tensor]  # where a changed stream stands, `recipient vari
 
 def donated_stream(both: Both, layer: int, pos: int) -> Donated:
     """The stream that enters the block: that of the other run."""
-    return (layer, "pre"), both.steps[layer].resid_pre[:, pos, None].roll(1, 0)
+    return 2 * layer, both.steps[layer].resid_pre[:, pos, None].roll(1, 0)
 
 
 def donated_attention(both: Both, layer: int, pos: int) -> Donated:
     """The own stream with what all heads write from the other run's z."""
     step, block = both.steps[layer], both.weights.blocks[layer]
-    return (layer, "mid"), engine.write(
-        both.weights, block, step.resid_pre[:, pos, None], step.z[:, pos, None].roll(1, 0)
-    )
+    resid, z = step.resid_pre[:, pos, None], step.z[:, pos, None].roll(1, 0)
+    return 2 * layer + 1, engine.write(both.weights, block, resid, z)
 
 
 def donated_neurons(both: Both, layer: int, pos: int) -> Donated:
     """The own stream with what the MLP writes from the other run's activations."""
     step, block = both.steps[layer], both.weights.blocks[layer]
     resid_mid, hidden = step.resid_mid[:, pos, None].clone(), step.hidden[:, pos, None].roll(1, 0)
-    return (layer + 1, "pre"), engine.write_mlp(both.weights, block, resid_mid, hidden)
+    return 2 * layer + 2, engine.write_mlp(both.weights, block, resid_mid, hidden)
 
 
 def donated_heads(both: Both, layer: int, pos: int) -> Donated:
@@ -146,7 +145,7 @@ def donated_heads(both: Both, layer: int, pos: int) -> Donated:
     weights, step = both.weights, both.steps[layer]
     one = torch.eye(weights.shape[1], dtype=torch.bool, device=weights.device)[..., None]
     own, resid = step.z[:, pos, None], step.resid_pre[:, pos, None].expand(-1, len(one), -1)
-    return (layer, "mid"), engine.write(weights, weights.blocks[layer], resid, torch.where(one, own.roll(1, 0), own))
+    return 2 * layer + 1, engine.write(weights, weights.blocks[layer], resid, torch.where(one, own.roll(1, 0), own))
 
 
 _DONATED: dict[str, Callable[[Both, int, int], Donated]] = {

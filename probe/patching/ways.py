@@ -25,7 +25,7 @@ from probe.model.attention import share_heads
 from probe.model.weights import Weights
 from probe.patching import engine, live, patterns
 from probe.patching.edges import CHANNELS, EMBEDDING, MLP, Edges, Node, receiver_of, sender_of
-from probe.patching.live import Both, Read
+from probe.patching.live import Both, Point, Read
 from probe.patching.paths import Paths
 from probe.patching.swaps import Rows
 from probe.stats.resampling import Array
@@ -137,42 +137,48 @@ def patch_edges(both: Both, edges: Edges, directions: Tensor, ends: Iterable[Nod
         for node, moved in _moved_heads(both, layer, into[layer, False], writes):
             writes[node] = moved @ block.w_o[node[1]]
             if node[2] == 0 and (last is None or node in last):
-                patched[:, layer, node[1]] += moved
+                patched[:, layer, node[1]] += moved[:, 0]
         writes |= _moved_neurons(both, layer, into[layer, True], writes)
     own, other = (_read_out(both, part) for part in (z, patched))
     return (other - own) @ directions.to(own).T
 
 
 def _sent_by_embeddings(both: Both, edges: Edges) -> dict[Node, Tensor]:
-    """The donor's embeddings less own at the positions from which they are sent. `recipient d_model`"""
+    """The donor's embeddings less own at the positions from which they are sent. `recipient 1 d_model`"""
     resid, sent = both.steps[0].resid_pre, edges[edges["sender_layer"] == EMBEDDING]
-    at = np.unique(sent["sender_pos"]).tolist()
-    return {(EMBEDDING, MLP, pos): resid[:, both.at + pos].roll(1, 0) - resid[:, both.at + pos] for pos in at}
+    change, at = resid.roll(1, 0) - resid, np.unique(sent["sender_pos"]).tolist()
+    return {(EMBEDDING, MLP, pos): change[:, both.at + pos, None] for pos in at}
 
 
 def _entering(
-    streams: Tensor, at: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
+    both: Both, point: Point, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
 ) -> tuple[list[tuple[Node, str, int]], Tensor]:
     """Receiver, channel and position of everything that is entered over some edges, and the stream there with all that
     is written otherwise.
 
-    `row pos d_model -> row input d_model`
+    `-> recipient input d_model`
     """
-    inputs: dict[tuple[Node, str, int], Tensor] = {}
+    sent: dict[tuple[Node, str, int], dict[Point, Tensor]] = defaultdict(dict)
     for edge in edges:
         if (sender := sender_of(edge)) in writes:
-            key = (receiver_of(edge), str(edge["channel"]), sender[2])
-            inputs[key] = inputs.get(key, streams[:, at + sender[2]]) + writes[sender]
-    return [*inputs], torch.stack([*inputs.values()], dim=1) if inputs else streams[:, :0]
+            layer, head, pos = sender
+            into, writer = sent[receiver_of(edge), str(edge["channel"]), pos], 2 * layer + (head == MLP)
+            into[writer] = into.get(writer, 0.0) + writes[sender]
+    streams = both.stream(point)
+    inputs = [
+        streams[:, both.at + pos, None] + live.hold(both, both.at + pos, parts, point)
+        for (_, _, pos), parts in sent.items()
+    ]
+    return [*sent], torch.cat(inputs, dim=1) if inputs else streams[:, :0]
 
 
 def _moved_heads(
     both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
 ) -> Iterator[tuple[Node, Tensor]]:
-    """The change of z of every head of a block into which edges lead. `recipient d_head`"""
+    """The change of z of every head of a block into which edges lead. `recipient 1 d_head`"""
     step, weights, at = both.steps[layer], both.weights, both.at
     block = weights.blocks[layer]
-    keys, inputs = _entering(step.resid_pre, at, edges, writes)
+    keys, inputs = _entering(both, 2 * layer, edges, writes)
     if not keys:
         return
     pos = torch.tensor([[at + pos for _, _, pos in keys]], device=inputs.device)
@@ -185,25 +191,24 @@ def _moved_heads(
             if other == node:
                 role = CHANNELS.index(channel)
                 mine[role][:, at + sender] = changed[role][:, head, number]
-        seen = slice(at + receiver + 1)
+        seen = both.seen(at + receiver)
         bias, matches = both.places.row(block, at + receiver), q[:, None, at + receiver] @ k[:, seen].mT
         z = patterns.pattern(weights, matches, None if bias is None else bias[head]) @ v[:, seen]  # recipient 1 d_head
-        yield node, z[:, 0] - step.z[:, at + receiver, head]
+        yield node, z - step.z[:, at + receiver, None, head]
 
 
 def _moved_neurons(
     both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
 ) -> dict[Node, Tensor]:
-    """What the MLP of a block writes otherwise at the positions where edges lead into it. `recipient d_model`"""
+    """What the MLP of a block writes otherwise at the positions where edges lead into it. `recipient 1 d_model`"""
     step, weights, block = both.steps[layer], both.weights, both.weights.blocks[layer]
-    streams = step.resid_pre if weights.config.family.parallel else step.resid_mid
-    keys, inputs = _entering(streams, both.at, edges, writes)
+    keys, inputs = _entering(both, 2 * layer + (not weights.config.family.parallel), edges, writes)
     if not keys:
         return {}
     at = [both.at + pos for _, _, pos in keys]
     assert block.w_out is not None
     moved = (engine.activate(weights, block, inputs) - step.hidden[:, at]) @ block.w_out
-    return {node: moved[:, number] for number, (node, _, _) in enumerate(keys)}
+    return {node: moved[:, number, None] for number, (node, _, _) in enumerate(keys)}
 
 
 def _read_out(both: Both, z: Tensor) -> Tensor:

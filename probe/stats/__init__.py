@@ -3,7 +3,7 @@
 numbers       per cent and digits as they are printed
 resampling    bootstrap, AUROC, Hedges' g, the one margin for ties
 permutation   relabelled cue words, sign flips, max-T, the gate
-axes          sense axes, the read-out depth
-separation    held-out AUROC of every head's write, and a word's corrected tests
+axes          sense axes of the residual stream, the read-out depth
+separation    heads' own directions, held-out AUROC of their writes, a word's corrected tests
 verdicts      what a head was shown to be, and the thresholds
 """

@@ -1,6 +1,6 @@
-"""Observation: does what is in the residual stream, or what a head writes, differ by sense?
+"""Observation: does what is in the residual stream differ by sense?
 
-Directions, read-out depth and scaling are fitted on one part of the sentences and scored on another (METHODS of the
+Axes, read-out depth and scaling are fitted on one part of the sentences and scored on another (METHODS of the
 report: in-sample separation of noise looks near perfect). Depth 0 is the residual stream entering the first block,
 depth d the one leaving block d - 1.
 
@@ -16,12 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probe.stats import permutation, resampling
+from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.text.splits import FOLDS, CrossFit, Holdout
-
-MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
-COMPONENTS = 16  # fewer numbers than the fifty sentences per sense from which a result is not called exploratory
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,33 +204,6 @@ def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Every unordered pair of senses, in order of first appearance."""
     senses = list(dict.fromkeys(labels))
     return [(a, b) for index, a in enumerate(senses) for b in senses[index + 1 :]]
-
-
-def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:
-    """Writes centred on the fit part; with fewer than MANY sentences per sense, their first principal components.
-
-    `... n d, ... m d -> ... n k, ... m k`. The labels play no part, so one reduction serves every relabelling.
-    """
-    centre = fit.mean(-2, keepdim=True)
-    fit, new = fit - centre, new - centre
-    if per_sense >= MANY:
-        return fit, new
-    basis = torch.linalg.eigh(fit.transpose(-1, -2) @ fit).eigenvectors.flip(-1)  # the largest variance first
-    basis = basis[..., : min(COMPONENTS, fit.shape[-2] - 1)]
-    return fit @ basis, new @ basis
-
-
-def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
-    """Score new writes of every head along the head's own direction, fitted on fit: mean difference / pooled variance.
-
-    `... n d, ... m d, ... k d -> ... k`. With fewer than MANY sentences per sense the writes are first reduced to at
-    most COMPONENTS principal components of the fit part, so that the direction has fewer numbers than sentences.
-    """
-    fit, new = reduced(torch.cat([fit_a, fit_b], dim=-2), new, per_sense=min(fit_a.shape[-2], fit_b.shape[-2]))
-    learned = permutation.each((np.arange(fit.shape[-2]) < fit_a.shape[-2])[None])
-    flat_fit, flat_new = (part.reshape(-1, *part.shape[-2:]).numpy() for part in (fit, new))
-    scores = permutation.own_scores(learned.summed(flat_fit), learned.labels, flat_new)[0]
-    return torch.from_numpy(scores).reshape(new.shape[:-1])
 
 
 def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:

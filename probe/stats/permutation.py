@@ -11,15 +11,13 @@ Sources: Westfall & Young 1993 (max-T); Winkler et al. 2014 (exchangeable groups
 Tusher et al. 2001 (a floor under standard errors).
 """
 
-import os
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import false_discovery_control, norm, rankdata
+from scipy.stats import false_discovery_control, norm
 
 from probe.stats.resampling import TIE, Array, as_numbers
 from probe.text.splits import CrossFit
@@ -34,9 +32,6 @@ class Gap(NamedTuple):
     t: Array
 
 
-CHUNK = 64
-# Chunks of relabellings that are worked on at once; each holds three arrays of draw x head x sentence.
-THREADS = min(4, os.cpu_count() or 1)
 GATE_DRAWS = 4999  # p as small as .0002: the gate asks for .01 after correction over pairs of senses
 
 
@@ -173,106 +168,6 @@ def permutation_p(statistic: Array) -> float:
     """How often a relabelled statistic reaches the observed one, which stands first: (1 + hits) / (1 + draws)."""
     hits = np.count_nonzero(reached(statistic[1:], statistic[0]))
     return float((1 + hits) / len(statistic))
-
-
-def separation_null(fit: Array, learned: "Labelled", new: Array, labels: Labels) -> tuple[Array, Array]:
-    """How often a sentence of A scores above one of B along every head's own direction, under every labelling.
-
-    `fit: head n d`, `new: head m d` in coordinates that do not depend on the labels, `labels: draw m` ->
-    comparisons won `draw head`, their number `draw`; the quotient is the AUROC. Under the null the standard error of an
-    AUROC is the same for every head, so it is not divided out.
-    """
-    summed = learned.summed(fit)
-
-    def chunk(start: int) -> Array:
-        some = slice(start, start + CHUNK)
-        return won(own_scores(summed, learned.labels[some], new), labels[some])
-
-    with ThreadPoolExecutor(THREADS) as pool:  # sorting is most of it, and lets other threads run
-        wins = np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
-    of_a = labels.sum(1)
-    return wins, of_a * (labels.shape[1] - of_a)
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """Labels of rows that change their sense in groups: `labels: draw group`, `group: n`, the group of every row."""
-
-    labels: Labels
-    group: NDArray[np.intp]
-
-    def summed(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Sums and sums of squares of the rows of each group, and their number. `head n d -> head group d, twice`"""
-        member = np.zeros((self.labels.shape[1], len(self.group)))
-        member[self.group, np.arange(len(self.group))] = 1
-        return member @ rows, member @ rows**2, member.sum(1)
-
-
-def each(labels: Labels) -> Labelled:
-    """Rows that change their sense one by one."""
-    return Labelled(labels, np.arange(labels.shape[1]))
-
-
-def own_scores(summed: tuple[Array, Array, Array], labels: Labels, new: Array) -> Array:
-    """New writes along each head's own direction, under every labelling: mean difference / pooled variance.
-
-    `summed`: the groups that are fitted on (`Labelled.summed`) · `draw group, head m d -> draw head m`
-    """
-    sums, squared, count = summed
-    weights, total, squares = labels.astype(float), sums.sum(1), squared.sum(1)
-    n_a = (weights @ count)[:, None, None]
-    n_b = count.sum() - n_a
-    sum_a = np.einsum("bn,hnd->bhd", weights, sums, optimize=True)
-    square_a = np.einsum("bn,hnd->bhd", weights, squared, optimize=True)
-    mean_a, mean_b = sum_a / np.maximum(n_a, 1), (total - sum_a) / np.maximum(n_b, 1)
-    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (count.sum() - 2)
-    difference = mean_a - mean_b
-    floor = 1e-9 * within.max(-1, keepdims=True) + 1e-12 * (difference**2).max(-1, keepdims=True) + np.finfo(float).tiny
-    return np.asarray(np.einsum("bhd,hmd->bhm", difference / (within + floor), new, optimize=True))
-
-
-def won(scores: Array, labels: Labels) -> Array:
-    """How many of all comparisons of an A with a B the A wins, ties one half, under every labelling.
-
-    `draw head m, draw m -> draw head`
-    """
-    marked = _with_label(scores, labels)
-    marked.view(float).sort(axis=-1)
-    sums = (marked & 1).astype(float) @ np.arange(1.0, scores.shape[-1] + 1)  # of the ranks of A
-    tied = (marked[..., 1:] ^ marked[..., :-1] <= 1).any(-1)
-    if tied.any():  # rare, and ten times slower to rank fairly
-        draws, heads = np.nonzero(tied)
-        sums[draws, heads] = (rankdata(scores[draws, heads], axis=-1) * labels[draws]).sum(-1)
-    n_a = labels.sum(1)[:, None]
-    return np.asarray(sums - n_a * (n_a + 1) / 2)
-
-
-def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
-    """Each score's bits with its label as the last one: sorting the scores sorts the labels. `-> draw head m`
-
-    Scores that differ in no other bit look tied afterwards, which they then are or not: that is decided by the scores
-    themselves.
-    """
-    bits = (scores + 0.0).view(np.uint64)  # + 0.0: one zero, not two
-    bits &= ~np.uint64(1)
-    bits |= labels[:, None]
-    return bits
-
-
-def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Array, Array]:
-    """Comparisons won and their number in every bootstrap draw. `head m`, m labels, `draw m -> draw head, draw`
-
-    An A wins the weight of all B below it, and half of those that tie with it.
-    """
-    of_a = np.asarray(is_a)
-    weight_a, weight_b = weights[:, of_a], weights[:, ~of_a]
-    wins = np.empty((len(weights), len(scores)))
-    for head, (score_a, score_b) in enumerate(zip(scores[:, of_a], scores[:, ~of_a], strict=True)):
-        order = score_b.argsort()
-        up_to = np.insert(weight_b[:, order].cumsum(1), 0, 0, axis=1)
-        below, with_ties = (up_to[:, np.searchsorted(score_b[order], score_a, side)] for side in ("left", "right"))
-        wins[:, head] = (weight_a * (below + with_ties)).sum(1) / 2
-    return wins, weight_a.sum(1) * weight_b.sum(1)
 
 
 def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Array:

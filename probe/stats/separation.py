@@ -1,20 +1,31 @@
-"""Held-out separation of every head's write, and the tests of a word: corrected over all its heads and pairs of senses.
+"""Held-out separation of every head's write along its own direction, and the tests of a word: corrected over all its
+heads and pairs of senses.
 
 One family of tests per word: separation and swap effect each have to beat the largest value that any head reaches in
 any pair of the word's senses when senses are reassigned to cue words.
 """
 
+import os
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from torch import Tensor
 
-from probe.stats import axes, permutation, resampling
-from probe.stats.permutation import Labelled, MaxT
+from probe.stats import permutation, resampling
+from probe.stats.permutation import Labels, MaxT
 from probe.stats.resampling import Array
 from probe.text.splits import CrossFit
+
+MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
+COMPONENTS = 16  # fewer numbers than the fifty sentences per sense from which a result is not called exploratory
+CHUNK = 64
+# Chunks of relabellings that are worked on at once; each holds three arrays of draw x head x sentence.
+THREADS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +54,20 @@ class Tests:
     continued: MaxT | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Labels of rows that change their sense in groups: `labels: draw group`, `group: n`, the group of every row."""
+
+    labels: Labels
+    group: NDArray[np.intp]
+
+    def summed(self, rows: Array) -> tuple[Array, Array, Array]:
+        """Sums and sums of squares of the rows of each group, and their number. `head n d -> head group d, twice`"""
+        member = np.zeros((self.labels.shape[1], len(self.group)))
+        member[self.group, np.arange(len(self.group))] = 1
+        return member @ rows, member @ rows**2, member.sum(1)
+
+
 def measure_separation(
     writes: Tensor,
     split: CrossFit,
@@ -68,15 +93,15 @@ def measure_separation(
     for holdout in split.holdouts:
         train, test = list(holdout.train), list(holdout.test)
         per_sense = int(min(is_a[train].sum(), (~is_a[train]).sum()))
-        reduced = axes.reduced(writes[:, :, train], writes[:, :, test], per_sense=per_sense)
-        fit, new = (part.flatten(0, 1).numpy() for part in reduced)
+        few = reduced(writes[:, :, train], writes[:, :, test], per_sense=per_sense)
+        fit, new = (part.flatten(0, 1).numpy() for part in few)
         first, group = np.unique(together[train], return_index=True, return_inverse=True)[1:]
         learned = Labelled(labels[:, train][:, first], group)
-        here, pairs = permutation.separation_null(fit, learned, new, labels[:, test])
+        here, pairs = separation_null(fit, learned, new, labels[:, test])
         wins, compared = wins + here, compared + pairs
-        own = permutation.own_scores(learned.summed(fit), learned.labels[:1], np.concatenate([fit, new], axis=1))[0]
+        own = own_scores(learned.summed(fit), learned.labels[:1], np.concatenate([fit, new], axis=1))[0]
         scores[:, test] = _calibrated(own, is_a[train])
-        here, pairs = permutation.won_draws(scores[:, test], list(is_a[test]), weights[:, test])
+        here, pairs = won_draws(scores[:, test], list(is_a[test]), weights[:, test])
         drawn, drawn_compared = drawn + here, drawn_compared + pairs
     null = np.divide(wins, compared[:, None], out=np.full_like(wins, 0.5), where=compared[:, None] > 0)
     draws = np.divide(drawn, drawn_compared[:, None], out=np.full_like(drawn, 0.5), where=drawn_compared[:, None] > 0)
@@ -93,6 +118,119 @@ def _calibrated(scores: Array, is_a: NDArray[np.bool_]) -> Array:
     mean_a, mean_b = fitted[:, is_a].mean(1, keepdims=True), fitted[:, ~is_a].mean(1, keepdims=True)
     gap = mean_a - mean_b
     return (scores[:, len(is_a) :] - (mean_a + mean_b) / 2) / np.where(gap > 0, gap, 1.0)
+
+
+def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:
+    """Writes centred on the fit part; with fewer than MANY sentences per sense, their first principal components.
+
+    `... n d, ... m d -> ... n k, ... m k`. The labels play no part, so one reduction serves every relabelling.
+    """
+    centre = fit.mean(-2, keepdim=True)
+    fit, new = fit - centre, new - centre
+    if per_sense >= MANY:
+        return fit, new
+    basis = torch.linalg.eigh(fit.transpose(-1, -2) @ fit).eigenvectors.flip(-1)  # the largest variance first
+    basis = basis[..., : min(COMPONENTS, fit.shape[-2] - 1)]
+    return fit @ basis, new @ basis
+
+
+def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
+    """Score new writes of every head along the head's own direction, fitted on fit: mean difference / pooled variance.
+
+    `... n d, ... m d, ... k d -> ... k`. With fewer than MANY sentences per sense the writes are first reduced to at
+    most COMPONENTS principal components of the fit part, so that the direction has fewer numbers than sentences.
+    """
+    fit, new = reduced(torch.cat([fit_a, fit_b], dim=-2), new, per_sense=min(fit_a.shape[-2], fit_b.shape[-2]))
+    learned = one_by_one((np.arange(fit.shape[-2]) < fit_a.shape[-2])[None])
+    flat_fit, flat_new = (part.reshape(-1, *part.shape[-2:]).numpy() for part in (fit, new))
+    scores = own_scores(learned.summed(flat_fit), learned.labels, flat_new)[0]
+    return torch.from_numpy(scores).reshape(new.shape[:-1])
+
+
+def separation_null(fit: Array, learned: Labelled, new: Array, labels: Labels) -> tuple[Array, Array]:
+    """How often a sentence of A scores above one of B along every head's own direction, under every labelling.
+
+    `fit: head n d`, `new: head m d` in coordinates that do not depend on the labels, `labels: draw m` ->
+    comparisons won `draw head`, their number `draw`; the quotient is the AUROC. Under the null the standard error of an
+    AUROC is the same for every head, so it is not divided out.
+    """
+    summed = learned.summed(fit)
+
+    def chunk(start: int) -> Array:
+        some = slice(start, start + CHUNK)
+        return won(own_scores(summed, learned.labels[some], new), labels[some])
+
+    with ThreadPoolExecutor(THREADS) as pool:  # sorting is most of it, and lets other threads run
+        wins = np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
+    of_a = labels.sum(1)
+    return wins, of_a * (labels.shape[1] - of_a)
+
+
+def one_by_one(labels: Labels) -> Labelled:
+    """Rows that change their sense one by one."""
+    return Labelled(labels, np.arange(labels.shape[1]))
+
+
+def own_scores(summed: tuple[Array, Array, Array], labels: Labels, new: Array) -> Array:
+    """New writes along each head's own direction, under every labelling: mean difference / pooled variance.
+
+    `summed`: the groups that are fitted on (`Labelled.summed`) · `draw group, head m d -> draw head m`
+    """
+    sums, squared, count = summed
+    weights, total, squares = labels.astype(float), sums.sum(1), squared.sum(1)
+    n_a = (weights @ count)[:, None, None]
+    n_b = count.sum() - n_a
+    sum_a = np.einsum("bn,hnd->bhd", weights, sums, optimize=True)
+    square_a = np.einsum("bn,hnd->bhd", weights, squared, optimize=True)
+    mean_a, mean_b = sum_a / np.maximum(n_a, 1), (total - sum_a) / np.maximum(n_b, 1)
+    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (count.sum() - 2)
+    difference = mean_a - mean_b
+    floor = 1e-9 * within.max(-1, keepdims=True) + 1e-12 * (difference**2).max(-1, keepdims=True) + np.finfo(float).tiny
+    return np.asarray(np.einsum("bhd,hmd->bhm", difference / (within + floor), new, optimize=True))
+
+
+def won(scores: Array, labels: Labels) -> Array:
+    """How many of all comparisons of an A with a B the A wins, ties one half, under every labelling.
+
+    `draw head m, draw m -> draw head`
+    """
+    marked = _with_label(scores, labels)
+    marked.view(float).sort(axis=-1)
+    sums = (marked & 1).astype(float) @ np.arange(1.0, scores.shape[-1] + 1)  # of the ranks of A
+    tied = (marked[..., 1:] ^ marked[..., :-1] <= 1).any(-1)
+    if tied.any():  # rare, and ten times slower to rank fairly
+        draws, heads = np.nonzero(tied)
+        sums[draws, heads] = (rankdata(scores[draws, heads], axis=-1) * labels[draws]).sum(-1)
+    n_a = labels.sum(1)[:, None]
+    return np.asarray(sums - n_a * (n_a + 1) / 2)
+
+
+def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
+    """Each score's bits with its label as the last one: sorting the scores sorts the labels. `-> draw head m`
+
+    Scores that differ in no other bit look tied afterwards, which they then are or not: that is decided by the scores
+    themselves.
+    """
+    bits = (scores + 0.0).view(np.uint64)  # + 0.0: one zero, not two
+    bits &= ~np.uint64(1)
+    bits |= labels[:, None]
+    return bits
+
+
+def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Array, Array]:
+    """Comparisons won and their number in every bootstrap draw. `head m`, m labels, `draw m -> draw head, draw`
+
+    An A wins the weight of all B below it, and half of those that tie with it.
+    """
+    of_a = np.asarray(is_a)
+    weight_a, weight_b = weights[:, of_a], weights[:, ~of_a]
+    wins = np.empty((len(weights), len(scores)))
+    for head, (score_a, score_b) in enumerate(zip(scores[:, of_a], scores[:, ~of_a], strict=True)):
+        order = score_b.argsort()
+        up_to = np.insert(weight_b[:, order].cumsum(1), 0, 0, axis=1)
+        below, with_ties = (up_to[:, np.searchsorted(score_b[order], score_a, side)] for side in ("left", "right"))
+        wins[:, head] = (weight_a * (below + with_ties)).sum(1) / 2
+    return wins, weight_a.sum(1) * weight_b.sum(1)
 
 
 def corrected_tests(

@@ -3,6 +3,7 @@
 material                        a word's sentences placed in tokens
 word, controls, cost            one word's results; its controls; what it will take
 study, evaluation, nearest      the front doors; nearest sense centroids and bags of words
-examples, showcase, suppliers   single sentences to look at
-columns, tables, head_tables    results to frames, and what each column means
+examples, suppliers             single sentences to look at
+ways                            where the sense travels, from the cue to the word
+columns, tables                 results to frames, and what each column means
 """

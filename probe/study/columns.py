@@ -84,5 +84,11 @@ def by_head(arrays: dict[str, Array]) -> pd.DataFrame:
     return pd.DataFrame({"layer": layer, "head": head} | {name: values.ravel() for name, values in arrays.items()})
 
 
+def leading_heads(word_heads: pd.DataFrame, word: str) -> list[tuple[int, int]]:
+    """Layer and head of a word's heads, by rank."""
+    rows = word_heads[word_heads["word"] == word].sort_values("rank")
+    return [(int(layer), int(head)) for layer, head in zip(rows["layer"], rows["head"], strict=True)]
+
+
 def stacked(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))

@@ -1,7 +1,7 @@
 """The study of ambiguous words: a model and sentences in, frames of numbers with their evidence out.
 
 It chooses the words, certifies the model before anything else, measures word by word (`probe.study.word`) and collects
-one tidy frame per question (`probe.study.tables`, `probe.study.examples`, `probe.study.ways`, `probe.study.showcase`).
+one tidy frame per question (`probe.study.tables`, `probe.study.examples`, `probe.study.ways`).
 A Study is what the user holds: frames, never tensors.
 """
 
@@ -21,7 +21,7 @@ from probe.model.load import untrained
 from probe.model.model import Model
 from probe.model.tokens import is_one_token
 from probe.provenance import Origin
-from probe.study import cost, examples, showcase, tables, ways
+from probe.study import cost, examples, tables, ways
 from probe.study.controls import measure_controls
 from probe.study.cost import StudyCost
 from probe.study.material import Material, prepare
@@ -106,7 +106,7 @@ def study(
     frames = tables.frames(model, results, certificate, measured, corpus.left_out if corpus else ())
     frames["readings"] = examples.readings(model, results, frames["word_heads"], seed=seed)
     frames["ledger"] = examples.ledgers(model, results, seed=seed)
-    frames["showcase"] = showcase.showcase(model, results)
+    frames["showcase"] = examples.showcase(model, results)
     report("ways", 0.9)
     frames |= ways.frames(model, results, frames["word_heads"], options)
     frames["beside"] = _read_second_model(late, options)
@@ -141,10 +141,10 @@ def _late(beside: Model | None, studied: Sequence[Material]) -> list[tuple[Model
 def _read_second_model(late: Sequence[tuple[Model, Material]], options: StudyOptions) -> pd.DataFrame:
     """The sentences with a late cue in another model, which is certified first."""
     if not late:
-        return pd.DataFrame(columns=showcase.SECOND_MODEL)
+        return pd.DataFrame(columns=examples.SECOND_MODEL)
     model, materials = late[0][0], [material for _, material in late]
     certify(model, [material.sentences[0].text for material in materials]).require()
-    return showcase.second_model(model, [observe_word(model, material, options) for material in materials])
+    return examples.second_model(model, [observe_word(model, material, options) for material in materials])
 
 
 def _sha256(of_words: Sequence[str]) -> str:

@@ -31,7 +31,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from probe.errors import UnsupportedModel
 from probe.model.model import Model
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects, paths, positions
@@ -41,7 +40,7 @@ from probe.patching.paths import REACH, SAMPLE, Paths
 from probe.patching.ways import DIGITS, LEAST, Ways
 from probe.stats import permutation, resampling
 from probe.stats.resampling import Array
-from probe.study.columns import KEYS, key_of, rounded, stacked, with_key
+from probe.study.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
 from probe.study.controls import clearest
 from probe.study.word import PairResult, StudyOptions, WordResult
 from probe.text.splits import ALIGNED
@@ -77,12 +76,12 @@ class Group:
 def frames(
     model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, options: StudyOptions
 ) -> dict[str, pd.DataFrame]:
-    """`positions`, `paths` and `ways` of every word; empty where a model reads both ways, where sentences are not
-    aligned, and, but for `positions`, where the model norms what heads write.
+    """`positions`, `paths` and `ways` of every word; empty where a model reads both ways and where sentences are not
+    aligned.
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     for result in results:
-        leaders = word_heads[word_heads["word"] == result.material.word].sort_values("rank").head(LEADERS)
+        leaders = leading_heads(word_heads, result.material.word)[:LEADERS]
         for name, frame in _of_word(read_weights(model), result, leaders, options).items():
             parts[name].append(frame)
     return {
@@ -105,7 +104,7 @@ _WHOLE = {
 
 
 def _of_word(
-    weights: Weights, result: WordResult, leaders: pd.DataFrame, options: StudyOptions
+    weights: Weights, result: WordResult, leaders: Sequence[tuple[int, int]], options: StudyOptions
 ) -> dict[str, pd.DataFrame]:
     passed = [pair for pair in result.pairs if pair.effects is not None]
     if not (passed and result.causal):
@@ -116,12 +115,9 @@ def _of_word(
         return {}
     key, word = key_of(result, pair), _Read(weights, result, pair)
     moved = [row for group in groups for row in _named(group, word.traced(group))]
-    try:
-        measure = partial(paths.paths, most=MOST_TOTALS, seed=options.seed)
-        found = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
-    except UnsupportedModel:
-        return {"positions": with_key(_by_position(moved), key)}
-    for layer, head in leaders[["layer", "head"]].astype(int).itertuples(index=False):
+    measure = partial(paths.paths, most=MOST_TOTALS, seed=options.seed)
+    found = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
+    for layer, head in leaders:
         if layer < result.depth:
             moved += [row for group, one in found for row in _named(group, _rows_of_head(one, layer, head))]
     edges = _edges(found, word, options.seed)
@@ -159,7 +155,7 @@ class _Read:
     @cached_property
     def donors(self) -> dict[int, int]:
         """A donor of the same sense and of the same layout, for every row of a pair that has one."""
-        sentences, distances = self.word.sentences, self.word.material.distances
+        sentences, distances = self.word.material.sentences, self.word.material.distances
         rng, chosen = np.random.default_rng(self.pair.pairs.seed), dict[int, int]()
         for sense, rows in zip(self.pair.senses, (self.pair.pairs.a, self.pair.pairs.b), strict=True):
             members = self.pair.rows(sense, tested=False)
@@ -249,9 +245,6 @@ def most_runs(layers: int, heads: int, positions: int, edges: int) -> int:
     return 2 * PAIRS * (parts + min(edges, MOST_TOTALS + SAMPLE) + 2 * min(edges, MOST_TOTALS))
 
 
-# --- positions -------------------------------------------------------------------------------------------------------
-
-
 def _named(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         pos = int(row["pos"])
@@ -280,9 +273,6 @@ def _by_position(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     shares["same_sense"] = sums["same_sense"] / sums["same_gap"]
     made = sums.assign(**shares, effect=(shares["denoise"] + shares["noise"]) / 2)
     return made.reset_index().drop(columns=["gap", "same_gap"])
-
-
-# --- edges -----------------------------------------------------------------------------------------------------------
 
 
 def _names(group: Group, found: Paths, numbers: Sequence[int]) -> pd.MultiIndex:
@@ -353,8 +343,6 @@ def _toward(moved: Tensor) -> Tensor:
     noise, denoise = moved[..., 0].double().unbind(1)
     return (denoise - noise) / 2
 
-
-# --- ways ------------------------------------------------------------------------------------------------------------
 
 Step = tuple[Any, ...]
 

@@ -20,7 +20,7 @@ from probe.errors import InputError
 from probe.model import forward, ledger
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import Placed, Tokens
+from probe.model.tokens import Placed
 from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects
@@ -35,7 +35,6 @@ from probe.stats.separation import Separation, Tests, corrected_tests, measure_s
 from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
 from probe.study.material import Material, continuations
 from probe.text import splits
-from probe.text.sentences import Sentence
 from probe.text.splits import DRAWN, CrossFit
 
 CURVE_PAIRS = 12
@@ -120,19 +119,9 @@ class WordResult:
     pairs: tuple[PairResult, ...] = ()
     curves: Curves | None = None
 
-    @property
-    def sentences(self) -> Sequence[Sentence]:
-        """The sentences of `states`, row by row."""
-        return self.material.sentences
-
-    @property
-    def tokens(self) -> Sequence[Tokens]:
-        """Their tokens, row by row."""
-        return self.material.tokens
-
     @cached_property
     def placed(self) -> list[Placed]:
-        """Their token ids and where their word is read, row by row.
+        """The token ids of every sentence and where its word is read, row by row.
 
         Without what comes after the word if the model cannot see it.
         """
@@ -162,31 +151,28 @@ def study_word(model: Model, material: Material, options: StudyOptions) -> WordR
 
 def observe_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
     """The study of a word without any swap: states, read-out and axes; gate and separation of every pair of senses."""
-    weights = read_weights(model)
-    senses = axes.sense_pairs(material.labels)
-    parted = [_hold_out(material, pair, options.seed, causal=model.config.causal) for pair in senses]
+    weights, pairs = read_weights(model), axes.sense_pairs(material.labels)
+    parted = {pair: _hold_out(material, pair, options.seed, causal=model.config.causal) for pair in pairs}
     states = target_states(model, material.tokens, material.targets)
     unread = states.z[..., :0]  # queries, keys and values, 0.1 GB of GPT-2 small that nothing in a study reads
     states = replace(states, q=unread, k=unread, v=unread)
     unembed = forward.unembedding(weights, weights.dtype) if effects.predicts(weights) else None
     root = None if unembed is None else axes.next_token_root(unembed)
     following = None if unembed is None else continuations(model, material.word, material.labels)
-    toward = [_toward(unembed, following, pair) for pair in senses]
     stages = effects.stages_of(weights, states, (root is not None) + (following is not None))
-    held_out = [
-        axes.hold_out(stages, split, pair, root, along)
-        for pair, (split, _), along in zip(senses, parted, toward, strict=True)
-    ]
-    separations = [
-        axes.separation_by_holdout(along, states.resid, split)
-        for along, (split, _) in zip(held_out, parted, strict=True)
-    ]
-    depth = axes.choose_depth(separations)
+    held_out = {
+        pair: axes.hold_out(stages, split, pair, root, _toward(unembed, following, pair))
+        for pair, (split, _) in parted.items()
+    }
+    separations = {
+        pair: axes.separation_by_holdout(held_out[pair], states.resid, split) for pair, (split, _) in parted.items()
+    }
+    depth = axes.choose_depth(list(separations.values()))
     writes = ledger.write_coordinates(states.z, weights)
     word = WordResult(material, states, depth, model.config.causal)
     results = [
-        _observed(word, stages, root, writes, along, split, nuisance, separation, options)
-        for along, (split, nuisance), separation in zip(held_out, parted, separations, strict=True)
+        _observed(word, stages, root, writes, held_out[pair], *parted[pair], separations[pair], options)
+        for pair in pairs
     ]
     return replace(word, pairs=tuple(_corrected_gate(results)))
 
@@ -215,10 +201,9 @@ def _hold_out(material: Material, pair: tuple[str, str], seed: int, *, causal: b
         alike = splits.cross_fit(material.sentences, pair, seed=seed, positions=material.targets)
     except InputError:
         return split, nuisance
-    fewest = min(material.labels.count(sense) for sense in pair)
-    return (
-        (alike, _nuisance_p(material, alike, seed, causal=causal)) if len(alike.rows) >= fewest else (split, nuisance)
-    )
+    if len(alike.rows) < min(material.labels.count(sense) for sense in pair):
+        return split, nuisance
+    return alike, _nuisance_p(material, alike, seed, causal=causal)
 
 
 def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool) -> float:
@@ -244,7 +229,7 @@ def _observed(
     """Pairs, gate and held-out separation of one pair of senses."""
     rows, layers = list(split.rows), word.states.resid.shape[1] - 1
     pairs = effects.make_pairs(
-        word.sentences, word.material.distances, split, most=options.max_pairs, seed=options.seed
+        word.material.sentences, word.material.distances, split, most=options.max_pairs, seed=options.seed
     )
 
     def test(vectors: torch.Tensor) -> Gap:
@@ -292,21 +277,19 @@ def _swapped(
     """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
     if not passed:
         return {}
-    results = []
+    results, every_measured = [], []
     for pair in passed:
-        study = (pair.axes, pair.pairs)
-        measured = effects.measure(weights, word.placed, word.states, *study, pair.reading)
-        routes = measure_routes(
-            weights, word.placed, word.states.z, word.material.cues, measured.word, (*study, pair.reading)
-        )
+        along = (pair.axes, pair.pairs, pair.reading)
+        measured = effects.measure(weights, word.placed, word.states, *along)
+        routes = measure_routes(weights, word.placed, word.states.z, word.material.cues, measured.word, along)
         stand_ins = _stand_ins(weights, word, pair, measured, options)
         results.append(replace(pair, measured=measured, routes=routes, stand_ins=stand_ins))
-    measured_all = [pair.measured for pair in results if pair.measured is not None]
+        every_measured.append(measured)
     family = corrected_tests(
         [pair.separation for pair in results],
-        [measured.word.net for measured in measured_all],
-        [measured.said.net for measured in measured_all if measured.said is not None],
-        [measured.continued.net for measured in measured_all if measured.continued is not None],
+        [measured.word.net for measured in every_measured],
+        [measured.said.net for measured in every_measured if measured.said is not None],
+        [measured.continued.net for measured in every_measured if measured.continued is not None],
         [pair.pairs.units for pair in results],
         permutations=options.permutations,
         seed=options.seed,
@@ -324,7 +307,7 @@ def _stand_ins(
     """
     last = measured.profile[..., -1]
     lost = np.maximum(measured.written, measured.profile[..., min(pair.reading.direct) - 1 :].max(-1)) - last
-    found = []
+    stand_ins = []
     few = pair.pairs.take(effects.spread(pair.pairs.units, JOINT_PAIRS, np.random.default_rng(options.seed)))
     gap = pair.gap[:, len(weights.blocks)].mean()
     for place in resampling.order(lost.ravel())[:JOINT_HEADS]:
@@ -336,12 +319,12 @@ def _stand_ins(
         alone = np.array([last[other] for other in later])
         extra = moved[:, 1:] - moved[:, :1] - alone  # beyond what either does by itself
         tested = permutation.sign_flip_test(extra, few.units, seed=options.seed)
-        found += [
+        stand_ins += [
             StandIn((layer, head), other, float(more), float(p))
             for other, more, p in zip(later, extra.mean(0), tested.p, strict=True)
             if p < LEVEL and more >= SMALLEST
         ]
-    return tuple(found)
+    return tuple(stand_ins)
 
 
 def _curves(weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions) -> Curves:
@@ -368,7 +351,12 @@ def _ranking(weights: Weights, word: WordResult, pair: PairResult, options: Stud
     if len(pair.split.holdouts) > 1:
         return pair.pairs, pair.effects.net
     learned = effects.make_pairs(
-        word.sentences, word.material.distances, pair.split, most=options.max_pairs, seed=options.seed, learned=True
+        word.material.sentences,
+        word.material.distances,
+        pair.split,
+        most=options.max_pairs,
+        seed=options.seed,
+        learned=True,
     )
     inside = replace(pair.axes, cell=np.zeros_like(pair.axes.cell))  # read along the axis that they were fitted on
     if not len(learned):

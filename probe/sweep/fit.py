@@ -22,6 +22,7 @@ from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
 from probe.stats import axes as senses
 from probe.stats.axes import Axis
+from probe.stats.separation import own_direction_scores
 from probe.study.material import Material, prepare_usable
 from probe.sweep.deal import DONOR, Record, sentence_of
 from probe.text import splits
@@ -184,18 +185,17 @@ def _centres(states: TargetStates, labels: Sequence[str], axes: Sequence[Axis]) 
 def _own(weights: Weights, z: Tensor, labels: Sequence[str], pair: tuple[str, str]) -> tuple[Tensor, Tensor]:
     """Each head's own direction as coefficients of z, scaled so that the fit means score +1/2 and -1/2.
 
-    The scores of `senses.own_direction_scores` are affine in the write, so its coefficients are read off at the origin
+    The scores of `own_direction_scores` are affine in the write, so its coefficients are read off at the origin
     and at the unit vectors.
     """
     rows = _rows_of(labels, pair)
     a, b = (ledger.write_coordinates(z[chosen], weights) for chosen in rows)  # layer head n d_head
     size = a.shape[-1]
     probes = torch.cat([a.new_zeros(1, size), torch.eye(size, dtype=a.dtype)]).expand(*a.shape[:2], -1, -1)
-    scores = senses.own_direction_scores(a, b, probes)  # layer head 1 + d_head
+    scores = own_direction_scores(a, b, probes)  # layer head 1 + d_head
     direction = scores[..., 1:] - scores[..., :1]
-    along = (direction.unsqueeze(-2) @ ledger.write_basis(weights)).squeeze(
-        -2
-    )  # layer head d_head: score = z · along + constant
+    # layer head d_head: score = z · along + constant
+    along = (direction.unsqueeze(-2) @ ledger.write_basis(weights)).squeeze(-2)
     means = [(z[chosen].double().mean(0) * along).sum(-1) for chosen in rows]
     gap = means[0] - means[1]
     scale = torch.where(gap > 0, gap, torch.ones_like(gap))

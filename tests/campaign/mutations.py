@@ -73,9 +73,12 @@ FAULTS = (
     Fault("model/ledger.py", "shares of the wrong sign", "mean() - along[len(a) :]", "mean() + along[len(a) :]"),
     Fault("model/lens.py", "the lens without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"),
     # the engine
-    Fault("patching/engine.py", "b_O left away", "total = resid + block.b_o if", "total = resid + 0 if"),
+    Fault("patching/engine.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
     Fault(
-        "patching/engine.py", "the word's rotary position one short", "(1, 1), size, device", "(1, 1), size - 1, device"
+        "patching/engine.py",
+        "the word's rotary position one short",
+        "arange(size, size +",
+        "arange(size - 1, size - 1 +",
     ),
     Fault(
         "patching/engine.py",
@@ -92,8 +95,8 @@ FAULTS = (
     Fault(
         "patching/live.py",
         "a change at the next position",
-        "pos is not None and pos in",
-        "pos is not None and pos + 1 in",
+        "variants[:, :, place] =",
+        "variants[:, :, place - 1] =",
     ),
     # effects
     Fault(
@@ -126,7 +129,8 @@ FAULTS = (
         '{"pattern_only": read(0, 1), "values_only": read(1, 0)}',
     ),
     Fault("patching/routes.py", "the own cue stays", "own - only(0, mine) + only", "own + only"),
-    Fault("patching/paths.py", "a key too few", "seen = slice(receiver + 1)", "seen = slice(receiver)"),
+    Fault("patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"),
+    Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
     Fault(
         "patching/composition.py",
@@ -185,13 +189,13 @@ FAULTS = (
     Fault("stats/verdicts.py", "whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
     # tables and sweeps
     Fault(
-        "study/head_tables.py",
+        "study/tables.py",
         "p of the swap in the column of separation",
         '{"p_auroc": separation.p, "q_auroc"',
         '{"p_auroc": swap.p, "q_auroc"',
     ),
     Fault(
-        "study/head_tables.py",
+        "study/tables.py",
         "near and far swapped",
         "(lambda d: d == 1, lambda d: d > 1)",
         "(lambda d: d > 1, lambda d: d == 1)",

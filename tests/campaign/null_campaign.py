@@ -34,8 +34,8 @@ from probe.provenance import write_atomically
 from probe.stats.verdicts import GATE, ORDER
 from probe.study import tables
 from probe.study.controls import measure_controls
-from probe.study.head_tables import evidence
 from probe.study.material import prepare
+from probe.study.tables import evidence
 from probe.study.word import StudyOptions, study_word
 from probe.text import lexicon
 from probe.text.sentences import Sentence

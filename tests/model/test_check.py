@@ -18,8 +18,8 @@ from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
 from probe.model import check, hooks
 from probe.model.architectures import FAMILIES
+from probe.model.architectures.family import Attention, Family
 from probe.model.check import DEFAULT_TEXTS, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED, Certificate, Row, certify
-from probe.model.family import Attention, Family
 from probe.model.load import load
 from probe.model.model import Model
 from probe.model.tokens import tokenize

@@ -1,28 +1,25 @@
-"""Every path from a sender to a receiving head, against hooked forwards edge by edge, in families that add plainly."""
+"""Every path from a sender to a receiving head, against hooked forwards edge by edge, for every family."""
 
 import numpy as np
 import pytest
 import torch
-from handmade import LAYERS
-from hooked_runs import ADDING, NORMING, Plain, bound, drawn_pair, made, typed
-from planted import AXIS, WAYS, pairs_in, way_model
+from handmade import LAYERS, make_handmade, make_handmade_encoder
+from hooked_runs import KINDS, Plain, bound, drawn_pair, every_edge_between, made, typed
+from planted import AXIS, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
-from probe.errors import UnsupportedModel
 from probe.model.weights import read_weights
 from probe.patching import paths
 from probe.patching import ways as whole_ways
 from probe.patching.edges import EDGE
 
-LAYOUT = (7, 6, 3)
 
-
-@pytest.mark.parametrize(("kind", "dtype"), typed(ADDING))
+@pytest.mark.parametrize(("kind", "dtype"), typed(KINDS))
 def test_every_edge_equals_hooked_forwards(kind, dtype):
     model = made(kind, dtype)
-    pair, at, depth = drawn_pair(model, LAYOUT), LAYOUT[1], model.config.n_layers
+    (pair, at, positions), depth = every_edge_between(model), model.config.n_layers
     plain, every = Plain(model, pair, at), torch.eye(model.config.d_model, dtype=dtype)
-    found = paths.paths(read_weights(model), pair[:1], pair[1:], every, depth=depth, reach=0)
+    found = paths.paths(read_weights(model), pair[:1], pair[1:], every, depth=depth, positions=positions, reach=0)
     assert not found.total.isnan().any() and not found.sampled.any()
     scale = {name: float(plain.runs[0][name].abs().max()) for name in ("z", "mlp_out")}
     for side in (0, 1):
@@ -38,7 +35,7 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
     assert found.total.abs().max() > 0.1 and found.fraction.abs().max() > 0.1
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ADDING if any(made(kind).config.local)])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if any(made(kind).config.local)])
 def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
     model = made(kind)
     pair, every = drawn_pair(model, (7, 6, 0)), torch.eye(model.config.d_model, dtype=model.dtype)
@@ -55,19 +52,15 @@ def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
 
 
 def number_of(edges, edge):
-    (layer, head), pos, (receiver_layer, receiver_head), receiver_pos, channel = edge
-    wanted = np.array((layer, head, pos, receiver_layer, receiver_head, receiver_pos, channel), dtype=EDGE)
-    [number] = np.flatnonzero(edges == wanted)
+    [number] = np.flatnonzero(edges == np.array(flat(edge), dtype=EDGE))
     return number
 
 
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1, 2]))
 @pytest.mark.parametrize("kind", WAYS)
-def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(kind, seed):
-    model, ways = way_model(kind, seed)
-    weights = read_weights(model)
-    measured = pairs_in(model, kind, ways.distance)
-    a, b = zip(*measured, strict=True)
+@pytest.mark.parametrize("make", [make_handmade, make_handmade_encoder])
+def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(make, kind, seed):
+    weights, a, b, ways = way_pairs(kind, seed, make)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
     noise, denoise = (found.total[..., 0].sum(0) / found.gap.sum()).numpy() * [[-1], [1]]
     known = {number_of(found.edges, edge): does for edge, does in ways.edges.items()}
@@ -82,10 +75,7 @@ def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
 
 @pytest.mark.parametrize("kind", ["two_steps", "by_neurons"])
 def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind):
-    model, ways = way_model(kind, 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, kind, ways.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, ways = way_pairs(kind)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
     to_mover, *_, to_reader = (number_of(found.edges, edge) for edge in ways.edges)
     assert found.direct[..., to_mover, 0].abs().max() == 0
@@ -96,10 +86,7 @@ def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind
 
 
 def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the_others():
-    model, ways = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", ways.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, ways = way_pairs("two_steps")
     every = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
     some, again = (paths.paths(weights, a, b, AXIS, depth=LAYERS, sample=50, seed=3) for _ in range(2))
     run = ~some.total[0, 0, :, 0].isnan().numpy()
@@ -112,10 +99,7 @@ def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the
 
 
 def test_totals_are_run_for_at_most_so_many_edges_those_that_could_reach_most():
-    model, ways = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", ways.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, ways = way_pairs("two_steps")
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS, most=2, sample=0)
     run = np.flatnonzero(~found.total[0, 0, :, 0].isnan().numpy())
     assert run.tolist() == sorted(number_of(found.edges, edge) for edge in ways.edges)
@@ -123,10 +107,8 @@ def test_totals_are_run_for_at_most_so_many_edges_those_that_could_reach_most():
 
 
 def test_totals_of_given_edges_are_those_of_all_paths():
-    model, ways = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", ways.distance)[:3]
-    a, b = zip(*measured, strict=True)
+    weights, a, b, _ = way_pairs("two_steps")
+    a, b = a[:3], b[:3]
     every = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
     some = np.random.default_rng(0).choice(len(every.edges), 40, replace=False)
     moved = paths.total_effects(weights, a, b, AXIS, every.edges[some], depth=LAYERS)
@@ -134,10 +116,8 @@ def test_totals_of_given_edges_are_those_of_all_paths():
 
 
 def test_paths_and_ways_are_read_along_directions_of_each_pair():
-    model, planted = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", planted.distance)
-    a, b = zip(*measured[:2], strict=True)
+    weights, a, b, planted = way_pairs("two_steps")
+    a, b = a[:2], b[:2]
     own = AXIS * torch.tensor([1.0, 3.0])[:, None, None]
     found = paths.paths(weights, a, b, own, depth=LAYERS, sample=0)
     assert float(found.gap[1, 0] / found.gap[0, 0]) == pytest.approx(3, abs=0.1)
@@ -148,10 +128,7 @@ def test_paths_and_ways_are_read_along_directions_of_each_pair():
 
 
 def test_rows_are_means_and_shares_of_the_gap():
-    model, ways = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", ways.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, ways = way_pairs("two_steps")
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS, receivers=[0], sample=5)
     rows = found.rows()
     assert len(rows) == (~found.total[0, 0, :, 0].isnan()).sum() < len(found.rows(only_run=False)) == len(found.edges)
@@ -167,18 +144,3 @@ def test_rows_are_means_and_shares_of_the_gap():
     ]
     assert row["fraction"] == pytest.approx(1, abs=0.01)
     assert row["total"] == pytest.approx(1, abs=0.02) and row["direct"] == pytest.approx(1, abs=0.02)
-
-
-@pytest.mark.parametrize("kind", NORMING)
-def test_a_family_that_norms_what_is_written_or_the_sum_is_refused_in_one_sentence(kind):
-    model = made(kind)
-    written = "what the heads of a block write before it is added"
-    normed = {"bert": "the sum behind every write", "roberta": "the sum behind every write"}.get(kind, written)
-    a, b = drawn_pair(model)
-    with pytest.raises(UnsupportedModel) as caught:
-        paths.paths(read_weights(model), [a], [b], torch.ones(1, model.config.d_model), depth=2)
-    assert str(caught.value) == (
-        f"Following paths through a {model.config.family.name}: it norms {normed}, so that no write simply stands in "
-        "what later heads read; use trace_positions, or a model that adds every write as it is (GPT-2, GPT-NeoX, "
-        "GPT-Neo, GPT-J, Llama, Mistral, Phi-3, Qwen2, Qwen3)."
-    )

@@ -4,27 +4,25 @@ import numpy as np
 import pytest
 import torch
 from handmade import LAYERS
-from hooked_runs import ADDING, Plain, bound, drawn_pair, made, put, read_all, typed
-from planted import AXIS, CUE, WAYS, pairs_in, way_model
+from hooked_runs import KINDS, Plain, bound, every_edge_between, made, put, read_all, typed
+from planted import AXIS, CUE, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
 from probe.model.weights import read_weights
 from probe.patching import edges, live, paths, ways
 
-LAYOUT = (7, 6, 3)
 TOGETHER = {"two_ways": 2, "either_way": 2}  # ways of which each has half, either because they add up or because one
 # alone is enough to make the first sense and both are needed to make the second; elsewhere there is one way
 
 
 def kept_pair(model):
-    pair, at = drawn_pair(model, LAYOUT), LAYOUT[1]
+    pair, at, positions = every_edge_between(model)
     weights, depth = read_weights(model), model.config.n_layers
-    offsets = range(LAYOUT[2] - at, 1)
-    both = live.keep(weights, [text.ids[: at + 1] for text in pair], at, depth)
-    return pair, both, edges.edges_of(weights, depth, offsets, offsets, mlps=True)
+    both = live.keep(weights, [text.ids for text in pair], at, depth)
+    return pair, both, edges.edges_of(weights, depth, positions, positions, mlps=True)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), typed(ADDING))
+@pytest.mark.parametrize(("kind", "dtype"), typed(KINDS))
 def test_all_edges_together_are_the_donors_run(kind, dtype):
     model = made(kind, dtype)
     _, both, every = kept_pair(model)
@@ -38,7 +36,9 @@ def test_all_edges_together_are_the_donors_run(kind, dtype):
 
 def chain_of(every, rng):
     """Random edges one behind the other, from the cue's embeddings to a head at the word."""
-    starts = np.flatnonzero((every["sender_layer"] == edges.EMBEDDING) & (every["sender_pos"] == LAYOUT[2] - LAYOUT[1]))
+    starts = np.flatnonzero(
+        (every["sender_layer"] == edges.EMBEDDING) & (every["sender_pos"] == every["sender_pos"][0])
+    )
     while True:
         chain = [every[rng.choice(starts)]]
         while True:
@@ -51,22 +51,21 @@ def chain_of(every, rng):
             chain.append(behind[rng.integers(len(behind))])
 
 
-@pytest.mark.parametrize(("kind", "dtype"), typed(ADDING))
+@pytest.mark.parametrize(("kind", "dtype"), typed(KINDS))
 def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
     """Each step a hooked forward of its own; the last one's z is read with every other head at the word held."""
     model, rng = made(kind, dtype), np.random.default_rng(0)
     pair, both, every = kept_pair(model)
-    plain, at, directions = Plain(model, pair, LAYOUT[1]), LAYOUT[1], torch.eye(model.config.d_model, dtype=dtype)
+    plain, at, directions = Plain(model, pair, both.at), both.at, torch.eye(model.config.d_model, dtype=dtype)
     largest = 0.0
     for _ in range(12):
         chain = chain_of(every, rng)
         with torch.inference_mode():
             found = ways.patch_edges(both, chain, directions, [edges.receiver_of(chain[-1])])
         for side in (0, 1):
-            write, own = None, plain.runs[side]
+            change, own = None, plain.runs[side]
             for edge in chain:
-                name, (layer, *place), change, _ = plain.written(side, edge, write)
-                write = change if name == "mlp_out" else change @ both.weights.blocks[layer].w_o[place[1]]
+                _, (layer, *place), change, _ = plain.written(side, edge, change)
             held = own["z"][:, at].clone()
             held[layer, place[1]] += change
             edits = [(number, "z", put(at, z)) for number, z in enumerate(held)]
@@ -80,18 +79,12 @@ def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1]))
 @pytest.mark.parametrize("kind", WAYS)
 def test_planted_ways_are_found_whole(kind, seed):
-    model, planted = way_model(kind, seed)
-    weights = read_weights(model)
-    measured = pairs_in(model, kind, planted.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, planted = way_pairs(kind, seed)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
     result = ways.ways(weights, a, b, AXIS, found, depth=LAYERS, least=0.02)
-    wanted = {edge for edge in planted.edges if edge[2] != (2, -1)}  # the neurons at the word are live, not on the way
+    wanted = {flat(edge) for edge in planted.edges if edge[2] != (2, -1)}  # the neurons at the word are live, not on it
     union = {number for way in result.ways for number in way}
-    named = {
-        (edge[:2], edge[2], edge[3:5], edge[5], edge[6]) for edge in (found.edges[number].tolist() for number in union)
-    }
-    assert named == wanted
+    assert {found.edges[number].tolist() for number in union} == wanted
     count = TOGETHER.get(kind, 1)
     assert result.shares == pytest.approx([1 / count] * count, abs=0.02)
     assert result.together == pytest.approx(1, abs=0.02) and result.kept == pytest.approx(1, abs=0.02)
@@ -102,10 +95,7 @@ def test_planted_ways_are_found_whole(kind, seed):
 
 
 def test_what_no_way_carries_is_not_carried():
-    model, planted = way_model("two_steps", 0)
-    weights = read_weights(model)
-    measured = pairs_in(model, "two_steps", planted.distance)
-    a, b = zip(*measured, strict=True)
+    weights, a, b, _ = way_pairs("two_steps")
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
     result = ways.ways(weights, a, b, AXIS, found, depth=LAYERS, least=2.0)
     assert result.ways == () and result.together == 0 and result.smallest is None and len(result.random) == 0

@@ -20,7 +20,7 @@ from scipy.stats import kstest
 from seeds import likely, mostly_campaign
 
 from probe.stats import permutation, resampling
-from probe.stats.separation import measure_separation
+from probe.stats.separation import measure_separation, one_by_one, own_scores, won
 from probe.stats.verdicts import ORDER
 from probe.text.sentences import Sentence
 from probe.text.splits import cross_fit
@@ -125,8 +125,8 @@ def test_separation_scored_on_its_own_sentences_is_not():
     """64 numbers, 40 sentences a sense, pure noise: .90 on the sentences that the direction was fitted on."""
     rows = np.random.default_rng(0).normal(size=(200, 80, 64))
     labels = np.arange(80)[None] < 40
-    scores = permutation.own_scores(permutation.each(labels).summed(rows), labels, rows)
-    assert permutation.won(scores, labels).mean() / 40**2 == pytest.approx(0.9, abs=0.02)
+    scores = own_scores(one_by_one(labels).summed(rows), labels, rows)
+    assert won(scores, labels).mean() / 40**2 == pytest.approx(0.9, abs=0.02)
 
 
 # --- 20: crossed pairs of cue effects without a sense effect ---------------------------------------------------------

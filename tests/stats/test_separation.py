@@ -1,14 +1,24 @@
 """Held-out separation: by hand from every holdout, leaked by nothing, one-sided, and with honest intervals."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from handmade import SENSES, make_sentences
 
-from probe.stats import permutation
-from probe.stats.separation import corrected_tests, measure_separation
+from probe.stats import resampling
+from probe.stats.separation import (
+    corrected_tests,
+    measure_separation,
+    one_by_one,
+    own_direction_scores,
+    own_scores,
+    reduced,
+    won,
+    won_draws,
+)
 from probe.text.splits import Holdout, cross_fit
 
 SHAPE, D_HEAD = (2, 3), 4
@@ -40,7 +50,7 @@ def counted(writes, holdout):
 
 
 def test_every_holdout_is_scored_along_the_direction_of_the_others_and_counts_by_its_comparisons(monkeypatch):
-    monkeypatch.setattr("probe.stats.axes.MANY", 0)  # writes as they are, so that they can be scored by hand
+    monkeypatch.setattr("probe.stats.separation.MANY", 0)  # writes as they are, so that they can be scored by hand
     writes = drawn_writes(1, d=0.8)
     found = measured(writes)
     wins, compared = zip(*(counted(writes, holdout) for holdout in SPLIT.holdouts), strict=True)
@@ -89,9 +99,9 @@ def test_nothing_in_one_part_is_learned_from_itself():
         found.append(measured(writes, ONE_WAY).auroc[0, 0])
     assert np.mean(found) == pytest.approx(0.5, abs=3 * np.std(found) / np.sqrt(40))
     own, of_a = writes[0, :1, list(REPORT)].transpose(1, 0, 2), OF_A[list(REPORT)]
-    learned = permutation.each(of_a[None])
-    scores = permutation.own_scores(learned.summed(own), learned.labels, own)
-    assert permutation.won(scores, learned.labels).item() > 0.99 * of_a.sum() * (~of_a).sum()
+    learned = one_by_one(of_a[None])
+    scores = own_scores(learned.summed(own), learned.labels, own)
+    assert won(scores, learned.labels).item() > 0.99 * of_a.sum() * (~of_a).sum()
 
 
 def test_what_moves_the_word_and_what_moves_it_back_have_a_test_each_corrected_over_all_pairs_of_senses():
@@ -108,3 +118,91 @@ def test_what_moves_the_word_and_what_moves_it_back_have_a_test_each_corrected_o
     assert tested[0].said is None
     (one,) = corrected_tests([measured(drawn_writes(5))], effects[1:], effects[:1], [], [cues], permutations=19, seed=0)
     assert one.said is not None and one.continued is None
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_the_own_direction_by_hand():
+    # Means (2, 1) and (0, 0) after centring; pooled variances 2 and 0.5 over 100 + 100 sentences.
+    spread = torch.tensor([[1.0, 0.5], [-1, 0.5], [1, -0.5], [-1, -0.5]], dtype=torch.float64)
+    a, b = spread.repeat(25, 1) + torch.tensor([2.0, 1]), spread.repeat(25, 1)
+    within = torch.tensor([1.0, 0.25], dtype=torch.float64) * 200 / 198
+    new = torch.tensor([[1.0, 0.5], [2, 0.5], [1, 1.5]], dtype=torch.float64)
+    expected = (new - torch.tensor([1.0, 0.5])) @ (torch.tensor([2.0, 1]) / within)
+    torch.testing.assert_close(own_direction_scores(a, b, new), expected, rtol=1e-8, atol=1e-8)
+
+
+def test_swapped_labels_flip_every_score():
+    a, b, new = normal(3, 12, 5) + 1, normal(3, 14, 5, seed=1), normal(3, 6, 5, seed=2)
+    one, other = own_direction_scores(a, b, new), own_direction_scores(b, a, new)
+    torch.testing.assert_close(one, -other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [30, 120])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
+def test_a_head_without_spread_is_scored_by_its_means(n, size):
+    a, b = torch.full((n, 8), size, dtype=torch.float64), torch.full((n, 8), -size, dtype=torch.float64)
+    a[:, ::2] *= -1
+    new = torch.cat([a[:3], b[:3], torch.zeros(1, 8)])
+    scores = own_direction_scores(a, b, new)
+    assert torch.isfinite(scores).all()
+    assert (scores[:3] > 0).all() and scores[3:6].max() < scores[:3].min()
+
+
+@pytest.mark.parametrize("n", [30, 120])
+def test_a_head_that_writes_one_thing_is_at_chance(n):
+    same = torch.full((n, 8), 0.1, dtype=torch.float64)
+    a, b = (own_direction_scores(same, same, same[:5]).numpy() for _ in range(2))
+    assert resampling.auroc(a, b) == 0.5
+
+
+def auroc_of(a, b):
+    return resampling.auroc(a.T.numpy(), b.T.numpy())
+
+
+def test_noise_scored_on_its_own_sentences_looks_separated_and_held_out_does_not():
+    """Pure noise, 64 numbers a head, 40 sentences a sense. |mean difference|² is 64 * 2/40, so that the two samples
+    stand sqrt(3.2) standard deviations apart along their own difference of means: AUROC Phi(sqrt(3.2) / sqrt(2)) =
+    .897."""
+    heads, n, d = 200, 40, 64
+    a, b, new_a, new_b = (normal(heads, n, d, seed=seed) for seed in range(4))
+    direction = (a.mean(1) - b.mean(1)).unsqueeze(-1)
+    in_sample = auroc_of(*((part @ direction).squeeze(-1) for part in (a, b)))
+    assert in_sample.mean() == pytest.approx(0.897, abs=0.01)
+    own = auroc_of(*(own_direction_scores(a, b, part) for part in (a, b)))
+    assert 0.75 < own.mean() < in_sample.mean() - 0.02  # fewer components leak less, and still leak
+    held_out = auroc_of(*(own_direction_scores(a, b, part) for part in (new_a, new_b)))
+    assert abs(held_out.mean() - 0.5) < 2 * held_out.std() / np.sqrt(heads)
+
+
+@pytest.mark.parametrize(("per_sense", "kept"), [(99, 16), (100, 64)])
+def test_few_sentences_are_read_in_few_components(per_sense, kept):
+    fit, new = normal(2, 2 * per_sense, 64) + 3, normal(2, 5, 64, seed=1)
+    less, fresh = reduced(fit, new, per_sense=per_sense)
+    assert less.shape == (2, 2 * per_sense, kept) and fresh.shape == (2, 5, kept)
+    assert less.mean(1).abs().max() < 1e-12
+    spectrum = torch.linalg.svdvals(fit - fit.mean(1, keepdim=True))
+    torch.testing.assert_close(less.norm(dim=(1, 2)), spectrum[:, :kept].norm(dim=1))  # the largest ones
+
+
+def test_a_real_difference_survives_holding_out():
+    shift = torch.zeros(64, dtype=torch.float64)
+    shift[7] = 2.0
+    a, b, new_a, new_b = (normal(20, 40, 64, seed=seed) for seed in range(4))
+    held_out = auroc_of(*(own_direction_scores(a + shift, b, part) for part in (new_a + shift, new_b)))
+    assert held_out.mean() > 0.7
+
+
+def test_comparisons_won_in_weighted_draws_are_those_counted_one_by_one():
+    rng = np.random.default_rng(0)
+    is_a, weights = np.arange(9) % 3 > 0, rng.poisson(1, size=(20, 9)).astype(float)
+    scores = rng.integers(4, size=(3, 9)).astype(float)  # many tie
+    counted = np.zeros((20, 3))
+    for head, a, b in product(range(3), *(np.flatnonzero(side) for side in (is_a, ~is_a))):
+        win = np.heaviside(scores[head, a] - scores[head, b], 0.5)
+        counted[:, head] += weights[:, a] * weights[:, b] * win
+    wins, compared = won_draws(scores, list(is_a), weights)
+    assert wins == pytest.approx(counted, abs=1e-9)
+    assert compared == pytest.approx(weights[:, is_a].sum(1) * weights[:, ~is_a].sum(1))

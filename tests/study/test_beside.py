@@ -7,7 +7,7 @@ import pytest
 import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.model.tokens import is_one_token
-from probe.study import showcase
+from probe.study import examples
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, observe_word
 from probe.text import lexicon
@@ -51,7 +51,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
         lexicon.expand("apple", both_sides=True), lambda piece: is_one_token(model, piece)
     )
     result = observe_word(model, prepare(model, sentences, "apple"), StudyOptions(0))
-    row, [pair] = of_apple(showcase.second_model(model, [result])), result.pairs
+    row, [pair] = of_apple(examples.second_model(model, [result])), result.pairs
     tokens, mask = probe.tokenize(model, APPLE), model.tokenizer.mask_token_id
     others = set(range(2, len(tokens) - 1))  # between stand [CLS], the word, and at the end [SEP]
     cue = tokens.pieces.index(" smartphone")

@@ -7,8 +7,8 @@ import pytest
 from handmade import WORD, corpus_of, make_sentences
 from planted import planted_model
 
-from probe.study.head_tables import evidence
 from probe.study.material import prepare
+from probe.study.tables import evidence
 from probe.study.word import StudyOptions, study_word
 
 

@@ -28,8 +28,8 @@ from probe.model.tokens import positions_of_span, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
 from probe.patching import effects, swaps
+from probe.study.examples import later_words_matter
 from probe.study.material import prepare
-from probe.study.showcase import later_words_matter
 from probe.study.word import StudyOptions, study_word
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,8 @@ from probe.model.weights import read_weights
 from probe.pages import answers, remarks
 from probe.patching import effects
 from probe.patching.effects import Readings
-from probe.study.head_tables import evidence
 from probe.study.material import prepare
+from probe.study.tables import evidence
 from probe.study.word import StudyOptions, study_word
 from probe.text import lexicon
 from probe.text.sentences import Sentence

@@ -13,7 +13,6 @@ from planted import planted_model
 
 from probe import charts
 from probe.charts.ways import PARTS
-from probe.errors import UnsupportedModel
 from probe.model.weights import read_weights
 from probe.pages import answers, graph
 from probe.pages import ways as pages
@@ -166,7 +165,7 @@ def test_donors_are_of_the_same_sense_and_layout():
     for row, donor in read.donors.items():
         mine, theirs = (result.placed[number] for number in (row, donor))
         assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
-        mine, theirs = (result.sentences[number] for number in (row, donor))
+        mine, theirs = (result.material.sentences[number] for number in (row, donor))
         assert (mine.sense, mine.frame) == (theirs.sense, theirs.frame) and mine.cue_word != theirs.cue_word
 
 
@@ -198,21 +197,6 @@ def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
     )
     [item] = pages.section(frames | empty)["words"]
     assert item["missing"].startswith("No two sentences of a pair have the same number of tokens up to the word")
-
-
-def test_a_family_whose_paths_are_refused_has_its_maps_and_the_reason(monkeypatch):
-    result, frames = made("two_step")
-
-    def refuse(*given, **options):
-        raise UnsupportedModel("refused")
-
-    monkeypatch.setattr(ways.paths, "paths", refuse)
-    found = ways.frames(planted_model("two_step", 0)[0], [result], frames["word_heads"], OPTIONS)
-    assert found["paths"].empty and found["ways"].empty
-    assert set(found["positions"]["component"]) == {*PARTS}
-    [item] = pages.section(frames | found)["words"]
-    assert item["missing"] == pages.NORMED and item["said"] == [] and len(item["charts"]) == 3
-    assert graph.files(frames | found, "planted") == {}
 
 
 def test_the_scale_ends_at_the_next_ten_per_cent():

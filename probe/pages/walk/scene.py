@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probe.model import forward
-from probe.model.family import Family
+from probe.model.architectures.family import Family
 from probe.model.records import CrossTrace, PairTrace, Trace
 from probe.model.tokens import Tokens
 from probe.model.weights import Weights

@@ -1,10 +1,14 @@
-"""What a row of the table of architectures says, as records; the hooks of the two usual kinds of block.
+"""What a row of the table of architectures says, as records; what the rows of several families share.
 
-The table itself is `probe.model.architectures`.
+Words of the shapes, in the order in which the file holds the axes: d d_model, e d_head, h heads x d_head, g key-value
+heads x d_head, hgg queries, keys and values together, m d_mlp, 2m gate and up together, v d_vocab, p rows of the
+position table, t token types, b relative-position buckets, n heads; "+" adds a bias as long as the output, "=" says
+that the name is whole (no ".weight" behind it).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
@@ -191,3 +195,43 @@ def norm_last_repairs(attn: str = "attn") -> dict[str, Repair]:
         "scores": Repair(f"{attn}.hook_attn_scores", RECOMPUTED),
         "resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum"),
     }
+
+
+def causal(
+    parts: Mapping[str, tuple[str, str]],
+    lies: Mapping[str, Repair] = MappingProxyType({}),
+    *,
+    fused: Literal["", "by role", "by head"] = "",
+    read: Mapping[str, str] = MappingProxyType({}),
+    layers: str = "layers.{}.",
+) -> tuple[Attention]:
+    """The single stack of a decoder that norms what attention reads; `read` are hooks other than the usual ones."""
+    hooks = {name: hook for name, hook in norm_first_hooks().items() if name not in lies} | dict(read)
+    return (Attention("", "blocks", hooks, layers, parts, causal=True, lies=lies, fused=fused),)
+
+
+# Keys that several families share: sizes in config.json and in a GGUF file, and what must be plain there.
+HIDDEN = {
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "d_model": "hidden_size",
+    "d_mlp": "intermediate_size",
+    "d_vocab": "vocab_size",
+    "n_ctx": "max_position_embeddings",
+}
+GGUF_SIZES = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "context_length": "max_position_embeddings",
+    "attention.head_count": "num_attention_heads",
+    "vocab_size": "vocab_size",
+}
+GGUF_PLAIN = {
+    "rope.scaling.type": ("none",),
+    "rope.scaling.factor": (0.0, 1.0),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "attention.causal": (True,),
+    "attention.sliding_window": (0,),
+}

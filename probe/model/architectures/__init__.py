@@ -1,0 +1,47 @@
+"""The table of architectures: one row a family says where its weights, hooks, norms, positions and config keys are.
+
+Everything that differs between families stands here and nowhere else: a new family is a row of FAMILIES, a test
+parameter, and, where it has a formula that nobody else has, a function in `probe.model.attention`. Config, checkpoint,
+weights, hooks, forward, certificate and the engine of swaps read the row; none of them asks for a family by name.
+
+family      what a row says, as records; what the rows of several families share
+gpt, llama  the rows of decoders
+encoders    the rows of encoders and of encoder-decoders
+"""
+
+from probe.errors import UnsupportedModel
+from probe.model.architectures import encoders, gpt, llama
+from probe.model.architectures.family import Family
+
+FAMILIES: dict[str, Family] = {
+    "gpt2": gpt.GPT2,
+    "bert": encoders.BERT,
+    "roberta": encoders.ROBERTA,
+    "t5": encoders.T5,
+    "bart": encoders.BART,
+    "marian": encoders.MARIAN,
+    "gpt_neox": gpt.GPT_NEOX,
+    "gpt_neo": gpt.GPT_NEO,
+    "gptj": gpt.GPTJ,
+    "llama": llama.LLAMA,
+    "mistral": llama.MISTRAL,
+    "phi3": llama.PHI3,
+    "qwen2": llama.QWEN2,
+    "qwen3": llama.QWEN3,
+    "olmo2": llama.OLMO2,
+    "gemma2": llama.GEMMA2,
+    "gemma3_text": llama.GEMMA3,
+}
+SUPPORTED = ", ".join(family.name for family in FAMILIES.values())
+GGUF_KNOWN = ", ".join(family.name for family in FAMILIES.values() if family.gguf)
+
+
+def require_single(architecture: str, doing: str) -> None:
+    """Raises UnsupportedModel, naming `doing`, for an encoder-decoder, which has no single stack to read a word in."""
+    family = FAMILIES[architecture]
+    if family.kind == "encoder-decoder":
+        raise UnsupportedModel(
+            f"Cannot do {doing} with a {family.name} model: a word is read in one stack of blocks, and it has an "
+            "encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk "
+            "with a source and a target."
+        )

@@ -1,0 +1,304 @@
+"""Encoders, BERT and RoBERTa, and encoder-decoders: T5, BART, Marian."""
+
+from dataclasses import replace
+
+from probe.model.architectures.family import (
+    GGUF_SIZES,
+    HIDDEN,
+    RECOMPUTED,
+    Attention,
+    Family,
+    GgufKeys,
+    Keys,
+    Repair,
+    norm_first_hooks,
+    norm_last_hooks,
+    norm_last_repairs,
+)
+
+BERT = Family(
+    "BERT",
+    "encoder",
+    ("BertForMaskedLM", "BertForPreTraining"),
+    Keys(
+        HIDDEN,
+        ("layer_norm_eps", 1e-12),
+        must={
+            "position_embedding_type": ("absolute",),
+            "is_decoder": (False,),
+            "add_cross_attention": (False,),
+            "tie_word_embeddings": (True,),
+        },
+    ),
+    headless=("BertModel",),
+    prefix="bert.",
+    norm_first=False,
+    norm_last=True,
+    attentions=(
+        Attention(
+            "",
+            "blocks",
+            norm_last_hooks(),
+            "encoder.layer.{}.",
+            {
+                "q": ("attention.self.query", "h d +"),
+                "k": ("attention.self.key", "h d +"),
+                "v": ("attention.self.value", "h d +"),
+                "o": ("attention.output.dense", "d h +"),
+                "norm": ("attention.output.LayerNorm", "d +"),
+                "in": ("intermediate.dense", "m d +"),
+                "out": ("output.dense", "d m +"),
+                "norm_mlp": ("output.LayerNorm", "d +"),
+            },
+            lies=norm_last_repairs() | {"attn_out": Repair("hook_attn_out", "read in front of the sum and its norm")},
+        ),
+    ),
+    outside={
+        "embeddings.word_embeddings": "v d",
+        "embeddings.position_embeddings": "p d",
+        "embeddings.token_type_embeddings": "t d",
+        "embeddings.LayerNorm": "d +",
+    },
+    head={
+        "cls.predictions.transform.dense": "d d +",
+        "cls.predictions.transform.LayerNorm": "d +",
+        "cls.predictions.bias": "v =",
+    },
+    embed="embeddings.word_embeddings",
+    position_table="embeddings.position_embeddings",
+    type_table="embeddings.token_type_embeddings",
+    embedding_norm="embeddings.LayerNorm",
+    unembed="cls.predictions.decoder",
+    transform=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", ""),
+    head_bias="cls.predictions.bias",
+    ignored=("pooler.", "cls.seq_relationship.", "cls.predictions.decoder.bias", "embeddings.position_ids"),
+    gguf=GgufKeys(
+        "bert",
+        GGUF_SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        must={"attention.causal": (False,)},
+        unread=("pooling_type",),
+    ),
+)
+ROBERTA = replace(
+    BERT,
+    name="RoBERTa",
+    architectures=("RobertaForMaskedLM",),
+    keys=replace(BERT.keys, first=("pad_token_id", 1)),
+    headless=("RobertaModel",),
+    prefix="roberta.",
+    head={"lm_head.dense": "d d +", "lm_head.layer_norm": "d +", "lm_head.bias": "v ="},
+    unembed="lm_head.decoder",
+    transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
+    head_bias="lm_head.bias",
+    ignored=("pooler.", "lm_head.decoder.bias", "embeddings.position_ids"),
+    gguf=None,
+)
+
+
+def _crossing(hooks: dict[str, str]) -> dict[str, str]:
+    """The hooks of a cross-attention, behind which no MLP stands."""
+    return {name: hook for name, hook in hooks.items() if name not in ("mlp_out", "resid_post")}
+
+
+def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
+    heads = {part: (f"layer.{number}.{attn}.{part}", "h d") for part in "qkv"}
+    return heads | {"o": (f"layer.{number}.{attn}.o", "d h"), "norm": (f"layer.{number}.layer_norm", "d")}
+
+
+def _t5_mlp(number: int) -> dict[str, tuple[str, str]]:
+    dense = f"layer.{number}.DenseReluDense"
+    gate = {"gate": (f"{dense}.wi_0", "m d"), "up": (f"{dense}.wi_1", "m d")}  # either these two or "in"
+    return gate | {
+        "in": (f"{dense}.wi", "m d"),
+        "out": (f"{dense}.wo", "d m"),
+        "norm_mlp": (f"layer.{number}.layer_norm", "d"),
+    }
+
+
+T5 = Family(
+    "T5",
+    "encoder-decoder",
+    ("T5ForConditionalGeneration",),
+    Keys(
+        {
+            "n_layers": "num_layers",
+            "n_heads": "num_heads",
+            "d_model": "d_model",
+            "d_mlp": "d_ff",
+            "d_vocab": "vocab_size",
+            "d_head": "d_kv",
+        },
+        ("layer_norm_epsilon", 1e-6),
+        ("feed_forward_proj", "relu"),
+        equal=(("num_layers", "num_decoder_layers"),),
+        context=512,
+        start=("decoder_start_token_id", "pad_token_id"),
+    ),
+    norm="RMSNorm",
+    positions="relative bias",
+    scaled=False,
+    single=("variance",),
+    attentions=(
+        Attention(
+            "encoder",
+            "encoder_blocks",
+            norm_first_hooks(),
+            "encoder.block.{}.",
+            _t5_parts(0, "SelfAttention") | _t5_mlp(1),
+        ),
+        Attention(
+            "decoder",
+            "decoder_blocks",
+            {name: hook for name, hook in norm_first_hooks("self_attn").items() if name != "scores"},
+            "decoder.block.{}.",
+            _t5_parts(0, "SelfAttention") | _t5_mlp(2),
+            causal=True,
+            lies={"scores": Repair("self_attn.hook_attn_scores", RECOMPUTED)},
+        ),
+        Attention(
+            "cross",
+            "decoder_blocks",
+            _crossing(
+                norm_first_hooks("cross_attn", "ln2")
+                | {
+                    "resid_pre": "hook_resid_mid",
+                    "attn_out": "hook_cross_attn_out",
+                    "resid_mid": "hook_resid_mid2",
+                    "memory": "cross_attn.k.hook_in",
+                }
+            ),
+            "decoder.block.{}.",
+            _t5_parts(1, "EncDecAttention"),
+        ),
+    ),
+    outside={
+        "shared": "v d",
+        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias": "b n",
+        "encoder.final_layer_norm": "d",
+        "decoder.block.0.layer.0.SelfAttention.relative_attention_bias": "b n",
+        "decoder.final_layer_norm": "d",
+    },
+    embed="shared",
+    position_table="{}.block.0.layer.0.SelfAttention.relative_attention_bias",
+    final_norm="{}.final_layer_norm",
+    unembed_scaled=True,
+    free_heads=True,
+    ignored=(
+        "encoder.embed_tokens.weight",
+        "decoder.embed_tokens.weight",
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+    ),
+    gguf=GgufKeys(  # no key holds how far its buckets of positions reach: 128 tokens, as in every T5 that is published
+        "t5",
+        {
+            "block_count": "num_layers",
+            "decoder_block_count": "num_decoder_layers",
+            "embedding_length": "d_model",
+            "feed_forward_length": "d_ff",
+            "context_length": "n_positions",
+            "attention.head_count": "num_heads",
+            "attention.key_length": "d_kv",
+            "attention.relative_buckets_count": "relative_attention_num_buckets",
+            "attention.layer_norm_epsilon": "layer_norm_epsilon",
+            "decoder_start_token_id": "decoder_start_token_id",
+            "vocab_size": "vocab_size",
+        },
+        unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
+        transformers=True,
+    ),
+)
+
+
+def _bart_parts(attn: str) -> dict[str, tuple[str, str]]:
+    heads = {part: (f"{attn}.{part}_proj", "h d +") for part in "qkv"}
+    return heads | {"o": (f"{attn}.out_proj", "d h +"), "norm": (f"{attn}_layer_norm", "d +")}
+
+
+BART_MLP = {"in": ("fc1", "m d +"), "out": ("fc2", "d m +"), "norm_mlp": ("final_layer_norm", "d +")}
+BART = Family(
+    "BART",
+    "encoder-decoder",
+    ("BartForConditionalGeneration",),
+    Keys(
+        {
+            "n_layers": "encoder_layers",
+            "n_heads": "encoder_attention_heads",
+            "d_model": "d_model",
+            "d_mlp": "encoder_ffn_dim",
+            "d_vocab": "vocab_size",
+            "n_ctx": "max_position_embeddings",
+            "n_decoder_layers": "decoder_layers",
+        },
+        ("layer_norm_eps", 1e-5),
+        ("activation_function", "gelu"),
+        must={
+            "add_final_layer_norm": (False,),
+            "normalize_before": (False,),
+            "static_position_embeddings": (False, True),
+            "share_encoder_decoder_embeddings": (True,),
+            "tie_word_embeddings": (True,),
+        },
+        equal=(
+            ("encoder_layers", "decoder_layers"),
+            ("encoder_attention_heads", "decoder_attention_heads"),
+            ("encoder_ffn_dim", "decoder_ffn_dim"),
+        ),
+        first=2,
+        reserved=2,
+    ),
+    prefix="model.",
+    norm_first=False,
+    norm_last=True,
+    attentions=(
+        Attention(
+            "encoder",
+            "encoder_blocks",
+            norm_last_hooks(),
+            "encoder.layers.{}.",
+            _bart_parts("self_attn") | BART_MLP,
+            lies=norm_last_repairs(),
+        ),
+        Attention(
+            "decoder",
+            "decoder_blocks",
+            norm_last_hooks("self_attn"),
+            "decoder.layers.{}.",
+            _bart_parts("self_attn") | BART_MLP,
+            causal=True,
+            lies=norm_last_repairs("self_attn"),
+        ),
+        Attention(
+            "cross",
+            "decoder_blocks",
+            _crossing(
+                norm_last_hooks("cross_attn", "ln2") | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"}
+            ),
+            "decoder.layers.{}.",
+            _bart_parts("encoder_attn"),
+            lies={"scores": Repair("cross_attn.hook_attn_scores", RECOMPUTED)},
+        ),
+    ),
+    outside={
+        "shared": "v d",
+        "encoder.embed_positions": "p d",
+        "encoder.layernorm_embedding": "d +",
+        "decoder.embed_positions": "p d",
+        "decoder.layernorm_embedding": "d +",
+    },
+    optional={"final_logits_bias": "1 v ="},
+    embed="shared",
+    position_table="{}.embed_positions",
+    embedding_norm="{}.layernorm_embedding",
+    ignored=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+)
+MARIAN = replace(
+    BART,
+    name="Marian",
+    architectures=("MarianMTModel",),
+    keys=replace(BART.keys, first=0, reserved=0),
+    positions="sinusoidal",
+    outside={"shared": "v d"},
+    position_table="",
+    embedding_norm="",
+    ignored=(*BART.ignored, "encoder.embed_positions.weight", "decoder.embed_positions.weight"),
+)

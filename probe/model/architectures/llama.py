@@ -1,0 +1,197 @@
+"""Llama and its kin: Mistral, Phi-3, Qwen2, Qwen3, OLMo 2, Gemma 2 and Gemma 3, whose rows say in what they differ."""
+
+from dataclasses import replace
+
+from probe.model.architectures.family import (
+    GGUF_PLAIN,
+    GGUF_SIZES,
+    HIDDEN,
+    Family,
+    GgufKeys,
+    Keys,
+    causal,
+    norm_written_repairs,
+)
+
+PARTS = {
+    "q": ("self_attn.q_proj", "h d"),
+    "k": ("self_attn.k_proj", "g d"),
+    "v": ("self_attn.v_proj", "g d"),
+    "o": ("self_attn.o_proj", "d h"),
+    "norm": ("input_layernorm", "d"),
+    "gate": ("mlp.gate_proj", "m d"),
+    "up": ("mlp.up_proj", "m d"),
+    "out": ("mlp.down_proj", "d m"),
+    "norm_mlp": ("post_attention_layernorm", "d"),
+}
+NORMS_WRITTEN = {"norm_out": ("post_attention_layernorm", "d"), "norm_mlp_out": ("post_feedforward_layernorm", "d")}
+# In front of its norm, which the bridge's own hook is behind.
+WRITTEN = {"attn_out": "attn.o.hook_out", "mlp_out": "mlp.hook_out"}
+GEMMA_PARTS = PARTS | NORMS_WRITTEN | {"norm_mlp": ("pre_feedforward_layernorm", "d")}
+WINDOW = ("sliding_window", 4096)
+GGUF_HEAD_SIZES = ("attention.key_length", "attention.value_length", "rope.dimension_count")  # read with the others
+GGUF_ROTARY = GGUF_SIZES | {
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+}
+
+
+def _norms(q: str, k: str) -> dict[str, tuple[str, str]]:
+    """Norms of the queries and keys, of these widths."""
+    return {"norm_q": ("self_attn.q_norm", q), "norm_k": ("self_attn.k_norm", k)}
+
+
+LLAMA = Family(
+    "Llama",
+    "decoder",
+    ("LlamaForCausalLM",),
+    Keys(
+        HIDDEN,
+        ("rms_norm_eps", 1e-6),
+        ("hidden_act", "silu"),
+        tied=False,
+        must={"attention_bias": (False,), "mlp_bias": (False,)},
+    ),
+    prefix="model.",
+    norm="RMSNorm",
+    gated=True,
+    positions="rotary",
+    single=("norm", "softmax"),
+    attentions=causal(PARTS),
+    outside={"embed_tokens": "v d", "norm": "d"},
+    embed="embed_tokens",
+    final_norm="norm",
+    free_heads=True,
+    ignored=(".rotary_emb.inv_freq",),
+    gguf=GgufKeys(
+        "llama",
+        GGUF_ROTARY,
+        must=GGUF_PLAIN,
+        unread=(*GGUF_HEAD_SIZES, "tensor_data_layout"),
+        paired=("q", "k"),
+        transformers=True,
+    ),
+)
+MISTRAL = replace(
+    LLAMA,
+    name="Mistral",
+    architectures=("MistralForCausalLM",),
+    keys=replace(LLAMA.keys, must={"layer_types": (None,)}, window=WINDOW),
+    gguf=None,
+)
+QWEN2_GGUF = GgufKeys("qwen2", GGUF_ROTARY, must=GGUF_PLAIN, unread=GGUF_HEAD_SIZES, transformers=True)
+QWEN2 = replace(
+    LLAMA,
+    name="Qwen2",
+    architectures=("Qwen2ForCausalLM",),
+    keys=replace(LLAMA.keys, must={"use_sliding_window": (False,)}),
+    attentions=causal(PARTS | {role: (PARTS[role][0], f"{PARTS[role][1]} +") for role in "qkv"}),
+    gguf=QWEN2_GGUF,
+)
+QWEN3 = replace(
+    LLAMA,
+    name="Qwen3",
+    architectures=("Qwen3ForCausalLM",),
+    keys=replace(
+        QWEN2.keys,
+        sizes=HIDDEN | {"d_head": "head_dim"},
+        must={"use_sliding_window": (False,), "attention_bias": (False,)},
+    ),
+    attentions=causal(PARTS | _norms("e", "e")),
+    gguf=replace(QWEN2_GGUF, architecture="qwen3"),
+)
+PHI3_GGUF = replace(
+    QWEN2_GGUF,
+    architecture="phi3",
+    sizes=GGUF_ROTARY | {"attention.sliding_window": "sliding_window"},
+    unread=(*GGUF_HEAD_SIZES, "rope.scaling.original_context_length"),
+)
+PHI3 = replace(
+    LLAMA,
+    name="Phi-3",
+    architectures=("Phi3ForCausalLM",),
+    keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={}, window=("sliding_window", None)),
+    single=("norm",),
+    plain_rounds=True,
+    free_heads=False,
+    attentions=causal(
+        {role: part for role, part in PARTS.items() if role not in ("q", "k", "v", "gate", "up")}
+        | {"qkv": ("self_attn.qkv_proj", "hgg d"), "gate_up": ("mlp.gate_up_proj", "2m d")},
+        fused="by role",
+    ),
+    gguf=PHI3_GGUF,
+)
+OLMO2 = replace(
+    LLAMA,
+    name="OLMo 2",
+    architectures=("Olmo2ForCausalLM",),
+    keys=replace(LLAMA.keys, epsilon=("rms_norm_eps", 1e-5), must={"attention_bias": (False,)}),
+    norm_first=False,
+    norm_written=True,
+    free_heads=False,
+    attentions=causal(
+        {role: part for role, part in PARTS.items() if not role.startswith("norm")} | NORMS_WRITTEN | _norms("h", "g"),
+        norm_written_repairs(),
+        read=WRITTEN | {"x": "attn.q.hook_in"},
+    ),
+    gguf=replace(QWEN2_GGUF, architecture="olmo2", transformers=False),
+)
+GEMMA2 = replace(
+    LLAMA,
+    name="Gemma 2",
+    architectures=("Gemma2ForCausalLM",),
+    keys=Keys(
+        HIDDEN | {"d_head": "head_dim"},
+        ("rms_norm_eps", 1e-6),
+        ("hidden_activation", "gelu_pytorch_tanh"),
+        must={"attention_bias": (False,), "use_bidirectional_attention": (False, None)},
+        window=WINDOW,
+        kinds="layer_types",
+        global_every=("", 2),
+        query_scalar=("query_pre_attn_scalar", 256.0),
+        score_cap=("attn_logit_softcapping", 50.0),
+        logit_cap=("final_logit_softcapping", 30.0),
+    ),
+    norm_written=True,
+    offset=True,
+    scaled_embedding=True,
+    single=("norm", "gain", "softmax"),
+    attentions=causal(GEMMA_PARTS, norm_written_repairs(), read=WRITTEN),
+    gguf=replace(
+        PHI3_GGUF,
+        architecture="gemma2",
+        sizes={
+            **PHI3_GGUF.sizes,
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        query_scalar=46,
+    ),
+)
+GEMMA3 = replace(
+    GEMMA2,
+    name="Gemma 3",
+    architectures=("Gemma3ForCausalLM",),
+    keys=replace(
+        GEMMA2.keys,
+        must={**GEMMA2.keys.must, "attn_logit_softcapping": (None,)},
+        global_every=("sliding_window_pattern", 6),
+        rotary_base=1000000.0,
+        local_base=("rope_local_base_freq", 10000.0),
+        score_cap=("", None),
+        logit_cap=("final_logit_softcapping", None),
+    ),
+    attentions=causal(GEMMA_PARTS | _norms("e", "e"), norm_written_repairs(), read=WRITTEN),
+    gguf=replace(
+        PHI3_GGUF,
+        architecture="gemma3",
+        sizes={
+            **PHI3_GGUF.sizes,
+            "attention.sliding_window_pattern": "sliding_window_pattern",
+            "rope.freq_base_swa": "rope_local_base_freq",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        query_scalar=62,
+    ),
+)

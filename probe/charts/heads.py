@@ -253,13 +253,16 @@ CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model"
 def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None = None) -> Any:
     """Held-out AUROC of every head, a strip per condition; the heads named in `shown` are marked.
 
-    With permuted labels a tick is a head's median and its band holds nine of ten permutations. `controls` is the
-    study's frame: its axis is the same for every word, and a condition that could not be measured has no strip.
+    With permuted labels a tick is a head's median, and the band holds nine of ten permutations of a typical head: it
+    goes from the median of the heads' lower ends to that of the upper ones. `controls` is the study's frame: its axis
+    is the same for every word, and a condition that could not be measured has no strip.
     """
     rows = of_word(controls, word)
     rows = rows.assign(name=head_names(rows)).assign(stands_out=lambda made: made["name"].isin(shown or []))
     conditions = [name for name in CONDITIONS if name in set(rows["condition"])]
-    scale = alt.Scale(domain=[min(0.3, float(controls["auroc"].min()) - 0.04), 1.03], nice=False, zero=False)
+    ends = controls.dropna(subset="low").groupby(["word", "condition"], as_index=False)[["low", "high"]].median()
+    lowest = min(0.34, float(controls["auroc"].min()), *ends["low"])
+    scale = alt.Scale(domain=[lowest - 0.04, 1.03], nice=False, zero=False)
     axis = alt.Axis(values=[0.25, 0.5, 0.75, 1], format=".2f")
     x = alt.X("auroc:Q", title="held-out AUROC (0.5 = chance)", scale=scale, axis=axis)
     y = alt.Y("condition:N", title="condition", sort=conditions, axis=bare_axis(labelLimit=130, grid=False))
@@ -269,7 +272,7 @@ def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None
     diamonds = leaders.mark_point(shape="diamond", filled=True, size=80, color=WITH, opacity=1)
     medians = rows.groupby("condition")["auroc"].median()
     middle = alt.Chart(medians.reset_index()).mark_tick(color=INK, thickness=2.5, size=22).encode(x=x, y=y)
-    band = alt.Chart(rows[rows["low"].notna()]).mark_bar(color=MUTED, opacity=0.12, height=22)
+    band = alt.Chart(of_word(ends, word)).mark_bar(color=MUTED, opacity=0.25, height=22)
     band = band.encode(x=alt.X("low:Q", scale=scale), x2="high:Q", y=y)
     picture = alt.layer(reference_line("x", CHANCE), band, ticks, middle, diamonds)
     told = ", ".join(f"{name} {decimal(float(medians[name]))}" for name in conditions)

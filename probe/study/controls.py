@@ -1,9 +1,7 @@
 """Controls: held-out separation of every head where there is nothing to find, to hold every ranking against.
 
-    labels permuted   the senses reassigned to cue words, many times: the band in which chance lies, with these
-    sentences
-                      and these heads. It lies below one half where held-out folds of a balanced set lean away from the
-                      fitted ones
+    labels permuted   the senses reassigned to cue words, many times: the band of chance for these sentences and heads,
+                      below one half where held-out folds of a balanced set lean away from the fitted ones
     later token       the token after the word: a head that carries the topic of the sentence separates there as well
     untrained model   random weights of the same shape: what the architecture and the sentences do by themselves
 
@@ -59,11 +57,11 @@ def measure_controls(model: Model, random_model: Model, word: WordResult, option
 
     null = pair.separation.null[1:]
     auroc = {MEASURED: pair.separation.auroc, PERMUTED: null.mean(0)}
-    tokens = [word.tokens[row] for row in rows]
+    tokens = [word.material.tokens[row] for row in rows]
     after = [word.material.targets[row] + 1 for row in rows]
     if all(position < len(text) for position, text in zip(after, tokens, strict=True)):
         auroc[LATER] = separation(model, target_states(model, tokens, after), range(len(rows)))
-    untrained = target_states(random_model, word.tokens, word.material.targets)
+    untrained = target_states(random_model, word.material.tokens, word.material.targets)
     auroc[UNTRAINED] = separation(random_model, untrained, rows)
     untrained_p = {
         each.senses: permutation.gap_test(

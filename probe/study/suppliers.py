@@ -75,9 +75,9 @@ def _tell(sources: list[Source]) -> str:
     first = sources[0]
     if not clear(first):
         return (
-            f"Here “{first['word']}” stands at {decimal(first['total'])}, from −0.50 for {first['sense_b']} to 0.50 "
-            "for "
-            f"{first['sense_a']}: not clearly {first['sense']}, so no part of it is called a share of that sense."
+            f"Here “{first['word']}” stands at {decimal(first['total'])}, from −0.50 for {first['sense_b']} "
+            f"to 0.50 for {first['sense_a']}: not clearly {first['sense']}, so no part of it is called a share of that "
+            "sense."
         )
     tokens = [source for source in sources if pd.notna(source["pos"])]
     lead = max(tokens, key=lambda source: source["share"])

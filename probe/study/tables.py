@@ -364,7 +364,9 @@ def left_out(results: Sequence[WordResult], unread: Sequence[LeftOut]) -> pd.Dat
         rows += [(word, item.where, item.reason) for item in result.material.left_out]
         used = {row for pair in result.pairs for row in pair.split.rows}
         reasons = {row: reason for pair in result.pairs for row, reason in pair.split.left_out.items()}
-        rows += [(word, result.sentences[row].text, reason) for row, reason in reasons.items() if row not in used]
+        rows += [
+            (word, result.material.sentences[row].text, reason) for row, reason in reasons.items() if row not in used
+        ]
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 
 

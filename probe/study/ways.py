@@ -155,7 +155,7 @@ class _Read:
     @cached_property
     def donors(self) -> dict[int, int]:
         """A donor of the same sense and of the same layout, for every row of a pair that has one."""
-        sentences, distances = self.word.sentences, self.word.material.distances
+        sentences, distances = self.word.material.sentences, self.word.material.distances
         rng, chosen = np.random.default_rng(self.pair.pairs.seed), dict[int, int]()
         for sense, rows in zip(self.pair.senses, (self.pair.pairs.a, self.pair.pairs.b), strict=True):
             members = self.pair.rows(sense, tested=False)

@@ -20,7 +20,7 @@ from probe.errors import InputError
 from probe.model import forward, ledger
 from probe.model.model import Model
 from probe.model.records import TargetStates
-from probe.model.tokens import Placed, Tokens
+from probe.model.tokens import Placed
 from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects
@@ -35,7 +35,6 @@ from probe.stats.separation import Separation, Tests, corrected_tests, measure_s
 from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
 from probe.study.material import Material, continuations
 from probe.text import splits
-from probe.text.sentences import Sentence
 from probe.text.splits import DRAWN, CrossFit
 
 CURVE_PAIRS = 12
@@ -120,19 +119,9 @@ class WordResult:
     pairs: tuple[PairResult, ...] = ()
     curves: Curves | None = None
 
-    @property
-    def sentences(self) -> Sequence[Sentence]:
-        """The sentences of `states`, row by row."""
-        return self.material.sentences
-
-    @property
-    def tokens(self) -> Sequence[Tokens]:
-        """Their tokens, row by row."""
-        return self.material.tokens
-
     @cached_property
     def placed(self) -> list[Placed]:
-        """Their token ids and where their word is read, row by row.
+        """The token ids of every sentence and where its word is read, row by row.
 
         Without what comes after the word if the model cannot see it.
         """
@@ -162,31 +151,28 @@ def study_word(model: Model, material: Material, options: StudyOptions) -> WordR
 
 def observe_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
     """The study of a word without any swap: states, read-out and axes; gate and separation of every pair of senses."""
-    weights = read_weights(model)
-    senses = axes.sense_pairs(material.labels)
-    parted = [_hold_out(material, pair, options.seed, causal=model.config.causal) for pair in senses]
+    weights, pairs = read_weights(model), axes.sense_pairs(material.labels)
+    parted = {pair: _hold_out(material, pair, options.seed, causal=model.config.causal) for pair in pairs}
     states = target_states(model, material.tokens, material.targets)
     unread = states.z[..., :0]  # queries, keys and values, 0.1 GB of GPT-2 small that nothing in a study reads
     states = replace(states, q=unread, k=unread, v=unread)
     unembed = forward.unembedding(weights, weights.dtype) if effects.predicts(weights) else None
     root = None if unembed is None else axes.next_token_root(unembed)
     following = None if unembed is None else continuations(model, material.word, material.labels)
-    toward = [_toward(unembed, following, pair) for pair in senses]
     stages = effects.stages_of(weights, states, (root is not None) + (following is not None))
-    held_out = [
-        axes.hold_out(stages, split, pair, root, along)
-        for pair, (split, _), along in zip(senses, parted, toward, strict=True)
-    ]
-    separations = [
-        axes.separation_by_holdout(along, states.resid, split)
-        for along, (split, _) in zip(held_out, parted, strict=True)
-    ]
-    depth = axes.choose_depth(separations)
+    held_out = {
+        pair: axes.hold_out(stages, split, pair, root, _toward(unembed, following, pair))
+        for pair, (split, _) in parted.items()
+    }
+    separations = {
+        pair: axes.separation_by_holdout(held_out[pair], states.resid, split) for pair, (split, _) in parted.items()
+    }
+    depth = axes.choose_depth(list(separations.values()))
     writes = ledger.write_coordinates(states.z, weights)
     word = WordResult(material, states, depth, model.config.causal)
     results = [
-        _observed(word, stages, root, writes, along, split, nuisance, separation, options)
-        for along, (split, nuisance), separation in zip(held_out, parted, separations, strict=True)
+        _observed(word, stages, root, writes, held_out[pair], *parted[pair], separations[pair], options)
+        for pair in pairs
     ]
     return replace(word, pairs=tuple(_corrected_gate(results)))
 
@@ -215,10 +201,9 @@ def _hold_out(material: Material, pair: tuple[str, str], seed: int, *, causal: b
         alike = splits.cross_fit(material.sentences, pair, seed=seed, positions=material.targets)
     except InputError:
         return split, nuisance
-    fewest = min(material.labels.count(sense) for sense in pair)
-    return (
-        (alike, _nuisance_p(material, alike, seed, causal=causal)) if len(alike.rows) >= fewest else (split, nuisance)
-    )
+    if len(alike.rows) < min(material.labels.count(sense) for sense in pair):
+        return split, nuisance
+    return alike, _nuisance_p(material, alike, seed, causal=causal)
 
 
 def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool) -> float:
@@ -244,7 +229,7 @@ def _observed(
     """Pairs, gate and held-out separation of one pair of senses."""
     rows, layers = list(split.rows), word.states.resid.shape[1] - 1
     pairs = effects.make_pairs(
-        word.sentences, word.material.distances, split, most=options.max_pairs, seed=options.seed
+        word.material.sentences, word.material.distances, split, most=options.max_pairs, seed=options.seed
     )
 
     def test(vectors: torch.Tensor) -> Gap:
@@ -366,7 +351,12 @@ def _ranking(weights: Weights, word: WordResult, pair: PairResult, options: Stud
     if len(pair.split.holdouts) > 1:
         return pair.pairs, pair.effects.net
     learned = effects.make_pairs(
-        word.sentences, word.material.distances, pair.split, most=options.max_pairs, seed=options.seed, learned=True
+        word.material.sentences,
+        word.material.distances,
+        pair.split,
+        most=options.max_pairs,
+        seed=options.seed,
+        learned=True,
     )
     inside = replace(pair.axes, cell=np.zeros_like(pair.axes.cell))  # read along the axis that they were fitted on
     if not len(learned):

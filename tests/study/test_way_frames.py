@@ -165,7 +165,7 @@ def test_donors_are_of_the_same_sense_and_layout():
     for row, donor in read.donors.items():
         mine, theirs = (result.placed[number] for number in (row, donor))
         assert (len(mine.ids), mine.at) == (len(theirs.ids), theirs.at) and mine.ids != theirs.ids
-        mine, theirs = (result.sentences[number] for number in (row, donor))
+        mine, theirs = (result.material.sentences[number] for number in (row, donor))
         assert (mine.sense, mine.frame) == (theirs.sense, theirs.frame) and mine.cue_word != theirs.cue_word
 
 

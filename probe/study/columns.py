@@ -84,9 +84,12 @@ def by_head(arrays: dict[str, Array]) -> pd.DataFrame:
     return pd.DataFrame({"layer": layer, "head": head} | {name: values.ravel() for name, values in arrays.items()})
 
 
+LEADERS = 3  # heads of a word that are looked at closely
+
+
 def leading_heads(word_heads: pd.DataFrame, word: str) -> list[tuple[int, int]]:
-    """Layer and head of a word's heads, by rank."""
-    rows = word_heads[word_heads["word"] == word].sort_values("rank")
+    """Layer and head of a word's first heads, by rank."""
+    rows = word_heads[word_heads["word"] == word].sort_values("rank").head(LEADERS)
     return [(int(layer), int(head)) for layer, head in zip(rows["layer"], rows["head"], strict=True)]
 
 

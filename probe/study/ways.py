@@ -45,7 +45,7 @@ from probe.study.controls import clearest
 from probe.study.word import PairResult, StudyOptions, WordResult
 from probe.text.splits import ALIGNED
 
-PAIRS, LEADERS = 8, 3
+PAIRS = 8
 MOST_TOTALS, MOST_EDGES = 500, 1_000_000
 LEAST_ROWS, MOST_ROWS = 200, 1000
 RANDOM_SETS = 100
@@ -81,7 +81,7 @@ def frames(
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     for result in results:
-        leaders = leading_heads(word_heads, result.material.word)[:LEADERS]
+        leaders = leading_heads(word_heads, result.material.word)
         for name, frame in _of_word(read_weights(model), result, leaders, options).items():
             parts[name].append(frame)
     return {

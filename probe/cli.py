@@ -292,7 +292,8 @@ def sweep(
     """The measurements of a study over a large corpus, as Parquet shards that survive whatever stops it."""
     from probe.sweep import progress
     from probe.sweep.deal import Options
-    from probe.sweep.run import Workers, sweep
+    from probe.sweep.run import sweep
+    from probe.sweep.work import Workers
 
     given, chosen = [*sentences, *(more or [])], Options(seed=seed, block=block, device=device, dtype=dtype)
     with progress.shown(as_json=as_json) as step:

@@ -253,9 +253,9 @@ CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model"
 def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None = None) -> Any:
     """Held-out AUROC of every head, a strip per condition; the heads named in `shown` are marked.
 
-    With permuted labels a tick is a head's median, and the band holds nine of ten permutations of a typical head: its
-    ends are the medians of the heads' ends. `controls` is the study's frame: its axis is the same for every word, and a
-    condition that could not be measured has no strip.
+    With permuted labels a tick is a head's median, and the band holds nine of ten permutations of a typical head: it
+    goes from the median of the heads' lower ends to that of the upper ones. `controls` is the study's frame: its axis
+    is the same for every word, and a condition that could not be measured has no strip.
     """
     rows = of_word(controls, word)
     rows = rows.assign(name=head_names(rows)).assign(stands_out=lambda made: made["name"].isin(shown or []))

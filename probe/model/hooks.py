@@ -22,9 +22,9 @@ from probe.model.weights import Weights, layers_of, read_stacks
 if TYPE_CHECKING:
     from transformers import Cache
 
-HEADS_BEHIND_POS = ("q", "k", "v", "z")
+HEAD_VECTORS = ("q", "k", "v", "z")  # by position and head in a hook, by head and position in a trace
 SHARED = ("k", "v")
-AT_ONE_PLACE = (*HEADS_BEHIND_POS, "pattern", "mlp_out", "resid_pre", "resid_post")
+AT_ONE_PLACE = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
 Keep = Callable[[str, str, Tensor], None]  # the attention, the quantity, its tensor
 
 
@@ -157,7 +157,7 @@ def _stacked(model: Model, kept: dict[str, list[Tensor]]) -> dict[str, Tensor]:
 def _whole(stack: Weights, kept: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
     """Stacked over layers, heads first, keys and values repeated for the heads that share them, repairs made."""
     tensors = {name: torch.stack(list(layers)) for name, layers in kept.items()}
-    tensors |= {name: tensors[name].transpose(1, 2) for name in HEADS_BEHIND_POS}
+    tensors |= {name: tensors[name].transpose(1, 2) for name in HEAD_VECTORS}
     heads = stack.config.n_heads
     tensors |= {name: formulas.share_heads(tensors[name], heads) for name in SHARED}
     if "scores" in stack.attention.lies:

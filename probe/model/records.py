@@ -5,7 +5,7 @@ A record checks its own shapes. ΔE is never stored whole: one head at one posit
 V[j] W_O, both computed on demand from the hooked z, pattern and V.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -19,21 +19,29 @@ from probe.model import attention
 from probe.model.tokens import Tokens, position
 from probe.model.weights import Weights
 
-HEAD_VECTORS = ("q", "k", "v", "z")
-STREAMS = ("x", "resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
+@dataclass(frozen=True, eq=False)
+class AttentionTrace:
+    """Every tensor of one attention at every layer, and ΔE of single heads; query_pos counts `tokens`.
 
-class HeadWrites:
-    """ΔE of single heads, for records with `stack`, `z: layer head query_pos d_head`, `v: layer head key_pos d_head`
-    and `pattern`.
+    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos
+    key_pos` (scores scaled and masked) · `x resid_pre attn_out resid_mid: layer query_pos d_model`.
     """
 
     kind: ClassVar[str] = "trace"
     tokens: Tokens
+    model_name: str
     stack: Weights
-    z: Tensor
+    x: Tensor
+    q: Tensor
+    k: Tensor
     v: Tensor
+    scores: Tensor
     pattern: Tensor
+    z: Tensor
+    resid_pre: Tensor
+    attn_out: Tensor
+    resid_mid: Tensor
 
     def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
         """ΔE of one head at position `at` (of a word: at its last token), without b_O: z W_O.
@@ -63,35 +71,27 @@ class HeadWrites:
                 )
         return at
 
-
-def _require_shapes(record: object, what: str, expected: Mapping[str, tuple[int, ...]]) -> None:
-    for name, wanted in expected.items():
-        got = tuple(getattr(record, name).shape)
-        if got != wanted:
-            raise ValueError(f"{what}: {name} has shape {got}, expected {wanted}")
+    def _require_shapes(self, what: str, keys: int, **more: tuple[int, ...]) -> None:
+        """ValueError where a tensor is not of its shape with so many keys; `more` are shapes of further tensors."""
+        layers, heads, d_model, d_head = self.stack.shape
+        n = len(self.tokens)
+        expected: dict[str, tuple[int, ...]] = dict.fromkeys(("q", "z"), (layers, heads, n, d_head))
+        expected |= dict.fromkeys(("k", "v"), (layers, heads, keys, d_head))
+        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, keys))
+        expected |= dict.fromkeys(("x", "resid_pre", "attn_out", "resid_mid"), (layers, n, d_model)) | more
+        for name, wanted in expected.items():
+            got = tuple(getattr(self, name).shape)
+            if got != wanted:
+                raise ValueError(f"{what}: {name} has shape {got}, expected {wanted}")
 
 
 @dataclass(frozen=True, eq=False)
-class Trace(Shown, HeadWrites):
+class Trace(Shown, AttentionTrace):
     """One text through one model: every tensor of attention at every layer, on the CPU, without a batch axis.
 
-    `q k v z: layer head pos d_head` · `scores pattern: layer head query_pos key_pos` (scores scaled and masked) ·
-    `x resid_pre resid_mid resid_post attn_out mlp_out: layer pos d_model` · `logits: pos d_vocab`.
+    As `AttentionTrace`, with as many keys as queries · `mlp_out resid_post: layer pos d_model` · `logits: pos d_vocab`.
     """
 
-    tokens: Tokens
-    model_name: str
-    stack: Weights
-    x: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    scores: Tensor
-    pattern: Tensor
-    z: Tensor
-    resid_pre: Tensor
-    attn_out: Tensor
-    resid_mid: Tensor
     mlp_out: Tensor
     resid_post: Tensor
     head_output: Tensor | None
@@ -117,12 +117,9 @@ class Trace(Shown, HeadWrites):
         return self.head_output
 
     def __post_init__(self) -> None:
-        layers, heads, d_model, d_head = self.stack.shape
         n = len(self.tokens)
-        expected: dict[str, tuple[int, ...]] = dict.fromkeys(HEAD_VECTORS, (layers, heads, n, d_head))
-        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, n, n))
-        expected |= dict.fromkeys(STREAMS, (layers, n, d_model))
-        _require_shapes(self, f"trace of {n} tokens", expected)
+        stream = (len(self.stack.blocks), n, self.stack.shape[2])
+        self._require_shapes(f"trace of {n} tokens", n, mlp_out=stream, resid_post=stream)
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
         """The keyword arguments of CircuitsVis's attention_heads for one layer, every head: `attention: head query_pos
@@ -235,40 +232,21 @@ class TargetTrace:
 
 
 @dataclass(frozen=True, eq=False)
-class CrossTrace(HeadWrites):
+class CrossTrace(AttentionTrace):
     """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder's output, no
     mask.
 
-    `q z: layer head query_pos d_head` · `k v: layer head key_pos d_head` · `scores pattern: layer head query_pos
-    key_pos` · `x resid_pre attn_out resid_mid: layer query_pos d_model`, the decoder's stream · `memory: layer key_pos
-    d_model`. query_pos counts `tokens`, the decoder's input; key_pos counts `source`.
+    As `AttentionTrace`, the stream being the decoder's · `memory: layer key_pos d_model`. query_pos counts `tokens`,
+    the decoder's input; key_pos counts `source`.
     """
 
     kind: ClassVar[str] = "cross-attention trace"
-    tokens: Tokens
     source: Tokens
-    model_name: str
-    stack: Weights
-    x: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    scores: Tensor
-    pattern: Tensor
-    z: Tensor
-    resid_pre: Tensor
-    attn_out: Tensor
-    resid_mid: Tensor
     memory: Tensor
 
     def __post_init__(self) -> None:
-        layers, heads, d_model, d_head = self.stack.shape
-        target, source = len(self.tokens), len(self.source)
-        expected: dict[str, tuple[int, ...]] = dict.fromkeys(("q", "z"), (layers, heads, target, d_head))
-        expected |= dict.fromkeys(("k", "v"), (layers, heads, source, d_head))
-        expected |= dict.fromkeys(("scores", "pattern"), (layers, heads, target, source))
-        expected |= dict.fromkeys(("x", "resid_pre", "attn_out", "resid_mid"), (layers, target, d_model))
-        _require_shapes(self, self.kind, expected | {"memory": (layers, source, d_model)})
+        keys = len(self.source)
+        self._require_shapes(self.kind, keys, memory=(len(self.stack.blocks), keys, self.stack.shape[2]))
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape

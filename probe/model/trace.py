@@ -15,7 +15,7 @@ from torch.nn import functional
 from probe.errors import InputError
 from probe.model import forward, hooks
 from probe.model.model import Model
-from probe.model.records import HEAD_VECTORS, CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
+from probe.model.records import CrossTrace, PairTrace, TargetStates, TargetTrace, Trace
 from probe.model.tokens import Tokens, batch_of_like_length, in_order, position, target_tokens, tokenize
 from probe.model.weights import Weights, read_weights
 
@@ -106,7 +106,7 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
 
 def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
     """The tensors of one whole text at position `at`, as `TargetStates` holds those of a single text."""
-    states = {name: tensors[name][None, ..., at, :] for name in (*HEAD_VECTORS, "pattern", "mlp_out")}
+    states = {name: tensors[name][None, ..., at, :] for name in (*hooks.HEAD_VECTORS, "pattern", "mlp_out")}
     return states | {"resid": torch.cat([tensors["resid_pre"][:, at], tensors["resid_post"][-1:, at]])[None]}
 
 

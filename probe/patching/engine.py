@@ -228,14 +228,24 @@ def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValu
 
     `batch variant live d_model, twice batch kv_head key_pos d_head -> batch variant live head d_head`
     """
-    size, (_, variants, live, _) = 0 if known is None else known[0].shape[-2], carried.shape
-    if known is not None and live == 1:
-        own = project(weights, block, carried.squeeze(2), places, torch.full((1, 1), size, device=carried.device))
-        return attend_last(weights, block, own, known, places).transpose(1, 2).unsqueeze(2)
-    pos = torch.arange(size, size + live, device=carried.device)[None, None]
-    q, k, v = project(weights, block, carried, places, pos)
+    size = 0 if known is None else known[0].shape[-2]
+    pos = torch.arange(size, size + carried.shape[2], device=carried.device)[None, None]
+    return attend_among(weights, block, project(weights, block, carried, places, pos), known, places)
+
+
+def attend_among(
+    weights: Weights, block: Block, own: Sequence[Tensor], known: KeysValues | None, places: Places
+) -> Tensor:
+    """The same from queries, keys and values of the live positions.
+
+    `own: batch variant head live d_head`, kv_head for two `-> batch variant live head d_head`
+    """
+    if known is not None and own[0].shape[-2] == 1:
+        q, k, v = (part.squeeze(-2).transpose(1, 2) for part in own)
+        return attend_last(weights, block, (q, k, v), known, places).transpose(1, 2).unsqueeze(2)
+    q, k, v = own
     if known is not None:
-        before = (part[:, None].expand(-1, variants, -1, -1, -1) for part in known)
+        before = (part[:, None].expand(-1, q.shape[1], -1, -1, -1) for part in known)
         k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
     return attend(weights, block, q, k, v, places).transpose(2, 3)
 

@@ -126,42 +126,58 @@ def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Poin
     `starts: row variant d_model` by the point at which it stands in the stream `-> row variant direction` by the same
     points.
     """
-    weights, depth = both.weights, len(both.steps)
-    live = range(pos if weights.causal else 0, both.n)
-    carried = both.final.new_zeros(len(both.final), 0, len(live), both.final.shape[-1])
+    weights, last = both.weights, len(both.steps) - 1
+    first = pos if weights.causal else 0
+    alone = both.final.new_zeros(len(both.final), 0, both.final.shape[-1])  # row variant d_model: changed at `pos` only
+    carried = alone[:, :, None].expand(-1, -1, both.n - first, -1)  # row variant live d_model: changed from `first` on
     for layer, step in enumerate(both.steps):
-        block, first = weights.blocks[layer], live.start
-        carried = _joined(carried, step.resid_pre, live, pos, starts.get(2 * layer))
-        known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
-        z = step.z[:, None, live.start :][:, :0]
-        if carried.shape[1]:
-            z = engine.attend_live(weights, block, carried, known, both.places)
-        if layer == depth - 1:  # behind the last attention only the word is wanted
-            z, carried = (part[:, :, both.at - first, None] for part in (z, carried))
-            live = range(both.at, both.at + 1)
-        resid_mid = engine.write(weights, block, carried, z) if carried.shape[1] else carried
-        changed = starts.get(2 * layer + 1)
-        resid_mid = _joined(resid_mid, step.resid_mid, live, pos, changed)
-        if weights.config.family.parallel:
-            carried = _joined(carried, step.resid_pre, live, None, changed)
-        carried = engine.finish(weights, block, carried, resid_mid) if resid_mid.shape[1] else resid_mid
-    carried = _joined(carried, both.final, live, pos, starts.get(2 * depth))
-    moved = (carried[:, :, both.at - live.start] - both.final[:, None, both.at]) @ directions.T
+        block = weights.blocks[layer]
+        alone = torch.cat([alone, starts.get(2 * layer, alone[:, :0])], dim=1)
+        if alone.shape[1] or carried.shape[1]:
+            z = _attend(both, layer, carried, alone, pos)
+            carried = torch.cat([carried, _with(step.resid_pre[:, first:], alone, pos - first)], dim=1)
+            if layer == last:  # behind the last attention only the word is wanted
+                z, carried = (part[:, :, both.at - first, None] for part in (z, carried))
+            carried = engine.finish(weights, block, carried, engine.write(weights, block, carried, z))
+        changed = starts.get(2 * layer + 1, alone[:, :0])
+        alone = engine.finish(weights, block, step.resid_pre[:, pos, None].expand_as(changed), changed.clone())
+    alone, word = torch.cat([alone, starts.get(2 * last + 2, alone[:, :0])], dim=1), both.final[:, None, both.at]
+    alone = alone if pos == both.at else word.expand_as(alone)
+    moved = (torch.cat([carried[:, :, -1], alone], dim=1) - word) @ directions.T
     points = sorted(starts)
     return dict(zip(points, moved.split([starts[point].shape[1] for point in points], dim=1), strict=True))
 
 
-def _joined(carried: Tensor, whole: Tensor, live: range, pos: int | None, changed: Tensor | None) -> Tensor:
-    """The variants so far and those that begin here: the unchanged run's vectors, the changed ones at `pos`.
+def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) -> Tensor:
+    """z of the live positions of the variants that are changed at all of them, then of those that are changed at `pos`
+    only, whose queries, keys and values elsewhere are the run's own.
 
-    `row variant live d_model, row pos d_model, row variant d_model`
+    `row variant live d_model, row variant d_model -> row variant live head d_head`
     """
-    if changed is None:
-        return carried
-    new = whole[:, None, live.start : live.stop].repeat(1, changed.shape[1], 1, 1)
-    if pos is not None and pos in live:
-        new[:, :, live.index(pos)] = changed
-    return torch.cat([carried, new], dim=1)
+    weights, step, places, first = both.weights, both.steps[layer], both.places, both.n - carried.shape[2]
+    block = weights.blocks[layer]
+    known: KeysValues | None = (step.k[:, :, :first], step.v[:, :, :first]) if first else None
+    z = [engine.attend_live(weights, block, carried, known, places)] if carried.shape[1] else []
+    if alone.shape[1]:
+        changed = engine.project(
+            weights, block, alone[:, :, None], places, torch.full((1, 1, 1), pos, device=weights.device)
+        )
+        own = [
+            _with(part[:, :, first:].transpose(1, 2), new.squeeze(-2), pos - first).transpose(2, 3)
+            for part, new in zip((step.q, step.k, step.v), changed, strict=True)
+        ]
+        z.append(engine.attend_among(weights, block, own, known, places))
+    return torch.cat(z, dim=1)
+
+
+def _with(whole: Tensor, changed: Tensor, place: int) -> Tensor:
+    """Every variant of a tensor in which one place is changed.
+
+    `row pos ..., row variant ... -> row variant pos ...`
+    """
+    variants = whole[:, None].repeat(1, changed.shape[1], *[1] * (whole.ndim - 1))
+    variants[:, :, place] = changed
+    return variants
 
 
 def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[tuple[int, ...]], int]]:

@@ -31,19 +31,10 @@ from probe.sweep import shards, work
 from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
 from probe.sweep.progress import Step
 from probe.sweep.shards import Receipt
-from probe.sweep.work import LOCAL, SET, Engine, Job, Unit, engine, units
+from probe.sweep.work import SET, Engine, Job, Unit, Workers, engine, units
 from probe.text.files import sha256_of, sources
 
 PARTS = ("fitted", "fit", "report", "none")
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Who does the work: the engine, the scheduler's address and the number of workers, where Dask has no scheduler."""
-
-    engine: str = LOCAL
-    scheduler: str | None = None
-    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +77,7 @@ def sweep(
         require_something(index)
         _certify(loaded, folder, index)
         job = Job(str(folder), model, loaded.origin.sha256, options)
-        chosen = workers or Workers()
-        with engine(chosen.engine, folder, scheduler=chosen.scheduler, workers=chosen.number) as run:
+        with engine(workers or Workers(), folder) as run:
             fits, blocks = units(made["set"], index)
             _pass(run, job, fits, (step, "fitting"))
             receipts = _pass(run, job, blocks, (step, "measuring"))

@@ -47,7 +47,6 @@ EFFECTS = ("swap", "same_sense")
 MEANS = ("attention_cue", "attention_previous", "norm", "axis")
 
 
-@dataclass(eq=False)
 class Totals:
     """Sums of one pair of senses, `side` 0 for the sentences of its first sense, 1 for its second.
 
@@ -57,18 +56,15 @@ class Totals:
     numbered layer by layer.
     """
 
-    depth: int
-    count: Array
-    gap: Array
-    coordinate: Array
-    effects: Array
-    squares: Array
-    sums: Array
-    counted: Array
-    along: Array
-    places: NDArray[np.int64]
-    scores: NDArray[np.int64]
-    negative_gaps: int = 0
+    def __init__(self, *, depth: int, heads: int, stages: int) -> None:
+        self.depth, self.negative_gaps = depth, 0
+        self.count, self.gap, self.coordinate = np.zeros((3, 2, UNITS))
+        self.effects = np.zeros((len(EFFECTS), 2, UNITS, heads))
+        self.squares = np.zeros(heads)
+        self.sums, self.counted = np.zeros((2, len(MEANS), heads))
+        self.along = np.zeros((2, stages))
+        self.places = np.zeros((2, stages, BINS), dtype=np.int64)
+        self.scores = np.zeros((2, heads, SCORE_BINS), dtype=np.int64)
 
 
 Key = tuple[str, str, str]
@@ -111,11 +107,9 @@ def _tables(folder: Path, keys: list[str]) -> Iterator[tuple[pyarrow.Table, pyar
 
 
 def _count(summed: Summed, sentences: pyarrow.Table) -> None:
-    columns = (sentences[name].to_pylist() for name in ("word", "sense", "part", "reason"))
-    for word, sense, part, reason in zip(*columns, strict=True):
-        summed.parts[(word, sense, part or "none")] += 1
-        if reason:
-            summed.reasons[(word, reason)] += 1
+    words, senses, parts, reasons = (sentences[name].to_pylist() for name in ("word", "sense", "part", "reason"))
+    summed.parts.update(zip(words, senses, (part or "none" for part in parts), strict=True))
+    summed.reasons.update((word, reason) for word, reason in zip(words, reasons, strict=True) if reason)
 
 
 def _add_sentences(summed: Summed, sentences: pyarrow.Table, heads: pyarrow.Table) -> None:
@@ -138,7 +132,7 @@ def _add_sentences(summed: Summed, sentences: pyarrow.Table, heads: pyarrow.Tabl
         at, side = (np.array(part) for part in zip(*members, strict=True))
         total = summed.totals.get(key)
         if total is None:
-            total = summed.totals[key] = _empty(int(depths[at[0]]), each, len(stages))
+            total = summed.totals[key] = Totals(depth=int(depths[at[0]]), heads=each, stages=len(stages))
         _add(total, side, units[at], {name: values[at] for name, values in by_head.items()})
         _add_places(total, side, units[at], (coordinates[at], gaps[at]))
 
@@ -147,22 +141,6 @@ def _units(measured: pyarrow.Table) -> NDArray[np.int64]:
     cues, numbers = measured["cue"].to_pylist(), measured["sentence"].to_pylist()
     names = [f"sentence {number}" if cue is None else f"cue {cue}" for cue, number in zip(cues, numbers, strict=True)]
     return np.array([hash_of(name) % UNITS for name in names], dtype=np.int64)
-
-
-def _empty(depth: int, heads: int, stages: int) -> Totals:
-    return Totals(
-        depth=depth,
-        count=np.zeros((2, UNITS)),
-        gap=np.zeros((2, UNITS)),
-        coordinate=np.zeros((2, UNITS)),
-        effects=np.zeros((len(EFFECTS), 2, UNITS, heads)),
-        squares=np.zeros(heads),
-        sums=np.zeros((len(MEANS), heads)),
-        counted=np.zeros((len(MEANS), heads)),
-        along=np.zeros((2, stages)),
-        places=np.zeros((2, stages, BINS), dtype=np.int64),
-        scores=np.zeros((2, heads, SCORE_BINS), dtype=np.int64),
-    )
 
 
 def _add(total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64], values: Mapping[str, Array]) -> None:
@@ -386,10 +364,8 @@ def _word_heads(heads: pd.DataFrame) -> pd.DataFrame:
     """
     shown = heads[heads["net"].notna()] if len(heads) else heads
     if shown.empty:
-        names = [
-            name for name in heads.columns if name not in ("sense_a", "sense_b", "rank_low", "rank_high", "q_swap")
-        ]
-        return pd.DataFrame(columns=[*names, "of"])
+        left_away = ["sense_a", "sense_b", "rank_low", "rank_high", "q_swap"]
+        return pd.DataFrame(columns=[*heads.columns.drop(left_away, errors="ignore"), "of"])
     keys = ["word", "layer", "head"]
     numbers = [n for n in shown.columns if n not in (*keys, "sense_a", "sense_b", "p_swap", "q_swap", *RANKS)]
     grouped = shown.groupby(keys, as_index=False, sort=False)

@@ -10,7 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -188,22 +188,33 @@ PATIENCE = "30s"
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
-@contextmanager
-def engine(name: str, scratch: Path, *, scheduler: str | None = None, workers: int | None = None) -> Iterator[Engine]:
-    """The engine of this name, with its workers while it is used.
-
-    `scratch`: where own workers may keep what they need, in a folder that nobody else can open · `scheduler`: the
-    address of a running Dask scheduler; without one, `workers` processes on this machine (one per processor). Raises
-    InputError for an unknown engine, where Dask is not installed, and where the scheduler is not there.
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work: the engine, and for Dask the address of a running scheduler, or without one the number of
+    worker processes on this machine (one per processor).
     """
-    if name == LOCAL:
+
+    engine: str = LOCAL
+    scheduler: str | None = None
+    number: int | None = None
+
+
+@contextmanager
+def engine(workers: Workers, scratch: Path) -> Iterator[Engine]:
+    """The engine of these workers, while it is used.
+
+    `scratch`: where own workers may keep what they need, in a folder that nobody else can open. Raises InputError for
+    an unknown engine, where Dask is not installed, and where the scheduler is not there.
+    """
+    if workers.engine == LOCAL:
         yield in_process
-    elif name == DASK:
-        with ExitStack() as stack:
-            client = stack.enter_context(_client(scheduler, workers or os.cpu_count() or 1, scratch))
+    elif workers.engine == DASK:
+        with _client(workers.scheduler, workers.number or os.cpu_count() or 1, scratch) as client:
             yield lambda job, units: _on_cluster(client, job, units)
     else:
-        raise InputError(f"Sweeping with the engine {name!r}: expected one of {', '.join(ENGINES)}; give one of these.")
+        raise InputError(
+            f"Sweeping with the engine {workers.engine!r}: expected one of {', '.join(ENGINES)}; give one of these."
+        )
 
 
 def in_process(job: Job, units: Sequence[Unit]) -> Iterator[Receipt]:

@@ -75,7 +75,10 @@ FAULTS = (
     # the engine
     Fault("patching/engine.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
     Fault(
-        "patching/engine.py", "the word's rotary position one short", "(1, 1), size, device", "(1, 1), size - 1, device"
+        "patching/engine.py",
+        "the word's rotary position one short",
+        "arange(size, size +",
+        "arange(size - 1, size - 1 +",
     ),
     Fault(
         "patching/engine.py",
@@ -92,8 +95,8 @@ FAULTS = (
     Fault(
         "patching/live.py",
         "a change at the next position",
-        "pos is not None and pos in",
-        "pos is not None and pos + 1 in",
+        "variants[:, :, place] =",
+        "variants[:, :, place - 1] =",
     ),
     # effects
     Fault(

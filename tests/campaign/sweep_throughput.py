@@ -164,7 +164,7 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
 
     Axes are fitted before and a few blocks made, by which every worker has loaded the model and whatever else it needs.
     """
-    from probe.sweep.work import engine, in_process
+    from probe.sweep.work import Workers, engine, in_process
 
     (name, workers), (fits, blocks) = who, units
     before = min(WARM, len(blocks) // 3)
@@ -172,7 +172,7 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
     if name == "local" and workers > 1:
         list(in_process(job, fits))
         return _loops(job, (warm, rest), workers)
-    with engine(name, job.place, workers=workers) as run:
+    with engine(Workers(name, number=workers), job.place) as run:
         for some in (fits, warm):
             list(run(job, some))
         began, used = time.perf_counter(), _processor_seconds(name)

@@ -1,6 +1,7 @@
 """The hooked side: texts filled up to one length, hooks that leave nothing behind, and a self-check that can fail."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -61,7 +62,8 @@ def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
     model = family_model(kind, torch.float64)
     ids, last, seen = tokenize(model, TEXTS[0]).ids, {}, {True: [], False: []}
     for head, kept in seen.items():
-        with hooks._kept(model, lambda name, tensor, kept=kept: kept.append(tensor.clone())):
+        keep = partial(lambda kept, attention, name, tensor: kept.append(tensor.clone()), kept)
+        with hooks._kept(model, keep, hooks.AT_ONE_PLACE):
             last[head] = hooks.run(model, [ids], head=head)[0]
     assert len(seen[True]) == LAYERS * len(hooks.AT_ONE_PLACE)
     for with_logits, without in zip(*seen.values(), strict=True):
@@ -87,7 +89,7 @@ def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
         trace(model, TEXTS[0])
         target_states(model, [tokenize(model, TEXTS[0])], [2])
 
-        def fail_to_keep(name: str, tensor: Tensor) -> None:
+        def fail_to_keep(attention: str, name: str, tensor: Tensor) -> None:
             raise RuntimeError("while reading")
 
         with pytest.raises(RuntimeError, match="while reading"), hooks._kept(model, fail_to_keep):

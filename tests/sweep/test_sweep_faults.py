@@ -8,7 +8,7 @@ import pytest
 from kill_campaign import FULL, GONE, can_mount, make_stage, run_kind
 from sweeping import fingerprints, make_corpus, make_model
 
-from probe.sweep.run import Workers, sweep
+from probe.sweep.run import sweep
 
 pytest.importorskip("distributed", reason="the extra probe-heads[cluster] is not installed")
 pytestmark = pytest.mark.slow
@@ -69,6 +69,7 @@ def test_the_disk_is_full(stage):
 @pytest.mark.campaign
 def test_the_tables_are_the_same_whoever_made_them(stage, tmp_path):
     from probe.sweep.deal import Options
+    from probe.sweep.work import Workers
 
     model, corpus = stage.folder / "model", stage.folder / "sentences.jsonl"
     workers = Workers("dask", None, 2)
@@ -88,10 +89,10 @@ def test_without_dask_the_engine_says_what_to_install(run, tmp_path, monkeypatch
 def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeypatch):
     import psutil
 
-    from probe.sweep.work import engine
+    from probe.sweep.work import Workers, engine
 
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    with engine("dask", tmp_path, workers=1) as run:
+    with engine(Workers("dask", number=1), tmp_path) as run:
         me = psutil.Process()
         processes = [me, *me.children(recursive=True)]
         opened = [c for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]

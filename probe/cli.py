@@ -137,7 +137,7 @@ def report(
         result = study(given, words, corpus=corpus, beside=other, progress=progress, planned=planned, **chosen)
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
-        page = write_report(result, out, command=_command((model, second), sentences, options))
+        page = write_report(result, out, command=_command(model, second, sentences, options))
     typer.echo(page)
 
 
@@ -177,7 +177,7 @@ def walk(
         progress("walking", 0.4)
         walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside, against=against)
         progress("writing", 0.9)
-        page = write_walk(walked, out, command=_walk_command(model, walked, (device, dtype)))
+        page = write_walk(walked, out, command=_walk_command(model, walked, _place(device, dtype)))
     typer.echo(page)
 
 
@@ -359,22 +359,22 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
-def _command(models: tuple[str, str | None], sentences: Path | None, options: Mapping[str, Any]) -> str:
+def _command(model: str, second: str | None, sentences: Path | None, options: Mapping[str, Any]) -> str:
     """The `probe report` that makes the same page again, with all options and without this machine's folders."""
     permutations = options["permutations"] if options["permutations"] != PERMUTATIONS else None
-    model = Path(models[0]).name
-    beside = Path(models[1]).name if models[1] else "" if model in COMPANION else None
+    model = Path(model).name
+    beside = Path(second).name if second else "" if model in COMPANION else None
     more = {"sentences": sentences and sentences.name, "beside": beside}
     more |= {"permutations": permutations, "seed": options["seed"]} | _place(options["device"], options["dtype"])
     return command_line("report", *options["words"], model=model, **more)
 
 
-def _walk_command(model: str, walked: "Walk", place: tuple[str, str]) -> str:
+def _walk_command(model: str, walked: "Walk", place: Mapping[str, str | None]) -> str:
     """The `probe walk` that makes the same page again, without this machine's folders."""
     asked = walked.options
     text = str(asked.pop("text"))
     first = {name: asked.pop(name) for name in ("target", "word", "beside", "against") if name in asked}
-    return command_line("walk", text, **first, model=Path(model).name, **asked, **_place(*place))
+    return command_line("walk", text, **first, model=Path(model).name, **asked, **place)
 
 
 def _place(device: str, dtype: str) -> dict[str, str | None]:

@@ -20,7 +20,8 @@ def still(key: str, said: str, results: Mapping[str, Any]) -> str:
     answer where it has said none · `results`: the last ones of "sentence" and "along".
     """
     sentence, along = results["sentence"], results.get("along")
-    texts = "".join(f"<p>“{escape(text)}”</p>" for text in (sentence["text"], sentence["other"]) if text)
+    given = {"This meaning": sentence["text"], "That meaning": sentence["other"]}
+    texts = "".join(f"<p>{name}: “{escape(text)}”</p>" for name, text in given.items() if text)
     hidden = f"<style>:root:has(#explored-{key}) #still-{key}{{display:none}}</style>"
     shown = f"{texts}<p><b>{escape(said or sentence['block']['answer'])}</b></p>{_map(along) if along else ''}"
     return f'{hidden}<div id="still-{key}" style="background-color:#fff;color:#222;padding:8px">{shown}</div>'
@@ -38,8 +39,8 @@ def _map(along: Mapping[str, Any]) -> str:
     )
     a, b = map(escape, along["senses"])
     return (
-        f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table><p>What each head adds at the "
-        f"word by itself, in per cent of the way from “{b}” to “{a}”: violet towards “{a}”, ochre towards “{b}”.</p>"
+        f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table><p>What each head adds to "
+        f"the word's vector, in per cent of the way from “{b}” to “{a}”: violet towards “{a}”, ochre towards “{b}”.</p>"
     )
 
 

@@ -154,7 +154,7 @@ def _turned(x: Tensor, angles: Tensor, config: Config) -> Tensor:
     return formulas.rotate(formulas.halves(x, angles.shape[-1]) if config.family.paired else x, angles)
 
 
-def rotary(places: Positions, *, local: bool = False) -> Tensor:
+def rotary(places: Positions, *, local: bool) -> Tensor:
     """The frequencies of rotary positions, stretched where the config says so; local layers may have a base of their
     own. `-> pair`
     """

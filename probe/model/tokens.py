@@ -162,7 +162,7 @@ def is_one_token(model: Model, piece: str) -> bool:
     return len(model.tokenizer(piece, add_special_tokens=False)["input_ids"]) == 1
 
 
-def batch_by_length(lengths: Sequence[int], *, most_rows: int = 1024) -> list[list[int]]:
+def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]]:
     """Row numbers grouped by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a fixed order.
 
     Equal lengths need no padding, and so no attention mask that could be wrong.
@@ -223,5 +223,5 @@ def _continues_a_word(character: str) -> bool:
     return character.isalnum() or (character != "" and unicodedata.category(character).startswith("M"))
 
 
-def _shorten(text: str, width: int = 60) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -20,7 +20,6 @@ import pandas as pd
 
 from probe.charts import gap_at, of_word
 from probe.pages.rows import (
-    LEADERS,
     Frames,
     Row,
     SmallestSet,
@@ -35,6 +34,7 @@ from probe.pages.rows import (
 )
 from probe.stats.numbers import NARROW, counted, decimal, interval, listed, measured, ordinal, p_value, percent
 from probe.stats.verdicts import GATE, LEVEL, SMALLEST
+from probe.study.columns import LEADERS
 from probe.text.splits import ALIGNED
 
 WELL = "would have been seen in 80\u202f% of cases"

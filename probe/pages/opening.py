@@ -13,7 +13,6 @@ from probe import charts
 from probe.charts import of_word
 from probe.pages import answers, excerpts
 from probe.pages.rows import (
-    LEADERS,
     Frames,
     Section,
     head_name,
@@ -25,6 +24,7 @@ from probe.pages.rows import (
     words_of,
 )
 from probe.stats.numbers import counted, grouped, interval, listed, percent
+from probe.study.columns import LEADERS
 from probe.study.material import LATE
 
 NAMED = 4  # heads that the sentence across all words names

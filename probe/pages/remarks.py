@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import pandas as pd
 
 from probe.charts import of_word
-from probe.pages.rows import LEADERS, Frames, Row, head_name, heads_of, names_of, resolvers
+from probe.pages.rows import Frames, Row, head_name, heads_of, names_of, resolvers
 from probe.stats.numbers import NARROW, counted, decimal, grouped, listed, p_value, percent, scientific
 from probe.stats.verdicts import GATE, LEVEL
 from probe.stats.verdicts import SMALLEST as MOVES
+from probe.study.columns import LEADERS
 
 
 def agreement(certificate: pd.DataFrame) -> str:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from probe import charts
 from probe.pages import excerpts, graph, html, opening, remarks, sections, ways
 from probe.pages.folder import REPORT, write_folder
-from probe.pages.rows import LEADERS
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
+from probe.study.columns import LEADERS
 
 if TYPE_CHECKING:
     from probe.study.study import Study

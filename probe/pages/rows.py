@@ -12,8 +12,8 @@ import pandas as pd
 from probe import charts
 from probe.charts import of_word
 from probe.stats.numbers import listed, measured
+from probe.study.columns import LEADERS
 
-LEADERS = 3
 WORTH_SHOWING = 0.01  # of the gap: a head with a clear effect from here on has its sentences on the page
 Frames = Mapping[str, pd.DataFrame]
 Row = dict[Hashable, Any]

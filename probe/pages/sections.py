@@ -14,7 +14,6 @@ from probe import charts
 from probe.charts import of_word
 from probe.pages import answers, remarks
 from probe.pages.rows import (
-    LEADERS,
     Frames,
     Section,
     best_random,
@@ -29,7 +28,7 @@ from probe.pages.rows import (
     words_of,
 )
 from probe.stats.numbers import decimal, listed, measured, p_value, percent
-from probe.study.columns import UNITS, meaning
+from probe.study.columns import LEADERS, UNITS, meaning
 from probe.text.sentences import REPEATS
 
 TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model

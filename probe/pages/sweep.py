@@ -17,9 +17,10 @@ from probe.charts import of_word
 from probe.errors import InputError
 from probe.pages import answers, excerpts, html, sections
 from probe.pages.folder import SWEEP, write_folder
-from probe.pages.rows import LEADERS, Frames, head_name, sense_marks, words_of
+from probe.pages.rows import Frames, head_name, sense_marks, words_of
 from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
+from probe.study.columns import LEADERS
 from probe.sweep import summary
 from probe.sweep.work import SET
 

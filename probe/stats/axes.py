@@ -10,6 +10,7 @@ al. 2021 (nearest sense centroid).
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -202,8 +203,7 @@ def next_token_root(unembedding: Tensor) -> Tensor:
 
 def sense_pairs(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Every unordered pair of senses, in order of first appearance."""
-    senses = list(dict.fromkeys(labels))
-    return [(a, b) for index, a in enumerate(senses) for b in senses[index + 1 :]]
+    return list(combinations(dict.fromkeys(labels), 2))
 
 
 def nearest_sense(fit: Tensor, labels: Sequence[str], new: Tensor) -> list[str]:

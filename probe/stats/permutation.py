@@ -203,7 +203,7 @@ def sign_flip_test(effects: Array, units: Sequence[Hashable], *, seed: int, draw
     return max_t(null[0], null[1:])
 
 
-def smallest_p(units: int, *, draws: int = 1000) -> float:
+def smallest_p(units: int, *, draws: int) -> float:
     """The smallest p that flipping the signs of so many units can give: 2^-units, and no less than 1 / (draws + 1)."""
     return max(0.5**units, 1 / (draws + 1))
 

@@ -67,28 +67,36 @@ def _significant(column: pd.Series) -> pd.Series:
 
 
 def sense_pairs_of(results: Sequence[WordResult]) -> Iterable[tuple[WordResult, PairResult]]:
+    """Every pair of senses with the word that it is of."""
     return ((result, pair) for result in results for pair in result.pairs)
 
 
 def key_of(result: WordResult, pair: PairResult) -> dict[str, object]:
+    """The values of KEYS: the word and its two senses."""
     return dict(zip(KEYS, (result.material.word, *pair.senses), strict=True))
 
 
 def with_key(frame: pd.DataFrame, key: dict[str, object]) -> pd.DataFrame:
+    """The frame with columns of one value each in front."""
     return pd.concat([pd.DataFrame({name: [value] * len(frame) for name, value in key.items()}), frame], axis=1)
 
 
 def by_head(arrays: dict[str, Array]) -> pd.DataFrame:
+    """A row per layer and head, a column per array. `layer head`"""
     layers, heads = next(iter(arrays.values())).shape
     layer, head = np.divmod(np.arange(layers * heads), heads)
     return pd.DataFrame({"layer": layer, "head": head} | {name: values.ravel() for name, values in arrays.items()})
 
 
+LEADERS = 3  # heads of a word that are looked at closely
+
+
 def leading_heads(word_heads: pd.DataFrame, word: str) -> list[tuple[int, int]]:
-    """Layer and head of a word's heads, by rank."""
-    rows = word_heads[word_heads["word"] == word].sort_values("rank")
+    """Layer and head of a word's first heads, by rank."""
+    rows = word_heads[word_heads["word"] == word].sort_values("rank").head(LEADERS)
     return [(int(layer), int(head)) for layer, head in zip(rows["layer"], rows["head"], strict=True)]
 
 
 def stacked(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    """The frames below each other; without any, an empty one with these columns."""
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))

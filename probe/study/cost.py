@@ -115,7 +115,7 @@ def plan(
         + FRAMES,
         seconds=_seconds(model, max(materials, key=len), forwards, swaps) if timed else None,
         enough=tuple(
-            _enough(material.word, pair, split)
+            _enough(material.word, pair, split, options.permutations)
             for material in materials
             for pair, split in zip(sense_pairs(material.labels), parted[material.word], strict=True)
         ),
@@ -161,10 +161,10 @@ def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> flo
     return alone / threads
 
 
-def _enough(word: str, pair: tuple[str, str], split: CrossFit) -> str:
+def _enough(word: str, pair: tuple[str, str], split: CrossFit, permutations: int) -> str:
     """What the sentences of two senses are enough for: the pairs of cue words, and the smallest p they can give."""
     units, per_sense = len(set(split.units)), [sum(split.is_a), len(split.rows) - sum(split.is_a)]
-    least = smallest_p(units)
+    least = smallest_p(units, draws=permutations)
     if least >= LEVEL:
         what = f"no test can come below p = {least:.2g}: give more different cue words"
     elif min(per_sense) < FEW or units < FEW_CUES:

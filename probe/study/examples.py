@@ -28,7 +28,7 @@ from probe.stats import axes
 from probe.stats.axes import Axis
 from probe.stats.numbers import listed, percent
 from probe.stats.verdicts import GATE
-from probe.study.columns import leading_heads, rounded, stacked, with_key
+from probe.study.columns import LEADERS, leading_heads, rounded, stacked, with_key
 from probe.study.controls import clearest
 from probe.study.material import Material
 from probe.study.suppliers import SENTENCE, WORTH_NAMING
@@ -36,7 +36,6 @@ from probe.study.word import PairResult, WordResult
 from probe.text import lexicon
 from probe.text.lexicon import Showcase
 
-LEADERS = 3
 PER_SENSE = 2
 
 
@@ -48,7 +47,7 @@ def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFra
     """
     parts = []
     for result in results:
-        heads = leading_heads(word_heads, result.material.word)[:LEADERS]
+        heads = leading_heads(word_heads, result.material.word)
         for row in _example_rows(result, seed) if heads else []:
             shown = trace(model, result.material.sentences[row].text)
             parts += [_reading(result, row, shown, layer, head) for layer, head in heads]

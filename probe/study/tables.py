@@ -111,7 +111,7 @@ def words(results: Sequence[WordResult], untrained: Mapping[tuple[str, ...], flo
                 "untrained_p": untrained.get((result.material.word, *pair.senses), 1.0),
                 "negative_gaps": int((gap <= 0).sum()),
                 "cue_words": units,
-                "smallest_p": permutation.smallest_p(units),
+                "smallest_p": permutation.smallest_p(units, draws=len(pair.separation.null) - 1),
                 "visible_d_pairs": permutation.smallest_effect(units, tests=tests, paired=True),
                 "exploratory": min(per_sense) < FEW or units < FEW_CUES,
                 "ranked": pair.effects is not None,

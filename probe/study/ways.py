@@ -45,7 +45,7 @@ from probe.study.controls import clearest
 from probe.study.word import PairResult, StudyOptions, WordResult
 from probe.text.splits import ALIGNED
 
-PAIRS, LEADERS = 8, 3
+PAIRS = 8
 MOST_TOTALS, MOST_EDGES = 500, 1_000_000
 LEAST_ROWS, MOST_ROWS = 200, 1000
 RANDOM_SETS = 100
@@ -81,7 +81,7 @@ def frames(
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
     for result in results:
-        leaders = leading_heads(word_heads, result.material.word)[:LEADERS]
+        leaders = leading_heads(word_heads, result.material.word)
         for name, frame in _of_word(read_weights(model), result, leaders, options).items():
             parts[name].append(frame)
     return {
@@ -116,14 +116,18 @@ def _of_word(
     key, word = key_of(result, pair), _Read(weights, result, pair)
     moved = [row for group in groups for row in _named(group, word.traced(group))]
     measure = partial(paths.paths, most=MOST_TOTALS, seed=options.seed)
-    found = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
+    measured = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
     for layer, head in leaders:
         if layer < result.depth:
-            moved += [row for group, one in found for row in _named(group, _rows_of_head(one, layer, head))]
-    edges = _edges(found, word, options.seed)
+            moved += [row for group, one in measured for row in _named(group, _rows_of_head(one, layer, head))]
+    edges = _edges(measured, word, options.seed)
     chain = partial(whole_ways.ways, seed=options.seed, draws=RANDOM_SETS)
-    chained = [(group, word.run(chain, *word.members(group.other), one)) for group, one in found]
-    made = {"positions": _by_position(moved), "paths": edges.reset_index(), "ways": _ways(word, found, chained, edges)}
+    chained = [(group, word.run(chain, *word.members(group.other), one)) for group, one in measured]
+    made = {
+        "positions": _by_position(moved),
+        "paths": edges.reset_index(),
+        "ways": _ways(word, measured, chained, edges),
+    }
     return {name: with_key(frame, key) for name, frame in made.items()}
 
 
@@ -251,10 +255,10 @@ def _named(group: Group, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str
         yield {**row, "pos": group.name(pos), "behind": pos - group.layout[1] if pos else None}
 
 
-def _rows_of_head(found: Paths, layer: int, head: int) -> list[dict[str, Any]]:
+def _rows_of_head(one: Paths, layer: int, head: int) -> list[dict[str, Any]]:
     """The swaps of one head's z at every position, as rows of a trace."""
-    places = np.unique(found.edges["receiver_pos"]).tolist()
-    moved, gap = found.swapped[:, :, layer, head].double().numpy() * [[[-1], [1]]], found.gap[:, 0].tolist()
+    places = np.unique(one.edges["receiver_pos"]).tolist()
+    moved, gap = one.swapped[:, :, layer, head].double().numpy() * [[[-1], [1]]], one.gap[:, 0].tolist()
     return [
         {"component": "head", "layer": layer, "head": head, "pos": pos, "gap": gap[pair]}
         | {"noise": float(moved[pair, 0, number]), "denoise": float(moved[pair, 1, number])}
@@ -275,19 +279,19 @@ def _by_position(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return made.reset_index().drop(columns=["gap", "same_gap"])
 
 
-def _names(group: Group, found: Paths, numbers: Sequence[int]) -> pd.MultiIndex:
+def _names(group: Group, one: Paths, numbers: Sequence[int]) -> pd.MultiIndex:
     """Edges with their positions named; no layer and no head as missing."""
-    columns = {name: found.edges[name][[*numbers]].tolist() for name in EDGES}
+    columns = {name: one.edges[name][[*numbers]].tolist() for name in EDGES}
     for name in ("sender_pos", "receiver_pos"):
         columns[name] = [group.name(pos) for pos in columns[name]]
     return pd.MultiIndex.from_arrays(list(columns.values()), names=EDGES)
 
 
-def _edges(found: Sequence[tuple[Group, Paths]], read: _Read, seed: int) -> pd.DataFrame:
+def _edges(measured: Sequence[tuple[Group, Paths]], read: _Read, seed: int) -> pd.DataFrame:
     """The edges that do most, over all layouts, with intervals and tests; see the module's docstring."""
-    shown = [place for group, _ in found for place in group.shown]
+    shown = [place for group, _ in measured for place in group.shown]
     parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
-    for group, one in found:
+    for group, one in measured:
         run = np.flatnonzero(~one.total[0, 0, :, 0].isnan().numpy()).tolist()
         numbers = {"fraction": one.fraction.mean(1), "direct": _toward(one.direct), "total": _toward(one.total)}
         numbers["number"] = torch.arange(len(one.edges)).expand(len(group.shown), -1)
@@ -310,7 +314,7 @@ def _edges(found: Sequence[tuple[Group, Paths]], read: _Read, seed: int) -> pd.D
         "total": total,
         "low": low,
         "high": high,
-        **_tests(found, read, table["number"].loc[kept[:family]], moved.loc[kept[:family]], seed),
+        **_tests(measured, read, table["number"].loc[kept[:family]], moved.loc[kept[:family]], seed),
         "pairs": table["total"].loc[kept].notna().sum(axis=1),
     }
     made = pd.DataFrame(columns, index=kept)
@@ -318,16 +322,16 @@ def _edges(found: Sequence[tuple[Group, Paths]], read: _Read, seed: int) -> pd.D
 
 
 def _tests(
-    found: Sequence[tuple[Group, Paths]], read: _Read, numbers: pd.DataFrame, moved: pd.DataFrame, seed: int
+    measured: Sequence[tuple[Group, Paths]], read: _Read, numbers: pd.DataFrame, moved: pd.DataFrame, seed: int
 ) -> dict[str, pd.Series]:
     """What same-sense donors do over the edges of the family, and p and q of what the other sense does beyond it."""
     same = pd.DataFrame(np.nan, index=moved.index, columns=moved.columns)
-    for group, one in found:
+    for group, one in measured:
         here = numbers[group.shown[0]].dropna().astype(int)
         measure = partial(read.run, partial(paths.total_effects, edges=one.edges[here.to_numpy()]))
         for place, values in read.beside(group.shown, measure).items() if len(here) else ():
             same[place] = pd.Series(values, here.index).reindex(same.index, fill_value=0.0)
-    known = [place for group, _ in found for place in group.shown if same[place].notna().all()]
+    known = [place for group, _ in measured for place in group.shown if same[place].notna().all()]
     nothing = pd.Series(np.nan, index=moved.index)
     if not known or moved.empty:
         return dict.fromkeys(("same_sense", "p", "q"), nothing)
@@ -348,7 +352,7 @@ Step = tuple[Any, ...]
 
 
 def _ways(
-    read: _Read, found: Sequence[tuple[Group, Paths]], chained: Sequence[tuple[Group, Ways]], edges: pd.DataFrame
+    read: _Read, measured: Sequence[tuple[Group, Paths]], chained: Sequence[tuple[Group, Ways]], edges: pd.DataFrame
 ) -> pd.DataFrame:
     """One row a step of every way, best way first; shares are of the gap of all pairs that ways are measured on."""
     weight = np.array([read.gap(group.other).sum() for group, _ in chained])
@@ -356,7 +360,7 @@ def _ways(
     shares: dict[tuple[Step, ...], float] = defaultdict(float)
     pairs: dict[tuple[Step, ...], int] = defaultdict(int)
     least: set[Step] = set()
-    for (group, one), (_, result), part in zip(found, chained, weight, strict=True):
+    for (group, one), (_, result), part in zip(measured, chained, weight, strict=True):
         for way, share in zip(result.ways, result.shares, strict=True):
             steps = tuple(_names(group, one, way).tolist())
             shares[steps] += float(part * share)

@@ -11,7 +11,7 @@ are kept in a temporary SQLite file, readable by its owner only and removed at t
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -118,7 +118,7 @@ def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: b
                 seen.add(sentence, options.seed)
             read.add(sentence, number, source.label(where))
         rules = {word: seen.rule() for word, seen in words.items()}
-        records = _parted(sources, read, (rules, options), causal=causal)
+        records = _parted(sources, read, rules, options, causal=causal)
         blocks, samples = _write_blocks(records, folder, options)
     made = {word: _write_samples(folder, word, samples.get(word, {})) for word in sorted(words)}
     for word, about in made.items():
@@ -150,10 +150,9 @@ def require_index(folder: Path) -> dict[str, Any]:
 
 
 def _parted(
-    sources: Sequence[Source], read: Read, how: tuple[dict[str, Rule], Options], *, causal: bool
+    sources: Sequence[Source], read: Read, rules: Mapping[str, Rule], options: Options, *, causal: bool
 ) -> Iterator[tuple[Sentence, Record]]:
     """Every sentence with its part or the reason for none."""
-    rules, options = how
     for number, (source, where, sentence) in enumerate(stream_sentences(sources)):
         part, reason = None, _refused(sentence, number, read, causal)
         if reason is None:

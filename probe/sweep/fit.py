@@ -20,8 +20,7 @@ from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
-from probe.stats import axes as senses
-from probe.stats.axes import Axis
+from probe.stats.axes import Axis, choose_depth, fit_axis, sense_pairs, separation_by_depth
 from probe.stats.separation import own_direction_scores
 from probe.study.material import Material, prepare_usable
 from probe.sweep.deal import DONOR, Record, sentence_of
@@ -71,11 +70,6 @@ class WordAxes:
 
 
 TENSORS = ("u", "gap", "centre", "own", "own_centre", "donor_z", "donor_coordinate", "donor_sense", "by_depth")
-
-
-def sense_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Every unordered pair of senses, in alphabetical order."""
-    return senses.sense_pairs(sorted(names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +130,8 @@ def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, 
         part.keep([row for row, sense in enumerate(part.material.labels) if sense in left]) for part in (fit, donors)
     )
     states, labels = fit.states, fit.material.labels
-    separations = senses.separation_by_depth(states.resid, labels, splits.cue_words(fit.material.sentences), seed=seed)
-    depth = senses.choose_depth(separations)
+    separations = separation_by_depth(states.resid, labels, splits.cue_words(fit.material.sentences), seed=seed)
+    depth = choose_depth(separations)
     axes = [_axis(states.resid[:, depth], labels, pair, depth) for pair in sense_pairs(left)]
     own = [_own(weights, states.z, labels, pair) for pair in sense_pairs(left)]
     return WordAxes(
@@ -168,7 +162,7 @@ def _rows_of(labels: Sequence[str], pair: tuple[str, str]) -> list[list[int]]:
 
 def _axis(resid: Tensor, labels: Sequence[str], pair: tuple[str, str], depth: int) -> Axis:
     a, b = (resid[rows] for rows in _rows_of(labels, pair))
-    return senses.fit_axis(a, b, pair, depth)
+    return fit_axis(a, b, pair, depth)
 
 
 def _centres(states: TargetStates, labels: Sequence[str], axes: Sequence[Axis]) -> Tensor:

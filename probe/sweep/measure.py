@@ -92,7 +92,7 @@ def _measure_word(weights: Weights, reading: Reading, axes: WordAxes) -> tuple[C
     swaps = _swapped(weights, reading, axes, [*donors, *same]).chunk(2)
     rows = torch.arange(len(records))
     moved = [-sign[:, None, None] * swap[rows, :, :, pair] for swap in swaps]
-    by_head = _observed(weights, reading, axes, (pair, sign)) | dict(zip(("swap", "same_sense"), moved, strict=True))
+    by_head = _observed(weights, reading, axes, pair, sign) | dict(zip(("swap", "same_sense"), moved, strict=True))
     return by_sentence, by_sentence | by_head
 
 
@@ -122,9 +122,8 @@ def _swapped(weights: Weights, reading: Reading, axes: WordAxes, donors: Sequenc
     return torch.cat([moved, above], dim=1).double()
 
 
-def _observed(weights: Weights, reading: Reading, axes: WordAxes, how: tuple[Tensor, Tensor]) -> Columns:
+def _observed(weights: Weights, reading: Reading, axes: WordAxes, pair: Tensor, sign: Tensor) -> Columns:
     """What each head looks at and writes. `row layer head` each"""
-    pair, sign = how
     states = reading.states
     z, w_o = states.z.double(), torch.stack([block.w_o for block in weights.blocks]).cpu().double()
     toward = torch.einsum("lhed,pd->plhe", w_o, axes.directions)  # pair layer head d_head

@@ -14,9 +14,10 @@ With other options, another model or other sentences the key is another, and the
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,8 @@ def sweep(
         job = Job(str(folder), model, loaded.origin.sha256, options)
         with engine(workers or Workers(), folder) as run:
             fits, blocks = units(made["set"], index)
-            _pass(run, job, fits, (step, "fitting"))
-            receipts = _pass(run, job, blocks, (step, "measuring"))
+            _pass(run, job, fits, partial(step, "fitting"))
+            receipts = _pass(run, job, blocks, partial(step, "measuring"))
         made |= {"counts": _counts(index, receipts), "shards": [unit.key for unit in blocks]}
         shards.store(folder / "manifest.json", _json(made))
         shards.store(Path(out) / "manifest.json", _json(made))
@@ -170,18 +171,17 @@ def _certify(model: Model, folder: Path, index: Mapping[str, Any]) -> None:
     shards.store(folder / "certificate.parquet", shards.parquet(pyarrow.Table.from_pandas(frame, preserve_index=False)))
 
 
-def _pass(run: Engine, job: Job, wanted: Sequence[Unit], shown: tuple[Step, str]) -> list[Receipt]:
-    """The receipts of all units, those that are done and whole first."""
-    step, stage = shown
+def _pass(run: Engine, job: Job, wanted: Sequence[Unit], step: Callable[[int, int], None]) -> list[Receipt]:
+    """The receipts of all units, those that are done and whole first; `step` is told the rows done, of how many."""
     receipts = [receipt for unit in wanted if (receipt := shards.done(job.place, unit.key))]
     kept = {receipt["key"] for receipt in receipts}
     missing = [unit for unit in wanted if unit.key not in kept]
     done, of = sum(receipt["rows"] for receipt in receipts), sum(unit.rows for unit in wanted)
-    step(stage, done, of)
+    step(done, of)
     for receipt in run(job, missing):
         receipts.append(receipt)
         done += receipt["rows"]
-        step(stage, done, of)
+        step(done, of)
     return receipts
 
 

@@ -134,7 +134,7 @@ def _add_sentences(summed: Summed, sentences: pyarrow.Table, heads: pyarrow.Tabl
         if total is None:
             total = summed.totals[key] = Totals(depth=int(depths[at[0]]), heads=each, stages=len(stages))
         _add(total, side, units[at], {name: values[at] for name, values in by_head.items()})
-        _add_places(total, side, units[at], (coordinates[at], gaps[at]))
+        _add_places(total, side, units[at], coordinates[at], gaps[at])
 
 
 def _units(measured: pyarrow.Table) -> NDArray[np.int64]:
@@ -156,9 +156,10 @@ def _add(total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64], values
     np.add.at(total.scores, (side[:, None], np.arange(bins.shape[1])[None], bins), 1)
 
 
-def _add_places(total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64], values: tuple[Array, Array]) -> None:
+def _add_places(
+    total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64], coordinates: Array, gaps: Array
+) -> None:
     """Add rows of coordinates, `row stage`, and gaps, `row`."""
-    coordinates, gaps = values
     np.add.at(total.count, (side, unit), 1)
     np.add.at(total.gap, (side, unit), gaps)
     toward_a = np.where(side[:, None] == 0, coordinates, -coordinates)

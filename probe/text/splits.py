@@ -37,9 +37,23 @@ UNPAIRED = "no sentence of the other sense is paired with it"
 def cue_words(sentences: Sequence[Sentence]) -> list[Hashable]:
     """What changes its sense as a whole: each cue word; where none is known the pair, or the sentence by itself."""
     return [
-        row if sentence.cue_word is None and sentence.pair is None else sentence.cue_word or ("pair", sentence.pair)
+        sentence.cue_word or (row if sentence.pair is None else ("pair", sentence.pair))
         for row, sentence in enumerate(sentences)
     ]
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Rows to learn from and rows to be tested on; no row is in both."""
+
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.train or not self.test or set(self.train) & set(self.test):
+            raise ValueError(
+                f"holdout: {len(self.train)} rows to learn from and {len(self.test)} to test, some in both"
+            )
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,7 @@ class CrossFit:
     is_a: tuple[bool, ...]
     units: tuple[int, ...]
     exchanged: tuple[Hashable, ...]
-    holdouts: tuple["Holdout", ...]
+    holdouts: tuple[Holdout, ...]
     frames: tuple[str | None, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
     pair_design: str = DRAWN
@@ -90,7 +104,7 @@ def cross_fit(
     word at the same place. Raises InputError for fewer than MIN_UNITS units or too few sentences to fit on, whatever
     the seed.
     """
-    part = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
+    part = _given_parts(sentences)
     given = {FIT, REPORT} <= set(part)
     usable = [row for row in range(len(sentences)) if part[row] or not given]
     of_sense: Side = [[row for row in usable if sentences[row].sense == sense] for sense in senses]
@@ -142,6 +156,11 @@ def check_enough(sentences: Sequence[Sentence], words: Sequence[str] | None, *, 
 
 Side = Sequence[Sequence[int]]
 Groups = Sequence[Hashable]
+
+
+def _given_parts(sentences: Sequence[Sentence]) -> list[str | None]:
+    """The part that the file's split puts each sentence in; None where it names none."""
+    return [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
 
 
 def _aligned(sentences: Sequence[Sentence], of_sense: Side) -> list[tuple[int, int]]:
@@ -210,9 +229,9 @@ def _joined(links: Sequence[tuple[Hashable, Hashable]]) -> dict[tuple[Hashable, 
     return {link: int(component[start]) for link, start in zip(links, ends[:, 0], strict=True)}
 
 
-def _held_out(sentences: Sequence[Sentence], units: Sequence[int], seed: int) -> tuple[tuple["Holdout", ...], str]:
+def _held_out(sentences: Sequence[Sentence], units: Sequence[int], seed: int) -> tuple[tuple[Holdout, ...], str]:
     """The file's own split, or folds apart in units and frames; in units alone where frames leave too little."""
-    given = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
+    given = _given_parts(sentences)
     if {FIT, REPORT} <= set(given):
         train, test = (tuple(row for row, part in enumerate(given) if part == name) for name in (FIT, REPORT))
         return (Holdout(train, test),), GIVEN
@@ -240,7 +259,7 @@ def _fewest(labels: Sequence[str], rows: Sequence[int]) -> int:
 
 
 def _require_enough(
-    sentences: Sequence[Sentence], units: Sequence[int], holdouts: Sequence["Holdout"], senses: tuple[str, str]
+    sentences: Sequence[Sentence], units: Sequence[int], holdouts: Sequence[Holdout], senses: tuple[str, str]
 ) -> None:
     labels = [sentence.sense for sentence in sentences]
     enough = holdouts and _fewest(labels, holdouts[0].train) >= MIN_PER_SENSE
@@ -255,25 +274,10 @@ def _require_enough(
     )
 
 
-SIDES = {FIT: "train", REPORT: "test"}
 NO_PART = "its split is neither train nor test"
 NOT_LEARNED = "its sense does not occur in the training part"
 TOO_FEW = "its sense has too few sentences (or frames, or cue words) to be learned without those that are tested"
 ONE_SENSE = "no second sense of the word is left to tell it from"
-
-
-@dataclass(frozen=True)
-class Holdout:
-    """Rows to learn from and rows to be tested on; no row is in both."""
-
-    train: tuple[int, ...]
-    test: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not self.train or not self.test or set(self.train) & set(self.test):
-            raise ValueError(
-                f"holdout: {len(self.train)} rows to learn from and {len(self.test)} to test, some in both"
-            )
 
 
 @dataclass(frozen=True)
@@ -295,24 +299,24 @@ def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Pla
     What cannot be learned and tested apart is left out with the reason; a plan of a word with nothing left has no
     holdouts.
     """
-    parts = [SIDES.get(GIVEN_PARTS.get(sentence.split or "", "")) for sentence in sentences]
-    if {"train", "test"} <= set(parts):
+    parts = _given_parts(sentences)
+    if {FIT, REPORT} <= set(parts):
         return _given(sentences, parts)
     return _crossed(sentences, seed, folds)
 
 
 def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
-    learned = {sentence.sense for sentence, part in zip(sentences, parts, strict=True) if part == "train"}
+    learned = {sentence.sense for sentence, part in zip(sentences, parts, strict=True) if part == FIT}
     left_out = {}
     for row, (sentence, part) in enumerate(zip(sentences, parts, strict=True)):
         if part is None or sentence.sense not in learned:
             left_out[row] = NO_PART if part is None else NOT_LEARNED
     rows = [row for row in range(len(sentences)) if row not in left_out]
-    sides = {name: tuple(place for place, row in enumerate(rows) if parts[row] == name) for name in ("train", "test")}
+    train, test = (tuple(place for place, row in enumerate(rows) if parts[row] == name) for name in (FIT, REPORT))
     design = "train and test as the file gives them"
-    if len(learned) < 2 or not sides["test"]:
+    if len(learned) < 2 or not test:
         return _nothing(len(sentences), left_out, design)
-    return Plan(tuple(rows), (Holdout(sides["train"], sides["test"]),), design, left_out)
+    return Plan(tuple(rows), (Holdout(train, test),), design, left_out)
 
 
 def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:

@@ -143,10 +143,10 @@ def test_a_wrong_option_points_to_the_help_of_its_command(run, arguments, comman
 def test_the_command_of_a_page_spells_out_what_made_it(given, made):
     usual = {"words": ["bank", "mole"], "seed": 3, "permutations": 1000, "device": "cpu", "dtype": "float32"}
     options = usual | given
-    assert cli._command(("some/folder/small", None), None, options) == made
-    own = cli._command(("small", "some/folder/other"), Path("some/folder/own.jsonl"), options)
+    assert cli._command("some/folder/small", None, None, options) == made
+    own = cli._command("small", "some/folder/other", Path("some/folder/own.jsonl"), options)
     assert " --sentences own.jsonl --beside other " in own and "folder" not in own
-    assert " --beside '' " in cli._command(("tiny-senses", None), None, options)
+    assert " --beside '' " in cli._command("tiny-senses", None, None, options)
 
 
 @pytest.mark.parametrize(

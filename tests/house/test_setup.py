@@ -55,9 +55,10 @@ def test_every_public_name_is_there_once_and_comes_from_its_module() -> None:
         assert getattr(probe, name) is getattr(importlib.import_module(f"probe.{home}"), name)
 
 
-def test_a_function_keeps_its_name_when_the_room_of_that_name_is_imported_first() -> None:
-    assert "study" in stub() and (ROOT / "probe" / "study").is_dir()
-    code = "import probe.study, probe.study.word, sys; from probe.study.study import study; print(probe.study is study)"
+@pytest.mark.parametrize(("name", "home"), [("study", "study"), ("explore", "notebook")])
+def test_a_function_keeps_its_name_when_the_room_of_that_name_is_imported_first(name: str, home: str) -> None:
+    assert name in stub() and (ROOT / "probe" / name).is_dir()
+    code = f"import probe.{name}, sys; from probe.{name}.{home} import {name}; print(probe.{name} is {name})"
     assert run(code) == "True"
 
 

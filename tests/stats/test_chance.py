@@ -157,7 +157,7 @@ def crossed_cues(request):
 def test_crossed_cue_words_are_claimed_as_rarely_as_the_level_says(crossed_cues):
     """At .05, or where that cannot be reached, as with four pairs of cue words, at the smallest p there is."""
     units, found = crossed_cues
-    level = max(0.05, permutation.smallest_p(units))
+    level = max(0.05, permutation.smallest_p(units, draws=DRAWS))
     claims, (fewest, most) = (found[:, 0] <= level).sum(), likely(level, len(found))
     assert fewest <= claims <= most
     assert len(found) == FEW or 0.02 <= claims / len(found) <= 0.08

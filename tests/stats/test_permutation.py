@@ -160,7 +160,7 @@ def test_a_difference_of_places_is_seen_and_none_is_p_one():
 
 @pytest.mark.parametrize(("units", "p"), [(4, 1 / 16), (9, 1 / 512), (12, 1 / 1001)])
 def test_the_smallest_p_of_few_units(units, p):
-    assert permutation.smallest_p(units) == pytest.approx(p)
+    assert permutation.smallest_p(units, draws=1000) == pytest.approx(p)
 
 
 # --- corrected for all heads -----------------------------------------------------------------------------------------

@@ -80,6 +80,11 @@ def test_the_made_up_study_of_other_tests_has_the_columns_of_a_real_one(model):
     assert set(made) == set(real.frames)
 
 
+def test_the_smallest_p_is_that_of_the_permutations_made(study, quick):
+    assert study.words["smallest_p"].tolist() == pytest.approx([1 / 1001] * 7, abs=1e-4)
+    assert quick(0).words["smallest_p"].item() == pytest.approx(1 / 100)
+
+
 def test_every_pair_of_senses_is_there_and_has_a_gap(study):
     assert len(study.words) == 1 + 6
     assert study.words["ranked"].all()

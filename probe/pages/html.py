@@ -8,8 +8,9 @@ style sheet, so a text that got past the escaping would still run nothing.
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,17 @@ from probe.charts import palette, themed
 from probe.stats.numbers import decimal, percent, scientific
 
 
-class Charts:
-    """Numbers the charts of a page as the template places them."""
+def chart_placer() -> Callable[[Any], Markup]:
+    """What places the charts of one page: a box to draw in, and the specification as JSON that no markup can leave."""
+    numbers = count(1)
 
-    def __init__(self) -> None:
-        self.count = 0
+    def place(chart: Any) -> Markup:
+        spec, number = themed(chart.to_dict()), next(numbers)
+        box = '<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>'
+        data = '<script type="application/json" data-for="chart-{0}">{2}</script>'
+        return Markup(box + data).format(number, spec["description"], as_json(spec))
 
-    def place(self, chart: Any) -> Markup:
-        """A box to draw in, and the chart's specification as JSON that no markup can leave."""
-        self.count += 1
-        spec = themed(chart.to_dict())
-        box = Markup('<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>').format(
-            self.count, spec["description"]
-        )
-        return box + Markup('<script type="application/json" data-for="chart-{0}">{1}</script>').format(
-            self.count, as_json(spec)
-        )
+    return place
 
 
 def as_json(value: Any) -> Markup:
@@ -58,7 +54,7 @@ def environment(*folders: str | Path) -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"percent": percent, "decimal": decimal, "scientific": scientific, "together": together}
-    made.globals["chart"] = Charts().place
+    made.globals["chart"] = chart_placer()
     return made
 
 

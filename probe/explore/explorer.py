@@ -9,10 +9,9 @@ is no longer wanted.
 import base64
 import io
 import zipfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +29,7 @@ from probe.model.records import Trace
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
-from probe.pages.walk import choose, senses
+from probe.pages.walk import choose, senses, tracing
 from probe.pages.walk.frames import carried, packed
 from probe.pages.walk.numbers import measure
 from probe.pages.walk.page import write_walk
@@ -48,7 +47,6 @@ KEPT = 8  # texts whose traces and runs are kept
 WRITTEN = 20  # tokens
 LISTED = 10  # likeliest tokens
 LEADING = 12  # terms of the coordinate
-TRACED = 6  # layers that are traced between two messages
 THIS, THAT = "this meaning", "that meaning"
 
 
@@ -289,55 +287,20 @@ class Explorer:
         yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
 
     def _pair(self, stand: Stand) -> tuple[Read, range]:
-        """Both sentences kept up to the word, read along the direction between them behind the last layer, and the
-        positions counted from the word, from the first difference to the last.
-
-        Raises InputError for sentences that cannot be traced.
-        """
+        """Both sentences as `tracing.read_pair` has them. Raises InputError for sentences that cannot be traced."""
         if stand.there is None:
             raise InputError("Tracing two sentences: got one only; give a second one with the same word.")
-        sizes = [(place.at, 0 if self.weights.causal else len(place.tokens)) for place in (stand.here, stand.there)]
-        if sizes[0] != sizes[1]:
-            raise InputError(
-                f"Tracing two sentences: the word is token {sizes[0][0]} of this one and token {sizes[1][0]} of the "
-                f"other, and parts can be put only where they fit; write the two with as many tokens before the word."
-            )
-        axis = self.known(stand.question.text, stand.here.word, stand.question.other, "sentences").axis
-        texts = [Placed(place.tokens.ids, place.at) for place in (stand.here, stand.there)]
-        pairs = live.pairs_of(self.weights, texts[:1], texts[1:], axis.depth)
-        offsets = live.offsets_of(self.weights, pairs, None)
-        with torch.inference_mode():
-            (read,) = live.keep_pairs(self.weights, pairs, axis.u[None], axis.depth)
-        return read, range(offsets[0], offsets[-1] + 1)
-
-    def _traced(
-        self, read: Read, offsets: Sequence[int], parts: Sequence[str]
-    ) -> Generator[Message, None, dict[str, Tensor]]:
-        """How far the word of the other sentence moves to this one's coordinate when a part at one layer and position
-        is this sentence's, some layers at a time. `-> part: layer variant pos`
-        """
-        depth, found = len(self.weights.blocks), list[dict[str, Tensor]]()
-        some = [range(depth)[first : first + TRACED] for first in range(0, depth, TRACED)]
-        for offset, layers in product(offsets, some):
-            with torch.inference_mode():
-                moved = positions.effects(read.both, [offset], read.along, parts, layers=layers)
-            found.append({part: (one[1, ..., 0] / read.gap[0]).cpu() for part, one in moved.items()})
-            yield {"doing": "tracing", "progress": len(found) / (len(offsets) * len(some))}
-        columns = [found[first : first + len(some)] for first in range(0, len(found), len(some))]
-        return {part: torch.cat([torch.cat([one[part] for one in column]) for column in columns], -1) for part in parts}
+        return tracing.read_pair(self.weights, stand.here, stand.there)
 
     def trace(self, question: Question) -> Iterator[Message]:
         """The causal trace of both sentences. `component layer pos`"""
         stand = self.stand(question)
         read, offsets = self._pair(stand)
-        moved = yield from self._traced(read, offsets, positions.COMPONENTS)
+        for done, moved in tracing.trace_steps(read, offsets, positions.COMPONENTS):
+            yield {"doing": "tracing", "progress": done}
         assert stand.there is not None
-        pieces = [place.tokens.pieces for place in (stand.here, stand.there)]
-        columns = [
-            {"pos": pos, "pieces": [side[pos] for side in pieces]} for pos in (stand.here.at + one for one in offsets)
-        ]
-        arrays = {"trace": packed(torch.stack([moved[part][:, 0] for part in positions.COMPONENTS]))}
-        yield {"result": {"components": positions.COMPONENTS, "columns": columns, "arrays": arrays}}
+        traced = tracing.two_traced(stand.here, stand.there, offsets, moved)
+        yield {"result": {"columns": traced.columns(), "arrays": {"trace": packed(traced.moved)}}}
 
     def trace_heads(self, question: Question) -> Iterator[Message]:
         """The same of single heads at one position: `layer head`."""
@@ -346,7 +309,8 @@ class Explorer:
         at, last = stand.here.at, stand.here.at if self.weights.causal else len(stand.here.tokens) - 1
         if not 0 <= question.pos <= last:
             raise InputError(f"Tracing position {question.pos}: the word stands at {at}; click on a cell.")
-        moved = yield from self._traced(read, [question.pos - at], [positions.HEAD])
+        for done, moved in tracing.trace_steps(read, [question.pos - at], [positions.HEAD]):
+            yield {"doing": "tracing", "progress": done}
         yield {"result": {"pos": question.pos, "arrays": {"trace_heads": packed(moved[positions.HEAD][..., 0])}}}
 
     def save(self, question: Question) -> Iterator[Message]:

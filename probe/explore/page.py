@@ -23,11 +23,7 @@ from probe.stats.axes import Axis
 
 FORMULAS = (  # of numbers that the walk does not have
     Axis.coordinate,
-    Axis.effect,
     continuation.swapped,
-    positions.donated_stream,
-    positions.donated_attention,
-    positions.donated_neurons,
     positions.donated_heads,
 )
 TEMPLATES = Path(__file__).parent / "templates"

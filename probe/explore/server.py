@@ -200,3 +200,4 @@ def serve(
             server_header=False,
         )
         uvicorn.Server(config).run(sockets=[door])
+    raise KeyboardInterrupt  # nothing else ends it; where a shell has interrupts ignored, uvicorn does not say so

@@ -32,7 +32,6 @@ from probe.model.load import untrained
 from probe.model.model import Model
 from probe.provenance import write_atomically
 from probe.stats.verdicts import GATE, ORDER
-from probe.study import tables
 from probe.study.controls import measure_controls
 from probe.study.material import prepare
 from probe.study.tables import evidence
@@ -195,7 +194,8 @@ def study_of(kind: str, run: int) -> dict[str, object]:
     if pair.effects is None:
         return row | {"none": pair.separation.auroc.size}
     control = measure_controls(model, untrained(model, seed=run + 2**20), result, options)
-    heads = evidence([result], tables.untrained([control]))
+    untrained_p = {(result.material.word, *senses): p for senses, p in control.untrained_p.items()}
+    heads = evidence([result], untrained_p)
     row |= {"untrained_p": round(control.untrained_p[pair.senses], 6), "claimed": int(not heads["confounded"].any())}
     return row | heads["verdict"].value_counts().to_dict()
 

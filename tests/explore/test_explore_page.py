@@ -212,7 +212,7 @@ def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
     for layer in range(4):
         heads = page.locator(f'[data-map="toward"] .cell:has([value^="{layer}."])')
         assert sum(numbers(rows.nth(layer + 1).locator("button"))) == pytest.approx(sum(numbers(heads)), abs=1e-4)
-    page.get_by_label("L3, “river”").click()
+    page.locator("#movers").get_by_label("L3, “river”").click()
     name = page.locator('[data-slot="head"]').first.inner_text()
     assert name.startswith("L3H") and rows.first.locator("th").inner_text() == name
     own = page.locator(f'[data-map="toward"] .cell:has([value="{name[1]}.{name[3]}"])')

@@ -13,14 +13,14 @@ from hooked_runs import put, read_all
 
 import probe
 from probe.errors import InputError, UnsupportedModel
-from probe.explore import explorer as module
 from probe.explore.explorer import LONGEST, Explorer, messages
 from probe.explore.question import KINDS, WHAT, parse
 from probe.model import forward, hooks
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.patching.positions import trace_positions
+from probe.pages.walk import tracing
+from probe.patching.positions import COMPONENTS, trace_positions
 from probe.patching.swaps import swap_heads
 
 pytestmark = pytest.mark.real_model
@@ -125,7 +125,7 @@ def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
     whole = trace_positions(read_weights(tiny), texts[:1], texts[1:], along, depth=known.axis.depth)
     fractions = whole.stream[0, 1, ..., 0] / whole.gap[0, 0]
     found = unpacked(told["arrays"]["trace"])
-    assert torch.allclose(found, fractions, atol=1e-4) and found.shape[0] == len(told["components"])
+    assert torch.allclose(found, fractions, atol=1e-4) and len(found) == len(COMPONENTS)
     assert [column["pos"] - texts[0].at for column in told["columns"]] == list(whole.positions)
     assert found[0, :, 0].max() == pytest.approx(1.0, abs=1e-3)  # the cue's own stream, where they first differ
     pos = told["columns"][-1]["pos"]
@@ -135,7 +135,7 @@ def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
 
 def test_the_trace_can_be_stopped_inside_a_column(explorer, monkeypatch):
     whole, heads = (result(explorer, what, pos=3)["arrays"][what] for what in ("trace", "trace_heads"))
-    monkeypatch.setattr(module, "TRACED", 1)
+    monkeypatch.setattr(tracing, "TOGETHER", 1)
     told = said(explorer, "trace")
     layers, columns = unpacked(whole).shape[1:]
     assert [message["progress"] for message in told[:-1]] == [
@@ -168,7 +168,7 @@ def test_the_sentence_carries_the_walk_of_its_head(tiny, explorer):
     walked = probe.walk(tiny, THIS, head=(1, 2), against=THAT)
     block = told["block"]
     assert block["first"] == walked.block["first"] and block["answer"] == walked.answer
-    assert set(walked.block["arrays"]) - set(block["arrays"]) == {"lens", "nearest"}
+    assert set(walked.block["arrays"]) - set(block["arrays"]) == {"lens", "nearest", "trace"}
     for name in ("pattern", "share", "delta_norm", "there_pattern"):
         assert torch.allclose(unpacked(block["arrays"][name]), unpacked(walked.block["arrays"][name]), atol=1e-6)
     assert told["choices"].count("<label") == len(tokenize(tiny, THIS))

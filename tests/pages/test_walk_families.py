@@ -98,7 +98,9 @@ def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     expected |= {"scaling"} if family.scaled else set()
     assert set(found) == expected and len(found) == len(set(found))
     absent = (
-        ({"embedding"} if kind in PAIRED else set()) | (set() if family.norm_first else {"layer_norm"}) | {"contrast"}
+        ({"embedding"} if kind in PAIRED else set())
+        | (set() if family.norm_first else {"layer_norm"})
+        | {"contrast", "trace"}
     )
     assert list(walked.frames) == [name for name in TABLES if name not in absent]
     assert ("reads both ways" in page) == (kind in SINGLE and not config.causal)

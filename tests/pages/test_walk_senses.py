@@ -1,12 +1,15 @@
 """Where a walk opens: at the head that moves a word of the lexicon towards its sense, or where two sentences differ."""
 
+import pandas as pd
 import pytest
 from browser import MARKS, settled
 from test_walk import unpacked
 
 import probe
+from probe.model.tokens import Placed
 from probe.pages.walk import choose, senses
 from probe.pages.walk.scene import Seen
+from probe.patching.positions import trace_positions
 from probe.stats.axes import fit_axis
 
 RIVER, MONEY = "The fisherman walked along the river to the bank.", "The clerk took the deposit to the bank."
@@ -146,6 +149,50 @@ def test_the_depth_at_which_the_sentences_part_is_told(model):
     assert elsewhere.startswith("“bank” is the same token in both sentences, at another position. L")
 
 
+TWO = "The old river was by the bank", "The old mole was by the bank"
+
+
+def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_them(model):
+    walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
+    here, there = (probe.tokenize(model, text) for text in TWO)
+    rows = [Placed(tokens.ids, probe.positions_of_word(tokens, "bank")[-1]) for tokens in (here, there)]
+    ends = [probe.trace(model, text).resid_post[-1, row.at] for text, row in zip(TWO, rows, strict=True)]
+    line = ends[0] - ends[1]
+    along = (line / line.square().sum())[None]
+    pairs = trace_positions(probe.read_weights(model), rows[:1], rows[1:], along, depth=2, heads=False)
+    told = pd.DataFrame(pairs.rows())
+    table = walked.frames["trace"]
+    assert table["component"].tolist() == told["component"].tolist()
+    assert (table["pos"] - rows[0].at).tolist() == told["pos"].tolist()
+    assert table["moved"].to_numpy() == pytest.approx(told["denoise"].to_numpy(), abs=1e-4)
+    assert table.query("piece != piece_there")["pos"].min() == table["pos"].min()
+    stream = table.query("component == 'resid_pre'").set_index(["layer", "pos"])["moved"]
+    assert stream[0].abs().idxmax() == table["pos"].min()
+    share = f"brings the other sentence {100 * stream[0].iloc[0]:.0f}"
+    assert share in walked.travels and "the vector of “bank” alone brings it" in walked.travels
+    reached = [layer for layer in range(2) if stream[layer, rows[0].at] >= 0.5]
+    assert (f"From layer {reached[0]} on" if reached else "Up to the last layer") in walked.travels
+
+
+FIT = "parts can be put only where they fit; write the two with as many tokens before the word."
+SAME = "they are the same up to “bank”, so nothing that it reads differs; write them with another word before it."
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (("The river bank", "The mole under the river bank"), f"of the other, and {FIT}"),
+        (("The river bank was muddy", "The river bank is old"), f"Tracing two sentences: {SAME}"),
+    ],
+)
+def test_sentences_that_cannot_be_traced_say_why(model, tmp_path, texts, said):
+    walked = probe.walk(model, texts[0], against=texts[1], word="bank")
+    assert walked.travels.startswith("Tracing two sentences: ") and walked.travels.endswith(said)
+    assert "trace" not in walked.frames
+    page = probe.write_walk(walked, tmp_path).read_text(encoding="utf-8")
+    assert said in page and 'data-rows="trace"' not in page
+
+
 def test_a_head_that_was_asked_for_is_followed_in_both(model):
     found = probe.walk(model, RIVER, against=MONEY, head=(0, 2))
     assert (found.layer, found.head, found.because) == (0, 2, "L0H2 was asked for.")
@@ -190,6 +237,20 @@ class TestPage:
         assert "At “bank” the ΔE" in page.inner_text('[data-slot="contrast"]')  # of the word, whatever is followed
         assert page.inner_text("h1") == "What happens to “f”?"
         assert opened.trouble == []
+
+    def test_a_cell_of_the_trace_is_followed(self, open_page, model, tmp_path):
+        walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
+        opened = open_page(probe.write_walk(walked, tmp_path))
+        page, table = opened.page, walked.frames["trace"]
+        for number, part in enumerate(("resid_pre", "attn_out", "mlp_out")):
+            page.locator(f'[name="component"][value="{number}"]').check(force=True)
+            shown = page.eval_on_selector_all('[data-rows="trace"] button', "all => all.map(one => one.title)")
+            values = [float(title.split()[0].replace("−", "-")) / 100 for title in shown]
+            assert values == pytest.approx(table.query(f"component == '{part}'")["moved"].tolist(), abs=1e-4)
+        page.locator('[data-rows="trace"] tr:nth-child(2) td:last-child button').click()
+        settled(page)
+        assert page.evaluate("location.hash").startswith("#L1H") and opened.trouble == []
+        assert page.evaluate("location.hash").endswith(f"@{table['pos'].max()}")
 
     def test_a_caution_stands_above_everything_that_it_is_about(self, open_page, model, tmp_path):
         found = probe.walk(model, "The bank was muddy", word="bank")

@@ -151,7 +151,7 @@ def by_part(measured):
     units = dict(zip(pair.split.rows, pair.split.units, strict=True))
     named = [
         replace(sentence, split="fit" if units[row] % 3 == 0 else "report")
-        for row, sentence in enumerate(measured.sentences)
+        for row, sentence in enumerate(measured.material.sentences)
     ]
     return sorted(named, key=lambda sentence: sentence.split)
 
@@ -177,7 +177,7 @@ def test_swapped_labels_flip_every_signed_score(model, named):
     np.testing.assert_allclose(swapped.separation.auroc, 1 - true.separation.auroc, atol=1e-9)
     np.testing.assert_allclose(swapped.separation.hedges_g, -true.separation.hedges_g, atol=1e-9)
     gaps, others = (
-        {given.sentences[a].pair: gap[result.depth] for a, gap in zip(pair.pairs.a, pair.gap, strict=True)}
+        {given.material.sentences[a].pair: gap[result.depth] for a, gap in zip(pair.pairs.a, pair.gap, strict=True)}
         for given, pair in ((result, true), (turned, swapped))
     )
     assert gaps.keys() == others.keys()

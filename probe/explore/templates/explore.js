@@ -11,7 +11,7 @@ const write = (within, text) => {
 };
 const KINDS = { other: "the other sentence's", mean: "its mean", off: "nothing" };
 const own = crypto.getRandomValues(new Uint32Array(2)).join("-");
-let [swaps, turns, questions, along, outcome, traced, chosen] = [[], 0, 0, null, null, null, null];
+let [swaps, turns, questions, along, outcome, chosen] = [[], 0, 0, null, null, null];
 
 const doing = (message) => {
   document.querySelector("[data-status]").textContent = message?.doing ? `${message.doing} …` : "";
@@ -221,9 +221,10 @@ const tracing = document.querySelector("[data-tracing]");
 const askTrace = async () => {
   if (!tracing.open) return;
   try {
-    traced = await answered("trace");
-    if (!traced) return;
-    hold("trace", traced.arrays.trace);
+    const result = await answered("trace");
+    if (!result) return;
+    data.traced = result.columns;
+    hold("trace", result.arrays.trace);
     write("[data-trace-trouble]", null);
     put("[data-traced]", false);
     drawTrace();
@@ -232,30 +233,6 @@ const askTrace = async () => {
     put("[data-traced]", true);
     write("[data-trace-trouble]", error.message);
   }
-};
-// Layers down, tokens across; `rows`: [name, layer, value of a column], a cell that is chosen is opened.
-const drawGrid = (name, columns, rows, limit, open) => {
-  const head = document.querySelector(`[data-rows="${name}"]`).parentElement.tHead.rows[0];
-  head.replaceChildren(make("td"), ...columns.map((textContent) => make("th", { scope: "col", textContent })));
-  const lines = rows.map(([title, layer, value]) => {
-    const cells = columns.map((column, place) => {
-      const [amount, token] = [value(place), quoted(column.split("\n")[0])];
-      const className = tinted(Math.max(-1, Math.min(1, amount / limit))).replace("cell ", "");
-      const button = make("button", { type: "button", className, title: `${full(100 * amount)} %`, textContent: Math.abs(amount) >= 0.005 ? decimal(100 * amount, 0) : "" });
-      button.setAttribute("aria-label", `${title}, ${token}: ${percent(amount)}`);
-      button.addEventListener("click", () => open(layer, place));
-      return make("td", {}, [button]);
-    });
-    return make("tr", {}, [make("th", { scope: "row", textContent: title }), ...cells]);
-  });
-  fill(name, lines);
-};
-const layered = (value) => Array.from({ length: sizes.layers }, (_, layer) => [`L${layer}`, layer, (place) => value(layer, place)]);
-const drawTrace = () => {
-  const component = Number(document.querySelector('[name="component"]:checked').value);
-  const columns = traced.columns.map(({ pieces: [one, other] }) => (one === other ? one.trim() : `${one.trim()}\n${other.trim()}`));
-  const rows = layered((layer, place) => get("trace", component, layer, place)).slice(0, arrays.trace.shape[1]);
-  drawGrid("trace", columns, rows, 1, (layer, place) => openCell(layer, traced.columns[place].pos));
 };
 // What all heads of a layer take from a token, and in the first row what the followed one does.
 const drawSources = () => {
@@ -269,14 +246,6 @@ const drawSources = () => {
   const own = [`L${state.layer}H${state.head}`, state.layer, (place) => one(state.layer, state.head, place)];
   const open = (layer, place) => follow(layer, largest(every.map((head) => Math.abs(one(layer, head, place)))));
   drawGrid("sources", columns.map(({ piece }) => written(piece)), [own, ...rows], limit, open);
-};
-const openCell = async (layer, pos) => {
-  const result = await answered("trace_heads", { pos });
-  if (!result) return;
-  hold("trace_heads", result.arrays.trace_heads);
-  const moves = Array.from({ length: sizes.heads }, (_, head) => get("trace_heads", layer, head));
-  await page.follow(layer, largest(moves.map(Math.abs)), pos);
-  document.getElementById("softmax").scrollIntoView({ block: "start" });
 };
 
 // The address keeps the state: typing replaces it, a choice adds a step that the back button takes back.
@@ -303,6 +272,14 @@ const restore = () => {
   });
   const [, layer, head, at] = (parts.get("follow") ?? "").match(/^L(\d+)H(\d+)@(\d+)$/) ?? [];
   return typed(layer === undefined ? {} : { follow: [Number(layer), Number(head)], at: Number(at) });
+};
+page.open = async (layer, pos) => {
+  const result = await answered("trace_heads", { pos });
+  if (!result) return;
+  hold("trace_heads", result.arrays.trace_heads);
+  const moves = Array.from({ length: sizes.heads }, (_, head) => get("trace_heads", layer, head));
+  await page.follow(layer, largest(moves.map(Math.abs)), pos);
+  document.getElementById("softmax").scrollIntoView({ block: "start" });
 };
 page.reaches = () => true;
 page.restore = restore;
@@ -353,7 +330,6 @@ for (const input of document.querySelectorAll('[name="map"]'))
     for (const part of document.querySelectorAll("[data-shown]")) part.hidden = part.dataset.shown !== mapShown();
     return askEffects();
   });
-for (const input of document.querySelectorAll('[name="component"]')) input.addEventListener("change", drawTrace);
 tracing.addEventListener("toggle", askTrace);
 document.addEventListener("keydown", (event) => {
   if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.target.matches("textarea, input:not([type=radio])")) return;

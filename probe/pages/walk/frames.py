@@ -22,6 +22,7 @@ from probe.model.tokens import Tokens
 from probe.pages.walk import numbers
 from probe.pages.walk.numbers import AXES, Measured, Quantities
 from probe.pages.walk.scene import STREAM_NUMBERS, Scene, Seen
+from probe.pages.walk.tracing import TwoTraced
 from probe.study.columns import rounded
 from probe.study.tables import certificate_rows
 
@@ -31,16 +32,26 @@ Block = dict[str, Any]
 
 
 def frames(
-    model: Model, scene: Scene, measured: Measured, *, counted: Count, certificate: Certificate
+    model: Model,
+    scene: Scene,
+    measured: Measured,
+    traced: TwoTraced | None,
+    *,
+    counted: Count,
+    certificate: Certificate,
 ) -> dict[str, pd.DataFrame]:
     """Every table of a walk by name, rounded; a step that the family or the walk does not have has no table."""
-    return {
-        name: rounded(frame) for name, frame in _all(model, scene, measured, counted, certificate) if frame is not None
-    }
+    made = _all(model, scene, measured, traced, counted, certificate)
+    return {name: rounded(frame) for name, frame in made if frame is not None}
 
 
 def _all(
-    model: Model, scene: Scene, measured: Measured, counted: Count, certificate: Certificate
+    model: Model,
+    scene: Scene,
+    measured: Measured,
+    traced: TwoTraced | None,
+    counted: Count,
+    certificate: Certificate,
 ) -> Iterable[tuple[str, pd.DataFrame | None]]:
     decode, quantities = model.tokenizer.decode, measured.quantities
     yield "tokens", tokens(scene)
@@ -51,6 +62,7 @@ def _all(
     yield "softmax", softmax(scene, quantities)
     yield "values", values(scene, quantities)
     yield "contrast", contrast(scene, quantities)
+    yield "trace", None if traced is None else traced.frame()
     yield "sums", sums(scene, quantities)
     yield "heads", heads(scene, quantities)
     yield "layers", layers(scene, quantities)
@@ -271,18 +283,20 @@ def _coordinates(letter: str, rows: Tensor) -> dict[str, Any]:
     return {f"{letter}{number}": (row if row.dim() else row.item()) for number, row in enumerate(rows)}
 
 
-def carried(model: Model, scene: Scene, measured: Measured) -> Block:
-    """Everything the page's script reads, ready for JSON: every quantity at the drawn tokens, and the words of the
-    neighbours.
+def carried(model: Model, scene: Scene, measured: Measured, traced: TwoTraced | None = None) -> Block:
+    """Everything the page's script reads, ready for JSON: every quantity at the drawn tokens, the words of the
+    neighbours, and the causal trace of two sentences.
     """
     quantities, decode = measured.quantities, model.tokenizer.decode
     shown = {name: _drawn(name, whole, scene) for name, whole in quantities.items() if not name.endswith("_ids")}
     layers = scene.sizes[0]
     errors = torch.tensor([row.error for row in measured.agreement]).unflatten(0, (layers, -1))
     arrays = shown | _rest(scene, quantities) | {"agreement": errors}
+    arrays |= {} if traced is None else {"trace": traced.moved}
     return _facts(scene) | {
         "steps": [row.step for row in measured.agreement if row.layer == 0],
         "arrays": {name: packed(array) for name, array in arrays.items()},
+        "traced": None if traced is None else traced.columns(),
         "words": {
             name: decoded(quantities[f"{name}_ids"], decode) for name in ("lens", "nearest") if name in quantities
         },

@@ -27,7 +27,9 @@ from probe.model.parameters import published, told
 from probe.pages import excerpts, html
 from probe.pages.folder import WALK, check_folder, write_folder
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS
+from probe.patching import positions
 from probe.provenance import manifest as manifest_of
+from probe.stats.axes import Axis
 from probe.stats.numbers import decimal, scientific
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ TABLES = {
     "softmax": "the word's row with and without the division: entropy, response, largest weight",
     "values": "the word's ΔE by source token",
     "contrast": "both sentences: what the head attends to from the word, and what of ΔE comes from there",
+    "trace": "both sentences: how far the word moves when one part at one layer and token is the other's",
     "sums": "from E to E′ at the word",
     "heads": "every head at the word: length of ΔE, what it moves, where it looks",
     "layers": "the word's vector at every depth",
@@ -67,6 +70,10 @@ FORMULAS: tuple[Callable[..., Any], ...] = (
     attention.write_by_source,
     forward.merge_heads,
     forward.unembed,
+    positions.donated_stream,
+    positions.donated_attention,
+    positions.donated_neurons,
+    Axis.effect,
 )
 LOOKS = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}

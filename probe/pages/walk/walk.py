@@ -20,11 +20,12 @@ from probe.model.parameters import Count, count_tensors
 from probe.model.records import PairTrace
 from probe.model.tokens import Tokens, positions_of_word, target_tokens
 from probe.model.trace import trace
-from probe.pages.walk import choose, senses
+from probe.pages.walk import choose, senses, tracing
 from probe.pages.walk.choose import Head
 from probe.pages.walk.frames import Block, carried, frames
 from probe.pages.walk.numbers import Measured, measure
 from probe.pages.walk.scene import Asked, Elsewhere, Place, Scene, Seen
+from probe.pages.walk.tracing import TwoTraced
 from probe.patching import cross
 from probe.provenance import Origin, content_key
 from probe.stats.numbers import decimal, percent
@@ -39,8 +40,9 @@ class Walk:
     any was asked for, and `at` the position of the target that predicts it. `other` is another text with the word,
     None with a target; with `contrast`, one that is shown side by side. `later` is the largest change of the word's
     vector, at any depth, when everything after it is cut off; None where nothing comes after it. `caution` says why
-    nothing there can tell the word's sense, where that is known. `block` is what the page needs to follow the other
-    heads and tokens.
+    nothing there can tell the word's sense, where that is known. `travels`: with `contrast`, where the difference
+    stands, layer by layer, or why that cannot be traced. `block` is what the page needs to follow the other heads and
+    tokens.
     """
 
     model_name: str
@@ -60,6 +62,7 @@ class Walk:
     same_tokens: bool
     contrast: bool
     later: float | None
+    travels: str | None
     frames: dict[str, pd.DataFrame]
     block: Block
 
@@ -209,6 +212,7 @@ def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certifica
     """The record; `said` is why this head, and what comes first."""
     seen, counted, (because, told) = scene.seen, count_tensors(model), said
     other = None if scene.other is None else scene.other.place
+    travels, traced = _traced(scene)
     return Walk(
         model_name=model.name,
         origin=model.origin,
@@ -227,9 +231,21 @@ def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certifica
         same_tokens=other is not None and other.ids == scene.here.ids,
         contrast=scene.contrast,
         later=_later(model, scene) if seen.alone else None,
-        frames=frames(model, scene, measured, counted=counted, certificate=certificate),
-        block=carried(model, scene, measured) | {"answer": told, "word": scene.here.word, "because": because},
+        travels=travels,
+        frames=frames(model, scene, measured, traced, counted=counted, certificate=certificate),
+        block=carried(model, scene, measured, traced) | {"answer": told, "word": scene.here.word, "because": because},
     )
+
+
+def _traced(scene: Scene) -> tuple[str | None, TwoTraced | None]:
+    """Where the difference of two sentences stands, layer by layer, or why that cannot be traced."""
+    if scene.other is None or not scene.contrast:
+        return None, None
+    try:
+        traced = tracing.trace_two(scene.seen.weights, scene.here, scene.other.place)
+    except InputError as error:
+        return str(error), None
+    return traced.said(), traced
 
 
 def _predicting(model: Model, target: str, word: str | None) -> tuple[int, int | None]:

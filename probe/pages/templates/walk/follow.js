@@ -6,6 +6,13 @@ const page = {
   remember: () => history.replaceState(null, "", `#L${state.layer}H${state.head}@${tokens[state.at].pos}`),
   restore: () => show(addressed()),
   reaches: (layer, head) => data.heads.some((known) => known[0] === layer && known[1] === head),
+  // A cell of the trace: the head of the layer that moves that token most, there where the token is drawn.
+  open: (layer, pos) => {
+    const at = tokens.findIndex((one) => one.pos === pos);
+    const place = at < 0 ? state.at : at;
+    const moves = Array.from({ length: sizes.heads }, (_, head) => get("moved", layer, head, place));
+    return show({ layer, head: largest(moves), at: place });
+  },
   shown: () => {},
 };
 const follow = (layer, head) => page.follow(layer, head);

@@ -302,10 +302,37 @@ const drawHeads = () => {
   });
   document.querySelector("[data-heads]").replaceChildren(...made);
 };
+// Layers down, tokens across; `rows`: [name, layer, value of a column], a cell that is chosen is opened.
+const drawGrid = (name, columns, rows, limit, open) => {
+  const head = document.querySelector(`[data-rows="${name}"]`).parentElement.tHead.rows[0];
+  head.replaceChildren(make("td"), ...columns.map((textContent) => make("th", { scope: "col", textContent })));
+  const lines = rows.map(([title, layer, value]) => {
+    const cells = columns.map((column, place) => {
+      const [amount, token] = [value(place), quoted(column.split("\n")[0])];
+      const className = tinted(Math.max(-1, Math.min(1, amount / limit))).replace("cell ", "");
+      const button = make("button", { type: "button", className, title: `${full(100 * amount)} %`, textContent: Math.abs(amount) >= 0.005 ? decimal(100 * amount, 0) : "" });
+      button.setAttribute("aria-label", `${title}, ${token}: ${percent(amount)}`);
+      button.disabled = !page.reaches(layer, 0);
+      button.addEventListener("click", () => open(layer, place));
+      return make("td", {}, [button]);
+    });
+    return make("tr", {}, [make("th", { scope: "row", textContent: title }), ...cells]);
+  });
+  fill(name, lines);
+};
+const layered = (value) => Array.from({ length: sizes.layers }, (_, layer) => [`L${layer}`, layer, (place) => value(layer, place)]);
+const drawTrace = () => {
+  const component = Number(document.querySelector('[name="component"]:checked').value);
+  const columns = data.traced.map(({ pieces: [one, other] }) => (one === other ? one.trim() : `${one.trim()}\n${other.trim()}`));
+  const rows = layered((layer, place) => get("trace", component, layer, place)).slice(0, arrays.trace.shape[1]);
+  drawGrid("trace", columns, rows, 1, (layer, place) => page.open(layer, data.traced[place].pos));
+};
+for (const input of document.querySelectorAll('[name="component"]')) input.addEventListener("change", () => has("trace") && drawTrace());
 const drawAll = (c) => {
   drawSlots(c);
   drawTables(c);
   drawHeads();
+  if (has("trace")) drawTrace();
 };
 
 {% include "follow.js" %}

@@ -227,7 +227,7 @@ def copied(fault: Fault | None) -> Iterator[Path]:
         for entry in ROOT.iterdir():
             if entry.name == "probe":
                 shutil.copytree(entry, folder / "probe")
-            elif not entry.name.startswith("."):
+            elif entry.name == ".ci" or not entry.name.startswith("."):
                 (folder / entry.name).symlink_to(entry)
         if fault is not None:
             (folder / "probe" / fault.file).write_text(spoiled(fault), encoding="utf-8")

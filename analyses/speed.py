@@ -113,7 +113,8 @@ hold("largest difference of the two, of the residual's unit", "", 1e-4, timing.a
 #
 # One pair, both ways, its cue five tokens before the word, against the bare forward of its two members. The stream, the attention output and
 # the MLP output of every layer at every position from the cue on; every edge into the query, the key and the value of a head at the word, from
-# whatever writes before it there; and a forward of its own from the receiving head on for a thousand of these edges.
+# whatever writes before it there; and a forward of its own from the receiving head on for a thousand of these edges. Others run two whole
+# forwards with hooks for each edge: one in which only the sender writes what it wrote in the other member, one in which the receiver gets that.
 
 # %%
 one, other, never = a[:1], b[:1], float("inf")
@@ -130,13 +131,24 @@ tracing = {
     "totals": lambda: paths(1000),
     "bare": lambda: timing.bare_forward(plain, [*one, *other], batch=2),
 }
-timings, edges = timing.interleave(tracing, runs=RUNS), len(paths(0).edges)
+exact = paths(1000)
+between = (exact.edges["sender_head"] >= 0) & exact.total[0, 0, :, 0].isfinite().numpy()
+few = between.nonzero()[0][:: max(1, between.sum() // 6)]
+tracing["loop"] = lambda: timing.loop_over_edges(model, (a[0], b[0]), direction, exact.edges[few])
+timings, edges = timing.interleave(tracing, runs=RUNS), len(exact.edges)
 for name, work, most in (
     ("trace", "causal trace of one pair both ways, three components", 40),
     ("paths", f"fraction and direct effect of {edges:,} paths into the heads at the word", 20),
     ("totals", "the same and the total effect of 1,000 of them", 50),
 ):
     hold(work, "bare forward of both members", most, timing.compare(timings, name, "bare"))
+faster = timing.compare(timings, "loop", "totals", times=exact.total[0, 0, :, 0].isfinite().sum().item() / len(few))
+hold(
+    "two forwards per edge with TransformerLens hooks", "these paths, per edge with its total", 100, faster, least=True
+)
+moved = timing.loop_over_edges(model, (a[0], b[0]), direction, exact.edges[few])
+difference = float((moved - exact.total[0, :, few, 0]).abs().max())
+hold("largest difference of the two totals, of the residual's unit", "", 1e-4, timing.alone(difference), unit="")
 
 # %% [markdown]
 # ## Other architectures

@@ -1,7 +1,7 @@
 """How fast and how large: what `analyses/speed.py` needs to time this library beside the plain ways.
 
 clock     interleaved timings, ratios, extra memory, exponents of growth, the machine
-work      models of true shape with random weights, aligned pairs, sets of a curve, the loop over heads that others use
+work      models of true shape with random weights, aligned pairs, sets of a curve, the loops over heads and edges that others use
 page      tables and charts -> speed.html
 """
 
@@ -15,6 +15,7 @@ from timing.work import (
     drawn,
     growth,
     long_text,
+    loop_over_edges,
     loop_over_heads,
     plain_model,
     shaped,
@@ -35,6 +36,7 @@ __all__ = [
     "growth",
     "interleave",
     "long_text",
+    "loop_over_edges",
     "loop_over_heads",
     "machine",
     "plain_model",

@@ -7,7 +7,8 @@ used.
 import copy
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from probe.model.tokens import Tokens
 from probe.model.trace import target_states, trace_target
 from probe.model.weights import read_weights
 from probe.patching import sets
+from probe.patching.edges import Edges
 from probe.patching.sets import drawn_sets, mask_of
 from probe.patching.swaps import swap_pairs
 from timing.clock import Work, extra_memory, interleave
@@ -171,6 +173,61 @@ def loop_over_heads(
             moved.append((seen[0] - own[last][:, -1]) @ direction)
         sides.append(torch.stack(moved, dim=1))
     return torch.stack(sides, dim=1)
+
+
+def loop_over_edges(model: Model, pair: Sequence[Sequence[int]], direction: Tensor, edges: Edges) -> Tensor:
+    """The total effect of edges from head to head as others run it: two whole forwards with hooks for each edge, one in
+    which all but the sender write what they wrote, and one in which the receiver, there alone, gets the query, key or
+    value of the first.
+
+    `pair`: the two members, each the other's donor, the word their last token. `-> recipient edge`
+    """
+    ids = torch.tensor(pair, device=model.device)
+    last = f"blocks.{model.config.n_layers - 1}.hook_resid_post"
+    _, own = model.bridge.run_with_cache(
+        ids, names_filter=lambda name: name.endswith(("attn.hook_z", "hook_mlp_out", last))
+    )
+    moved, held = [], [name for name in own if name != last]
+
+    def put(name: str, change: Callable[[Tensor], None]) -> tuple[str, Callable[..., Tensor]]:
+        def hooked(tensor: Tensor, hook: Any) -> Tensor:
+            tensor = own[name].clone() if name in held else tensor
+            change(tensor)
+            return tensor
+
+        return name, hooked
+
+    for edge in edges:
+        seen = dict[str, Tensor]()
+        note = {name: partial(_keep, seen, name) for name in ("taken", "end")}
+        sender, receiver = int(edge["sender_head"]), int(edge["receiver_head"])
+        at, to = int(edge["sender_pos"]) - 1, int(edge["receiver_pos"]) - 1  # counted from the end
+        gives, takes = (f"blocks.{edge[f'{end}_layer']}.attn.hook_" for end in ("sender", "receiver"))
+        taken, where = takes + str(edge["channel"])[0], to if edge["channel"] == "query" else at
+
+        def donate(z: Tensor, at: int = at, head: int = sender) -> None:
+            z[:, at, head] = z[:, at, head].flip(0)
+
+        def receive(x: Tensor, at: int = where, head: int = receiver, seen: Any = seen) -> None:
+            x[:, at, head] = seen["taken"][:, at, head]
+
+        def only_there(z: Tensor, hook: Any, name: str = f"{takes}z", to: int = to, head: int = receiver) -> Tensor:
+            one = own[name].clone()
+            one[:, to, head] = z[:, to, head]
+            return one
+
+        frozen = [put(name, donate if name == f"{gives}z" else lambda z: None) for name in held]
+        with torch.inference_mode():
+            model.bridge.run_with_hooks(ids, fwd_hooks=[*frozen, (taken, note["taken"])])
+            model.bridge.run_with_hooks(
+                ids, fwd_hooks=[put(taken, receive), (f"{takes}z", only_there), (last, note["end"])]
+            )
+        moved.append((seen["end"][:, -1] - own[last][:, -1]) @ direction)
+    return torch.stack(moved, dim=1)
+
+
+def _keep(seen: dict[str, Tensor], name: str, tensor: Tensor, hook: Any) -> None:
+    seen[name] = tensor.clone()
 
 
 def architecture(shape: str, *, pairs: int, length: int, sentences: int, runs: int) -> tuple[pd.DataFrame, float]:

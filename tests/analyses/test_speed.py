@@ -16,6 +16,7 @@ import torch
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.patching import swaps
+from probe.patching.paths import paths
 
 SCRIPT = Path(__file__).parents[2] / "analyses" / "speed.py"
 
@@ -51,6 +52,19 @@ def test_the_square_is_found_in_a_sum():
     assert share == pytest.approx(0.01 * 1024**2 / (5 + 2 * 1024 + 0.01 * 1024**2))
     assert 0.01 * tenth**2 == pytest.approx(0.1 * (5 + 2 * tenth + 0.01 * tenth**2))
     assert timing.square_part(sizes, 5 + 2 * sizes) == (0, float("inf"))
+
+
+def test_the_loop_over_edges_gives_the_totals_of_the_paths(model):
+    weights = read_weights(model)
+    a, b = timing.aligned_pairs(model, 1, 12)
+    direction = torch.nn.functional.normalize(torch.randn(128, generator=torch.Generator().manual_seed(2)), dim=0)
+    found = paths(weights, a, b, direction[None], depth=weights.shape[0], receivers=[0], mlps=False, reach=0.0)
+    heads = np.flatnonzero(found.edges["sender_head"] >= 0)[::3]
+    assert {"query", "key", "value"} == set(found.edges[heads]["channel"])
+    looped = timing.loop_over_edges(model, (a[0], b[0]), direction, found.edges[heads])
+    totals = found.total[0][:, heads, 0]
+    torch.testing.assert_close(looped, totals, rtol=0, atol=0.02 * float(totals.abs().max()))
+    assert totals.abs().max() > 1e-5
 
 
 def test_memory_that_is_held_for_a_while_is_seen():

@@ -159,7 +159,8 @@ def walk(
     model: ModelOption = DEFAULT_MODEL,
     layer: Annotated[int | None, typer.Option(help="Follow a head of this layer, counted from 0.")] = None,
     head: Annotated[
-        int | None, typer.Option(help="Follow this head of --layer; the one that moves the word most by default.")
+        int | None,
+        typer.Option(help="Follow this head of --layer; by default one is chosen, and the page says by what."),
     ] = None,
     out: OutOption = REPORTS,
     device: DeviceOption = CPU,

@@ -204,6 +204,10 @@ class Explorer:
         told = {"senses": [axis.sense_a, axis.sense_b], "depth": axis.depth, "fitted": known.fitted, "places": places}
         arrays = {"toward": packed(heads.sum(-1)), "toward_source": packed(heads)}
         whole = sum(row["moved"] for row in rows)
+        yield {"doing": "keeping both runs", "progress": 0.8}  # so that a swap is answered at once
+        self.unchanged(question.text, here.at)
+        if question.other is not None:
+            self.run(question.other)
         yield {"result": told | {"leading": leading, "arrays": arrays, "sum": whole, "gap": axis.gap}}
 
     def _donors(self, stand: Stand, kinds: set[str]) -> dict[str, Tensor]:

@@ -130,7 +130,7 @@ def sure(frames: Frames, word: str) -> str:
     """How sure the leading heads of a word are: which were confirmed, on how much, and what else might explain them."""
     pairs = of_word(frames["words"], word)
     if not pairs["ranked"].any():
-        return "Not shown: in these sentences the meanings leave no trace at the word, so no head is ranked."
+        return "Not shown: in these sentences the meanings could not be told apart at the word, so no head is ranked."
     apart = pairs[pairs["ranked"]].to_dict("records")
     if without := list(dict.fromkeys(what for pair in apart for what in answers.confounders(pair))):
         return f"Not clear: the meanings can also be told apart {listed(without)}."

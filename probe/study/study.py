@@ -31,6 +31,7 @@ from probe.text.sentences import Corpus, as_corpus
 
 WORDS = ("bank", "mole", "apple")
 MAX_PAIRS = StudyOptions.max_pairs
+FEWEST = 99  # permutations
 Progress = Callable[[str, float], None]
 
 
@@ -77,13 +78,18 @@ def study(
 
     `words` defaults to bank, mole and apple, or to every word of `corpus`: what `read_sentences` gives or takes (a
     path, a DataFrame, a list of dicts or of sentences); rows that name no word are about the one that is studied.
-    Raises InputError for an unknown word, too few sentences or senses, UnsupportedModel for an encoder-decoder, and
-    CrossCheckError when the certificate fails: no number is reported from a model that disagrees. `beside` is a
-    second model, which reads both ways: the lesson's sentences whose cue comes after the word are read in it (the
-    frame `beside`). `planned` is told the cost before the work, and may raise.
+    Raises InputError for an unknown word, too few sentences, senses or permutations, UnsupportedModel for an
+    encoder-decoder, and CrossCheckError when the certificate fails: no number is reported from a model that disagrees.
+    `beside` is a second model, which reads both ways: the lesson's sentences whose cue comes after the word are read in
+    it (the frame `beside`). `planned` is told the cost before the work, and may raise.
     """
     report = progress or (lambda stage, share: None)
     _require_reads_both_ways(beside)
+    if permutations < FEWEST:
+        raise InputError(
+            f"Studying words: got permutations = {permutations}, expected at least {FEWEST}, so that a p of .01 can be "
+            f"reached; leave it away for 1,000."
+        )
     require_single(model.config.architecture, "a study")
     corpus = None if corpus is None else as_corpus(corpus, words)
     chosen = _choose_words(words, corpus)

@@ -160,7 +160,7 @@ def _require_columns(place: Path | str, columns: Sequence[str]) -> None:
         raise InputError(
             f"Reading sentences from {place}: the column{'s' * (len(absent) > 1)} {', '.join(absent)} "
             f"{'is' if len(absent) == 1 else 'are'} missing, got {', '.join(columns)}, "
-            f"expected at least {' and '.join(REQUIRED)}; add what is missing and read it again."
+            f"expected at least {' and '.join(REQUIRED)}; rename or add what is missing and read it again."
         )
 
 

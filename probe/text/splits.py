@@ -270,7 +270,7 @@ def _require_enough(
     raise InputError(
         f"Holding out the sentences of {word!r}: got {each} with {len(set(units))} groups of cue words to keep apart, "
         f"expected at least {MIN_UNITS} groups and {MIN_PER_SENSE} sentences of each sense to fit on in every fold; "
-        "give about a dozen or more of every sense, with different cue words."
+        "give eight or more of every sense, with four or more different cue words."
     )
 
 

@@ -159,7 +159,7 @@ def test_the_command_of_a_page_spells_out_what_made_it(given, made):
         ([{"text": f"The river bank {n}"} for n in range(8)], ["only 'river'", "at least two senses"]),
         (
             [{"text": f"{n}. bigger bank", "sense": name} for n, name in enumerate(["river", "river", "money"])],
-            ["expected at least 4", "give about a dozen or more of every sense"],
+            ["expected at least 4", "give eight or more of every sense, with four"],
         ),
         (
             [

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "reports" / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted((DOCS / "pages").glob("*.md"))]
-FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(?:\{ \.)?(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Commands with these need a network, or a file of the reader's own, or are a server that runs until it is ended.
 ELSEWHERE = ("gpt2", "EleutherAI/pythia-160m", "path/to", "probe explore")
 KNOWN = ("probe", "make", "pip", "python3 -m venv", "source")

@@ -252,7 +252,7 @@ SENTENCES = [
      frames_of(*UNSHOWN, head("L0H9", (4, 4, 4)))),
     (sure, "A first look at few sentences. All confirmed", frames_of(exploratory=True), frames_of()),
     (sure, "Not confirmed: no head passes every test.", NOBODY, frames_of()),
-    (sure, "Not shown: in these sentences the meanings leave no trace at the word, so no head is ranked.",
+    (sure, "Not shown: in these sentences the meanings could not be told apart at the word, so no head is ranked.",
      frames_of(ranked=False), NOBODY),
     (sure, f"Not clear: the meanings can also be told apart {BY_MODEL}.", frames_of(untrained_p=0), frames_of()),
     (sure, " L0H2 and L1H0 are in no order.",

@@ -9,6 +9,7 @@ import pytest
 from example_study import make_study
 
 import probe
+from probe.errors import InputError
 from probe.model import load
 from probe.study.columns import COLUMNS
 from probe.study.material import prepare
@@ -78,6 +79,14 @@ def test_the_made_up_study_of_other_tests_has_the_columns_of_a_real_one(model):
     made = make_study().frames
     assert {name: list(frame) for name, frame in made.items()} == {name: list(real.frames[name]) for name in made}
     assert set(made) == set(real.frames)
+
+
+def test_too_few_permutations_are_refused(model):
+    said = (
+        "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be reached; leave it away"
+    )
+    with pytest.raises(InputError, match=said):
+        probe.study(model, "bank", permutations=5)
 
 
 def test_the_smallest_p_is_that_of_the_permutations_made(study, quick):

@@ -363,7 +363,7 @@ def test_missing_columns_are_named_with_those_that_are_there(place: Path) -> Non
     write(place, [{"word": "bank", "sense": "1", "sentence": "The river bank.", "end": 14}])
     assert fails(place) == (
         f"Reading sentences from {place}: the column text is missing, got word, sense, sentence, end, "
-        "expected at least sense and text; add what is missing and read it again."
+        "expected at least sense and text; rename or add what is missing and read it again."
     )
 
 

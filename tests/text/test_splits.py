@@ -56,7 +56,7 @@ def test_no_frame_or_cue_word_is_on_both_sides_and_every_sentence_used_is_tested
     try:
         split = cross_fit(sentences, seed=seed)
     except InputError as error:
-        assert str(error).endswith("give about a dozen or more of every sense, with different cue words.")
+        assert str(error).endswith("give eight or more of every sense, with four or more different cue words.")
         return
     framed = split.design == "5 folds by cue word and frame"
     assert framed or split.design == "5 folds by cue word"
@@ -210,7 +210,7 @@ def test_too_few_sentences_are_said_in_one_sentence():
         f"Holding out the sentences of 'lock': got {len(few) - 2} sentences of 'door' and 2 sentences of 'canal' with "
         f"2 groups of cue words to keep apart, expected at least {splits.MIN_UNITS} groups and {splits.MIN_PER_SENSE} "
         "sentences of each sense to fit on in every fold; "
-        "give about a dozen or more of every sense, with different cue words."
+        "give eight or more of every sense, with four or more different cue words."
     )
 
 

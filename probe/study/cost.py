@@ -7,6 +7,7 @@ states, an untrained model of the same shape, and the largest single step.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from probe.patching import sets as head_sets
 from probe.patching.edges import EDGE
 from probe.patching.swaps import NUMBERS, swap_heads
 from probe.stats.axes import sense_pairs
+from probe.stats.numbers import counted
 from probe.stats.permutation import smallest_p
 from probe.stats.verdicts import LEVEL
 from probe.study import ways
@@ -118,7 +120,8 @@ def plan(
             _enough(material.word, pair, split, options.permutations)
             for material in materials
             for pair, split in zip(sense_pairs(material.labels), parted[material.word], strict=True)
-        ),
+        )
+        + tuple(line for material in materials for line in _left_out(material, parted[material.word])),
     )
 
 
@@ -175,6 +178,14 @@ def _enough(word: str, pair: tuple[str, str], split: CrossFit, permutations: int
         f"{word}, {pair[0]} / {pair[1]}: {per_sense[0]} and {per_sense[1]} sentences in {len(split.pairs)} pairs with "
         f"{units} pairs of cue words; {what}."
     )
+
+
+def _left_out(material: Material, splits: Sequence[CrossFit]) -> list[str]:
+    """How many sentences of a word will not be used, by the reason."""
+    used = {row for split in splits for row in split.rows}
+    unused = {row: reason for split in splits for row, reason in split.left_out.items() if row not in used}
+    reasons = Counter([*(item.reason for item in material.left_out), *unused.values()])
+    return [f"{material.word}: {counted(number, 'sentence')} left out: {reason}." for reason, number in reasons.items()]
 
 
 def _splits(material: Material, seed: int) -> list[CrossFit]:

@@ -42,6 +42,13 @@ def test_more_words_and_more_sentences_cost_more(model):
     assert one.forwards < two.forwards and one.swaps < two.swaps and one.extra < two.extra
 
 
+def test_what_will_be_left_out_is_said_beforehand(model):
+    late = [{"sense": sense, "text": f"The bank {sense}"} for sense in ("river", "money")]
+    given = [{"sense": row.sense, "text": row.text} for row in expand("bank").sentences]
+    told = plan(model, ["bank"], corpus=[*given, *late]).enough
+    assert told[-1].startswith("bank: 2 sentences left out: identical to a sentence of another sense up to the word")
+
+
 def test_the_plan_is_not_exceeded(model, monkeypatch):
     """Every swapped run is counted while a study reads behind the last block, so that no head is left out; those of
     traces and paths too. What random sets share is run once.

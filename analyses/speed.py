@@ -131,23 +131,23 @@ tracing = {
     "totals": lambda: paths(1000),
     "bare": lambda: timing.bare_forward(plain, [*one, *other], batch=2),
 }
-exact = paths(1000)
-between = (exact.edges["sender_head"] >= 0) & exact.total[0, 0, :, 0].isfinite().numpy()
+whole = paths(1000)
+between = (whole.edges["sender_head"] >= 0) & whole.total[0, 0, :, 0].isfinite().numpy()
 few = between.nonzero()[0][:: max(1, between.sum() // 6)]
-tracing["loop"] = lambda: timing.loop_over_edges(model, (a[0], b[0]), direction, exact.edges[few])
-timings, edges = timing.interleave(tracing, runs=RUNS), len(exact.edges)
+tracing["loop"] = lambda: timing.loop_over_edges(model, (a[0], b[0]), direction, whole.edges[few])
+timings, edges = timing.interleave(tracing, runs=RUNS), len(whole.edges)
 for name, work, most in (
     ("trace", "causal trace of one pair both ways, three components", 40),
     ("paths", f"fraction and direct effect of {edges:,} paths into the heads at the word", 20),
     ("totals", "the same and the total effect of 1,000 of them", 50),
 ):
     hold(work, "bare forward of both members", most, timing.compare(timings, name, "bare"))
-faster = timing.compare(timings, "loop", "totals", times=exact.total[0, 0, :, 0].isfinite().sum().item() / len(few))
+faster = timing.compare(timings, "loop", "totals", times=whole.total[0, 0, :, 0].isfinite().sum().item() / len(few))
 hold(
     "two forwards per edge with TransformerLens hooks", "these paths, per edge with its total", 100, faster, least=True
 )
-moved = timing.loop_over_edges(model, (a[0], b[0]), direction, exact.edges[few])
-difference = float((moved - exact.total[0, :, few, 0]).abs().max())
+moved = timing.loop_over_edges(model, (a[0], b[0]), direction, whole.edges[few])
+difference = float((moved - whole.total[0, :, few, 0]).abs().max())
 hold("largest difference of the two totals, of the residual's unit", "", 1e-4, timing.alone(difference), unit="")
 
 # %% [markdown]

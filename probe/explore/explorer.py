@@ -290,7 +290,7 @@ class Explorer:
             yield {"doing": "swapping every head", "progress": 0.1 + 0.9 * (layer + 1) / axis.depth}
         yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
 
-    def _pair(self, stand: Stand) -> tuple[Read, range]:
+    def _pair(self, stand: Stand) -> tuple[Read, tuple[int, ...]]:
         """Both sentences as `tracing.read_pair` has them. Raises InputError for sentences that cannot be traced."""
         if stand.there is None:
             raise InputError("Tracing two sentences: got one only; give a second one with the same word.")

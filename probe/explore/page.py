@@ -39,7 +39,7 @@ EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
 def opened(model: Model) -> Walk:
     """The walk that the page opens with. Raises as `probe.walk`."""
     text, other = EXAMPLES[0]
-    return walk(model, text, against=other)
+    return walk(model, text, against=other, traced=False)
 
 
 def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:

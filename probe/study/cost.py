@@ -29,7 +29,7 @@ from probe.stats.numbers import counted
 from probe.stats.permutation import smallest_p
 from probe.stats.verdicts import LEVEL
 from probe.study import ways
-from probe.study.material import Material
+from probe.study.material import Material, unused
 from probe.study.word import CURVE_PAIRS, JOINT_HEADS, JOINT_PAIRS, StudyOptions
 from probe.text.splits import CrossFit, cross_fit
 
@@ -182,9 +182,7 @@ def _enough(word: str, pair: tuple[str, str], split: CrossFit, permutations: int
 
 def _left_out(material: Material, splits: Sequence[CrossFit]) -> list[str]:
     """How many sentences of a word will not be used, by the reason."""
-    used = {row for split in splits for row in split.rows}
-    unused = {row: reason for split in splits for row, reason in split.left_out.items() if row not in used}
-    reasons = Counter([*(item.reason for item in material.left_out), *unused.values()])
+    reasons = Counter(item.reason for item in unused(material, splits))
     return [f"{material.word}: {counted(number, 'sentence')} left out: {reason}." for reason, number in reasons.items()]
 
 

@@ -21,7 +21,7 @@ from probe.model.tokens import Placed, Tokens, find_word, in_order, is_one_token
 from probe.model.trace import target_states
 from probe.text import lexicon, splits
 from probe.text.sentences import Corpus, LeftOut, Sentence
-from probe.text.splits import Plan
+from probe.text.splits import CrossFit, Plan
 
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
@@ -172,6 +172,13 @@ def _require_two_senses(material: Material) -> None:
             f"Comparing the senses of {material.word!r}: got {only}{lost}, expected sentences of at least two senses; "
             f"give sentences of another sense{other}."
         )
+
+
+def unused(material: Material, splits: Sequence[CrossFit]) -> list[LeftOut]:
+    """The sentences of a word that no pair of senses uses, with the reason; first those that `prepare` left out."""
+    used = {row for split in splits for row in split.rows}
+    reasons = {row: reason for split in splits for row, reason in split.left_out.items() if row not in used}
+    return [*material.left_out, *(LeftOut(material.sentences[row].text, reason) for row, reason in reasons.items())]
 
 
 def continuations(model: Model, word: str, senses: Iterable[str]) -> dict[str, list[int]] | None:

@@ -41,6 +41,7 @@ from probe.study.columns import (
 )
 from probe.study.controls import PERMUTED, Controls
 from probe.study.cost import FEW, FEW_CUES
+from probe.study.material import unused
 from probe.study.word import PairResult, WordResult
 from probe.text.sentences import LeftOut
 
@@ -53,9 +54,7 @@ def frames(
     unread: Sequence[LeftOut] = (),
 ) -> dict[str, pd.DataFrame]:
     """Every frame that is made from the measurements alone, rounded."""
-    untrained: dict[tuple[str, ...], float] = {
-        (control.word.material.word, *senses): p for control in measured for senses, p in control.untrained_p.items()
-    }
+    untrained = p_in_untrained(measured)
     shown = evidence(results, untrained)
     made = {
         "words": words(results, untrained),
@@ -75,6 +74,13 @@ def frames(
         "certificate": certificate_rows(certificate),
     }
     return {name: rounded(frame) for name, frame in made.items()}
+
+
+def p_in_untrained(measured: Sequence[Controls]) -> dict[tuple[str, ...], float]:
+    """p of the gap in a model of random weights, by word and senses."""
+    return {
+        (control.word.material.word, *senses): p for control in measured for senses, p in control.untrained_p.items()
+    }
 
 
 def words(results: Sequence[WordResult], untrained: Mapping[tuple[str, ...], float]) -> pd.DataFrame:
@@ -360,13 +366,8 @@ def left_out(results: Sequence[WordResult], unread: Sequence[LeftOut]) -> pd.Dat
     """What was given and not used, with the reason; `unread` was left out while reading the file, before any word."""
     rows: list[tuple[str | None, str, str]] = [(None, item.where, item.reason) for item in unread]
     for result in results:
-        word = result.material.word
-        rows += [(word, item.where, item.reason) for item in result.material.left_out]
-        used = {row for pair in result.pairs for row in pair.split.rows}
-        reasons = {row: reason for pair in result.pairs for row, reason in pair.split.left_out.items()}
-        rows += [
-            (word, result.material.sentences[row].text, reason) for row, reason in reasons.items() if row not in used
-        ]
+        missed = unused(result.material, [pair.split for pair in result.pairs])
+        rows += [(result.material.word, item.where, item.reason) for item in missed]
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 
 

@@ -34,7 +34,7 @@ from probe.provenance import write_atomically
 from probe.stats.verdicts import GATE, ORDER
 from probe.study.controls import measure_controls
 from probe.study.material import prepare
-from probe.study.tables import evidence
+from probe.study.tables import evidence, p_in_untrained
 from probe.study.word import StudyOptions, study_word
 from probe.text import lexicon
 from probe.text.sentences import Sentence
@@ -194,8 +194,7 @@ def study_of(kind: str, run: int) -> dict[str, object]:
     if pair.effects is None:
         return row | {"none": pair.separation.auroc.size}
     control = measure_controls(model, untrained(model, seed=run + 2**20), result, options)
-    untrained_p = {(result.material.word, *senses): p for senses, p in control.untrained_p.items()}
-    heads = evidence([result], untrained_p)
+    heads = evidence([result], p_in_untrained([control]))
     row |= {"untrained_p": round(control.untrained_p[pair.senses], 6), "claimed": int(not heads["confounded"].any())}
     return row | heads["verdict"].value_counts().to_dict()
 

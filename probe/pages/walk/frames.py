@@ -6,7 +6,7 @@ there is no torch.
 """
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -41,36 +41,27 @@ def frames(
     certificate: Certificate,
 ) -> dict[str, pd.DataFrame]:
     """Every table of a walk by name, rounded; a step that the family or the walk does not have has no table."""
-    made = _all(model, scene, measured, traced, counted, certificate)
-    return {name: rounded(frame) for name, frame in made if frame is not None}
-
-
-def _all(
-    model: Model,
-    scene: Scene,
-    measured: Measured,
-    traced: TwoTraced | None,
-    counted: Count,
-    certificate: Certificate,
-) -> Iterable[tuple[str, pd.DataFrame | None]]:
     decode, quantities = model.tokenizer.decode, measured.quantities
-    yield "tokens", tokens(scene)
-    yield "embedding", embedding(scene)
-    yield "layer_norm", layer_norm(scene, quantities)
-    yield "vectors", vectors(scene, quantities)
-    yield "attention", attention_cells(scene, quantities)
-    yield "softmax", softmax(scene, quantities)
-    yield "values", values(scene, quantities)
-    yield "contrast", contrast(scene, quantities)
-    yield "trace", None if traced is None else traced.frame()
-    yield "sums", sums(scene, quantities)
-    yield "heads", heads(scene, quantities)
-    yield "layers", layers(scene, quantities)
-    yield "lens", neighbours(scene, quantities, "lens", "probability", decode)
-    yield "nearest", neighbours(scene, quantities, "nearest", "cosine", decode)
-    yield "agreement", pd.DataFrame([asdict(row) for row in measured.agreement])
-    yield "parameters", pd.DataFrame([asdict(part) | {"total": part.total} for part in counted.parts])
-    yield "certificate", certified(certificate)
+    made = {
+        "tokens": tokens(scene),
+        "embedding": embedding(scene),
+        "layer_norm": layer_norm(scene, quantities),
+        "vectors": vectors(scene, quantities),
+        "attention": attention_cells(scene, quantities),
+        "softmax": softmax(scene, quantities),
+        "values": values(scene, quantities),
+        "contrast": contrast(scene, quantities),
+        "trace": None if traced is None else traced.frame(),
+        "sums": sums(scene, quantities),
+        "heads": heads(scene, quantities),
+        "layers": layers(scene, quantities),
+        "lens": neighbours(scene, quantities, "lens", "probability", decode),
+        "nearest": neighbours(scene, quantities, "nearest", "cosine", decode),
+        "agreement": pd.DataFrame([asdict(row) for row in measured.agreement]),
+        "parameters": pd.DataFrame([asdict(part) | {"total": part.total} for part in counted.parts]),
+        "certificate": certified(certificate),
+    }
+    return {name: rounded(frame) for name, frame in made.items() if frame is not None}
 
 
 def tokens(scene: Scene) -> pd.DataFrame:

@@ -71,7 +71,7 @@ class TwoTraced:
         return f"{put} {percent(float(entering[most]))} of the way to this one. {arrives}"
 
 
-def read_pair(weights: Weights, here: Place, there: Place) -> tuple[Read, range]:
+def read_pair(weights: Weights, here: Place, there: Place) -> tuple[Read, tuple[int, ...]]:
     """Both sentences kept up to the word, and the positions counted from it, from the first difference to the last.
 
     Raises InputError for sentences that have not as many tokens before the word, in a model that reads both ways also
@@ -100,7 +100,7 @@ def read_pair(weights: Weights, here: Place, there: Place) -> tuple[Read, range]
             f"Tracing two sentences: got the same vector of “{here.word}” behind the last layer of both, expected two; "
             f"write them with another word before it."
         )
-    return Read(both, (apart / gap)[None], gap[None]), range(offsets[0], offsets[-1] + 1)
+    return Read(both, (apart / gap)[None], gap[None]), offsets
 
 
 def trace_steps(read: Read, offsets: Sequence[int], parts: Sequence[str]) -> Iterator[tuple[float, dict[str, Tensor]]]:

@@ -41,8 +41,8 @@ class Walk:
     None with a target; with `contrast`, one that is shown side by side. `later` is the largest change of the word's
     vector, at any depth, when everything after it is cut off; None where nothing comes after it. `caution` says why
     nothing there can tell the word's sense, where that is known. `travels`: with `contrast`, where the difference
-    stands, layer by layer, or why that cannot be traced. `block` is what the page needs to follow the other heads and
-    tokens.
+    stands, layer by layer, or why that cannot be traced; None where nobody asked. `block` is what the page needs to
+    follow the other heads and tokens.
     """
 
     model_name: str
@@ -103,6 +103,7 @@ def walk(
     head: Head = (None, None),
     beside: str | None = None,
     against: str | None = None,
+    traced: bool = True,
 ) -> Walk:
     """Follow `word` of `text` through every step of attention in one head, with the real numbers.
 
@@ -110,7 +111,8 @@ def walk(
     is chosen that moves the word most by what it takes from other content words (towards its sense, where the lexicon
     knows it), with a layer alone among the heads of that layer. `beside` is another text with the same word, by default
     one that ships. `against` is one to compare with head by head: both are shown side by side, and the head is the one
-    whose ΔE at the word differs most.
+    whose ΔE at the word differs most. With it the residual stream, attention and MLP of that sentence are also put
+    into this one at every layer and position, to see where the difference stands; `traced=False` leaves this out.
 
     For an encoder-decoder `text` is the source, `target` its translation so far, and `word`, if any, one that stands in
     the target or could follow it: followed is the position that predicts it, and without a word the last one.
@@ -122,7 +124,7 @@ def walk(
     check_texts(model, text, target, beside, against)
     if target is not None:
         return _walk_pair(model, text, target, word, head)
-    return _walk_text(model, text, word, head, against or beside, contrast=against is not None)
+    return _walk_text(model, text, word, head, against or beside, contrast=against is not None, traced=traced)
 
 
 def check_texts(model: Model, text: str, target: str | None, beside: str | None, against: str | None) -> None:
@@ -155,7 +157,9 @@ def check_steps(model: Model, length: int) -> None:
         )
 
 
-def _walk_text(model: Model, text: str, word: str | None, head: Head, other: str | None, *, contrast: bool) -> Walk:
+def _walk_text(
+    model: Model, text: str, word: str | None, head: Head, other: str | None, *, contrast: bool, traced: bool
+) -> Walk:
     """A word of one text, through self-attention, with the same word in another sentence."""
     here = choose.place(model, text, word, also_in=other)
     check_steps(model, len(here.tokens))
@@ -166,7 +170,7 @@ def _walk_text(model: Model, text: str, word: str | None, head: Head, other: str
     layer, number, because = _choose(model, seen, here, head, elsewhere if contrast else None)
     scene = Scene(seen, here, layer, number, elsewhere, contrast=contrast)
     measured = measure(scene)
-    return _walk(model, scene, measured, certificate, (because, answer(scene, measured)))
+    return _walk(model, scene, measured, certificate, (because, answer(scene, measured)), traced=traced)
 
 
 def answer(scene: Scene, measured: Measured) -> str:
@@ -208,11 +212,19 @@ def _walk_pair(model: Model, source: str, target: str, word: str | None, head: H
     return _walk(model, scene, measured, certificate, (because, told))
 
 
-def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certificate, said: tuple[str, str]) -> Walk:
+def _walk(
+    model: Model,
+    scene: Scene,
+    measured: Measured,
+    certificate: Certificate,
+    said: tuple[str, str],
+    *,
+    traced: bool = False,
+) -> Walk:
     """The record; `said` is why this head, and what comes first."""
     seen, counted, (because, told) = scene.seen, count_tensors(model), said
     other = None if scene.other is None else scene.other.place
-    travels, traced = _traced(scene)
+    travels, two = _traced(scene) if traced else (None, None)
     return Walk(
         model_name=model.name,
         origin=model.origin,
@@ -232,8 +244,8 @@ def _walk(model: Model, scene: Scene, measured: Measured, certificate: Certifica
         contrast=scene.contrast,
         later=_later(model, scene) if seen.alone else None,
         travels=travels,
-        frames=frames(model, scene, measured, traced, counted=counted, certificate=certificate),
-        block=carried(model, scene, measured, traced) | {"answer": told, "word": scene.here.word, "because": because},
+        frames=frames(model, scene, measured, two, counted=counted, certificate=certificate),
+        block=carried(model, scene, measured, two) | {"answer": told, "word": scene.here.word, "because": because},
     )
 
 

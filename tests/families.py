@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 import torch
 import transformers
 from checkpoints import SENTENCES
@@ -113,6 +114,9 @@ MADE: dict[str, tuple[str, str, dict[str, object]]] = {
     "gemma3_text": ("Gemma3TextConfig", "Gemma3ForCausalLM", HIDDEN | GEMMA | {"attn_logit_softcapping": None}),
 }
 PAIRED = ("t5", "bart", "marian")
+# Between them: fused and separate weights, learned, rotary and relative positions, grouped heads, gated MLPs, caps,
+# norms before and behind, one mask and the other, one stack and two.
+REPRESENTATIVES = ("gpt2", "llama", "gemma2", "bert", "t5")
 SINGLE = tuple(kind for kind in MADE if kind not in PAIRED)
 SPREAD = {1: 0.1, 2: 0.25}
 MARKS = {"bert": ("[CLS]", "[SEP]"), "roberta": ("<s>", "</s>"), "bart": ("<s>", "</s>"), "t5": ("", "</s>")}
@@ -169,6 +173,12 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
         eos_token=last or "<pad>",
         bos_token="<pad>" if kind in ("gpt2", "gpt_neo", "gptj") else None,
     )
+
+
+def each_family(*kinds: str) -> list:
+    """Parameters of a test over the families, by default all: those that are no representatives are slow."""
+    slow = [() if kind in REPRESENTATIVES else pytest.mark.slow for kind in kinds or MADE]
+    return [pytest.param(kind, marks=marks) for kind, marks in zip(kinds or MADE, slow, strict=True)]
 
 
 @cache

@@ -5,6 +5,7 @@ import torch
 from families import SINGLE, family_model
 from handmade import HEADS
 from planted import way_model
+from seeds import mostly_campaign
 
 from probe.model.weights import read_weights
 from probe.patching.composition import composition
@@ -36,7 +37,7 @@ def test_only_a_later_block_can_read():
     assert found[:, 0, :, 1].isfinite().all() and found[:, 0, :, 0].isnan().all() and found[:, 1].isnan().all()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", mostly_campaign([0, 1, 2]))
 @pytest.mark.parametrize("kind", ["two_steps", "by_query", "by_key"])
 def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
     model, ways = way_model(kind, seed)

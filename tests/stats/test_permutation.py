@@ -5,7 +5,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 from handmade import SENSES, make_sentences, without
-from scipy.stats import binom
+from seeds import likely, mostly_campaign
 
 from probe.stats import permutation, resampling
 from probe.text.splits import CrossFit, Holdout, cross_fit, cue_words
@@ -116,16 +116,17 @@ def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
     return resid, split, words
 
 
+@pytest.mark.parametrize("runs", mostly_campaign((60, 200)))
 @pytest.mark.parametrize("pairs", [True, False])
-def test_under_the_null_p_is_uniform(pairs, monkeypatch):
+def test_under_the_null_p_is_uniform(pairs, runs, monkeypatch):
     """Cue words that differ from each other, senses that do not."""
     monkeypatch.setattr(permutation, "GATE_DRAWS", 199)
     found = []
-    for run in range(200):
+    for run in range(runs):
         resid, split, _ = drawn(run, pairs=pairs, shared=float(pairs), cues=8)
         found.append(gate(resid, split.is_a, split.exchanged, split.holdouts, seed=run).p)
     for level in (0.05, 0.25, 0.5, 0.75):
-        fewest, most = binom.ppf([0.001, 0.999], 200, level)
+        fewest, most = likely(level, runs)
         assert fewest <= np.sum(np.array(found) <= level) <= most
 
 
@@ -133,7 +134,7 @@ def test_ten_pairs_of_cue_words_are_enough_where_the_pairing_takes_out_what_they
     """d = 1.2 in 16 numbers, p < .01: nine of ten runs; dealing cue words out one by one throws the pairing away."""
     monkeypatch.setattr(permutation, "GATE_DRAWS", 999)
     found = []
-    for run in range(60):
+    for run in range(30):
         resid, split, words = drawn(run, d=1.2, cue=0.3, shared=0.95)
         found.append([gate(resid, split.is_a, units, split.holdouts).p for units in (split.exchanged, words)])
     whole, singly = (np.array(found) < 0.01).mean(0)

@@ -17,8 +17,7 @@ from probe.errors import InputError
 from probe.pages import sweep as page
 from probe.stats import permutation
 from probe.sweep import shards, summary
-from probe.sweep.progress import Pace, Standing, duration, said, shown
-from probe.sweep.run import sweep
+from probe.sweep.run import Pace, Standing, duration, said, shown, sweep
 
 pytestmark = pytest.mark.slow
 

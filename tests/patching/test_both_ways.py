@@ -33,7 +33,7 @@ from probe.model import ledger
 from probe.model.load import untrained
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.stats import permutation
+from probe.stats import resampling
 from probe.stats.separation import measure_separation
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
@@ -160,12 +160,12 @@ def test_p_of_every_head_is_uniform(nulls):
     """Every head by itself, at a level of .05 for all of them together."""
     spread = np.random.default_rng(0).uniform(-0.5, 0.5, len(nulls)) / (PERMUTATIONS + 1)
     flat = [null.reshape(1 + PERMUTATIONS, -1) for null in nulls]
-    p = np.array([[permutation.max_t(each[0], each[1:]).p.item() for each in null.T[..., None]] for null in flat])
+    p = np.array([[resampling.max_t(each[0], each[1:]).p.item() for each in null.T[..., None]] for null in flat])
     assert min(kstest(column + spread, "uniform").pvalue for column in p.T) > 0.05 / p.shape[1]
 
 
 def test_one_false_claim_among_all_heads_is_as_rare_as_the_level_says(nulls):
-    smallest = np.array([permutation.max_t(null[0], null[1:]).p.min() for null in nulls])
+    smallest = np.array([resampling.max_t(null[0], null[1:]).p.min() for null in nulls])
     for level in (0.05, 0.2):
         fewest, most = likely(level, len(nulls))
         assert fewest <= (smallest < level).sum() <= most

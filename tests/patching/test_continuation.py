@@ -7,8 +7,7 @@ from hooked_runs import EACH, KINDS, bound, drawn_pair, made, put, read_all
 from probe.model import forward, hooks
 from probe.model.weights import read_weights
 from probe.patching import swaps
-from probe.patching.continuation import Change, rerun, write_on
-from probe.patching.live import keep
+from probe.patching.live import Change, keep, rerun, write_on
 
 HEADS = ((0, 1), (1, 0), (1, 3))
 

@@ -25,7 +25,7 @@ from probe.model import forward
 from probe.model.tokens import Placed
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.patching import effects, engine
+from probe.patching import effects
 from probe.patching import swaps as patching
 
 
@@ -226,7 +226,7 @@ def test_sets_that_begin_alike_are_one_variant_as_far_as_they_do():
     kept[1, 2, 0] = False  # parts from the unchanged run in the last block only
     kept[2, 0, 1] = kept[3, 0, 1] = False  # alike in the first two blocks
     kept[3, 2, 1] = False
-    tree, variant_of = engine.branches(kept)
+    tree, variant_of = patching.branches(kept)
     assert [len(parent) for parent, _ in tree] == [2, 2, 4]
     assert variant_of[0] == 0 and len(set(variant_of.tolist())) == 4
     for which, mask in enumerate(kept):

@@ -1,5 +1,6 @@
 """Fixtures that several test files share: a small seeded GPT-2 folder, the model in it, and copies to damage."""
 
+import gc
 import os
 import shutil
 import sys
@@ -86,3 +87,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def copy(checkpoint: Path, tmp_path: Path) -> Path:
     """A copy of `checkpoint` for one test to damage."""
     return Path(shutil.copytree(checkpoint, tmp_path / "copied"))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded before the first test stays: no collection of garbage has to look through it again."""
+    gc.collect()
+    gc.freeze()

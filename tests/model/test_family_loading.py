@@ -37,9 +37,9 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
 
 @pytest.mark.parametrize("kind", MADE)
 def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
-    folder = make_family(tmp_path / kind, kind)
-    model, prefix = probe.load(folder), FAMILIES[kind].prefix
-    stored = {name.removeprefix(prefix): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    folder = make_family(tmp_path / kind, kind)  # that of the shared model once more
+    model, prefix = family_model(kind, torch.float64), FAMILIES[kind].prefix
+    stored = {name.removeprefix(prefix): tensor.double() for name, tensor in load_file(folder / WEIGHTS).items()}
     sines = {f"{side}.embed_positions.weight" for side in ("encoder", "decoder")} if kind == "marian" else set()
     assert model.weights and set(model.weights) == set(stored) - sines
     assert all(torch.equal(model.weights[name], stored[name]) for name in model.weights)
@@ -104,6 +104,7 @@ def test_llama_3s_stretched_positions_are_taken(tmp_path: Path) -> None:
     assert "factor of its rotary positions is None; give a number in config.json" in refusal(folder)
 
 
+@pytest.mark.slow
 def test_which_layers_are_local_where_no_list_says_so(tmp_path: Path) -> None:
     """Every sixth layer of a Gemma 3 is global, every second of a Gemma 2, none of a Mistral."""
     found = {}
@@ -345,19 +346,17 @@ def test_an_embedding_that_should_be_tied_and_is_not_is_refused(tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", MADE)
 def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
-    model = family_model(kind)
+    model = family_model(kind, torch.float64)
     bridged = probe.load(model.bridge)
     assert bridged.config == model.config and bridged.bridge is model.bridge
     assert (bridged.origin.kind, bridged.origin.location) == ("bridge", model.name)
-    assert bridged.origin.sha256 == probe.load(model.bridge).origin.sha256 != model.origin.sha256
+    assert bridged.origin.sha256 != model.origin.sha256
     assert set(bridged.weights) == set(model.weights)
     assert all(torch.equal(bridged.weights[name], tensor) for name, tensor in model.weights.items())
-    assert probe.certify(bridged).require().ok
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
-def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(kind: str, tmp_path: Path) -> None:
-    bridge = probe.load(make_family(tmp_path / kind, kind)).bridge
+def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(tmp_path: Path) -> None:
+    bridge = probe.load(make_family(tmp_path / "llama", "llama")).bridge
     bridge.enable_compatibility_mode(no_processing=True)
     sentence = refusal(bridge)
     assert "it is in compatibility mode, which changes every head's contribution; boot it again with" in sentence
@@ -429,13 +428,12 @@ def test_a_word_is_not_read_in_two_stacks(kind: str, doing: str, ask: Callable[[
 # The command line
 
 
-@pytest.mark.parametrize("kind", ["bert", "bart"])
-def test_probe_check_prints_the_stack_and_the_repairs(kind: str, tmp_path: Path) -> None:
-    folder = make_family(tmp_path / kind, kind)
+def test_probe_check_prints_the_stack_and_the_repairs(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "bart", "bart")
     done = CliRunner().invoke(app, ["check", "The muddy bank", "--model", str(folder)])
     assert done.exit_code == 0
     assert "ok (repaired: scores recomputed from q.k)" in done.stdout
-    assert re.search(r"^cross 1 +memory +what left the encoder", done.stdout, re.MULTILINE) or kind == "bert"
+    assert re.search(r"^cross 1 +memory +what left the encoder", done.stdout, re.MULTILINE)
     as_json = CliRunner().invoke(app, ["check", "The muddy bank", "--model", str(folder), "--json"])
     rows = json.loads(as_json.stdout)["rows"]
     assert {row["note"] for row in rows if row["quantity"] == "scores"} == {"repaired: scores recomputed from q.k"}

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from families import SINGLE, family_model
-from handmade import random_model, tokens_of
+from families import LAYERS, REPRESENTATIVES, SINGLE, family_model
+from handmade import tokens_of
 
 from probe.model import forward, ledger
 from probe.model.architectures import FAMILIES
@@ -32,6 +32,8 @@ def bound(kind, dtype, exact=BOUND):
     return max(exact[dtype], ROUNDED if kind in WRITTEN else 0)
 
 
+EACH = [(kind, torch.float64) for kind in SINGLE]
+EACH += [(kind, torch.float32) for kind in REPRESENTATIVES if kind in SINGLE]
 WORD = 17
 A, B = [0, 1, 2, 3, 4], [5, 6, 7, 8]
 
@@ -58,50 +60,20 @@ def contributions(model, states, axis):
     )
 
 
-@pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("depth", [0, 1, 2])
-@pytest.mark.parametrize("kind", SINGLE)
-def test_the_ledger_closes(kind, depth, dtype):
-    model = family_model(kind, dtype)
-    shown = trace(model, TEXTS[3])
-    for at in (1, len(shown.tokens) - 1):
-        total = torch.cat([term.vectors for term in ledger.terms(shown, depth, at=at)]).double().sum(0)
-        hooked = (shown.resid_post[depth - 1, at] if depth else shown.resid_pre[0, at]).double()
-        error = float((total - hooked).abs().max() / hooked.abs().max())
-        assert error <= bound(kind, dtype) and ledger.close(shown, depth, at=at) == pytest.approx(error, abs=1e-12)
-
-
-@pytest.mark.parametrize(("dtype", "positions"), list(zip(BOUND, [(6,), (4, 6, 9)], strict=True)))
-@pytest.mark.parametrize(
-    ("kind", "depth"), [*((kind, depth) for kind in SINGLE for depth in (1, 2)), ("random GPT-2", 3)]
-)
-def test_shares_sum_to_one(kind, dtype, depth, positions):
-    model = random_model(dtype) if kind == "random GPT-2" else family_model(kind, dtype)
-    _, shares = shares_of(model, states_of(model, positions=positions), depth)
-    assert sum(share.share for share in shares) == pytest.approx(
-        1, abs=bound(kind, dtype, {torch.float32: 1e-4, torch.float64: 1e-10})
-    )
-    assert max(abs(share.share) for share in shares) > 0.05
-
-
-@pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("kind", SINGLE)
-def test_the_token_embedding_has_no_share_at_all_where_no_norm_is_on_the_way(kind, dtype):
-    model = family_model(kind, dtype)
-    _, shares = shares_of(model, states_of(model, positions=(4, 6, 9)), 2)
-    by_name = {share.component: share.share for share in shares}
-    assert (by_name["token embedding"] == 0.0) == (kind in UNCENTRED)
-    assert ("position embedding" in by_name) == (FAMILIES[kind].positions == "learned")
-    if "position embedding" in by_name:
-        assert by_name["position embedding"] != 0.0
-        _, aligned = shares_of(model, states_of(model), 2)
-        alike = {share.component: share.share for share in aligned}["position embedding"]
-        assert (alike == 0.0) == (kind in UNCENTRED)
+@pytest.mark.parametrize(("kind", "dtype"), EACH)
+def test_the_ledger_closes(kind, dtype):
+    shown = trace(family_model(kind, dtype), TEXTS[3])
+    for depth in range(LAYERS + 1):
+        for at in (1, len(shown.tokens) - 1):
+            total = torch.cat([term.vectors for term in ledger.terms(shown, depth, at=at)]).double().sum(0)
+            hooked = (shown.resid_post[depth - 1, at] if depth else shown.resid_pre[0, at]).double()
+            error = float((total - hooked).abs().max() / hooked.abs().max())
+            assert error <= bound(kind, dtype) and ledger.close(shown, depth, at=at) == pytest.approx(error, abs=1e-12)
 
 
 def outer_components(kind, depth):
     """What is no head's, in the order of the forward pass, and its layer."""
-    family, weights = FAMILIES[kind], read_weights(family_model(kind))
+    family, weights = FAMILIES[kind], read_weights(family_model(kind, torch.float64))
     expected = [("token embedding", None)]
     expected += [("position embedding", None)] if family.positions == "learned" else []
     expected += [("token type embedding", None)] if family.type_table else []
@@ -114,15 +86,26 @@ def outer_components(kind, depth):
     return expected
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("kind", SINGLE)
-def test_every_component_up_to_the_read_out_is_listed_once(kind, depth):
-    model = family_model(kind)
-    _, shares = shares_of(model, states_of(model), depth)
-    heads = [(share.layer, share.head) for share in shares if share.head is not None]
-    assert heads == [(layer, head) for layer in range(depth) for head in range(model.config.n_heads)]
-    assert [(share.component, share.layer) for share in shares if share.head is None] == outer_components(kind, depth)
-    assert all(share.component == f"L{share.layer}H{share.head}" for share in shares if share.head is not None)
+@pytest.mark.parametrize(("kind", "dtype"), EACH)
+def test_shares_list_every_component_once_and_sum_to_one(kind, dtype):
+    model = family_model(kind, dtype)
+    for positions in ((6,), (4, 6, 9)):
+        states = states_of(model, positions=positions)
+        for depth in range(1, LAYERS + 1):
+            _, shares = shares_of(model, states, depth)
+            exact = bound(kind, dtype, {torch.float32: 1e-4, torch.float64: 1e-10})
+            assert sum(share.share for share in shares) == pytest.approx(1, abs=exact)
+            assert max(abs(share.share) for share in shares) > 0.05
+            heads = [(share.layer, share.head) for share in shares if share.head is not None]
+            assert heads == [(layer, head) for layer in range(depth) for head in range(model.config.n_heads)]
+            others = [(share.component, share.layer) for share in shares if share.head is None]
+            assert others == outer_components(kind, depth)
+            assert all(share.component == f"L{share.layer}H{share.head}" for share in shares if share.head is not None)
+        # what is everywhere the same has no share at all where no norm is on the way
+        by_name = {share.component: share.share for share in shares}
+        assert (by_name["token embedding"] == 0.0) == (kind in UNCENTRED)
+        if "position embedding" in by_name:
+            assert (by_name["position embedding"] == 0.0) == (kind in UNCENTRED and len(positions) == 1)
 
 
 @pytest.mark.parametrize("kind", PLAIN)
@@ -301,6 +284,6 @@ def test_shares_and_contributions_add_up(kind):
 
 
 def test_an_encoders_sources_stand_on_both_sides_of_the_word():
-    shown = trace(family_model("bert"), TEXTS[3])
+    shown = trace(family_model("bert", torch.float64), TEXTS[3])
     entries = ledger.ledger(shown, 2, at=4)
     assert {entry.pos for entry in entries if entry.head is not None} == set(range(len(shown.tokens)))

@@ -55,14 +55,9 @@ def test_config_and_origin_say_what_was_loaded(model: Model, checkpoint: Path) -
     assert model.origin.sha256 == hashlib.sha256((checkpoint / SINGLE).read_bytes()).hexdigest()
 
 
-def test_float64_is_float64_on_both_sides(checkpoint: Path) -> None:
-    loaded = probe.load(checkpoint, dtype=torch.float64)
-    assert {tensor.dtype for tensor in loaded.weights.values()} == {torch.float64}
-    assert {tensor.dtype for tensor in loaded.bridge.parameters()} == {torch.float64}
-
-
-def test_an_untied_unembedding_is_among_the_weights(tmp_path: Path) -> None:
-    loaded = probe.load(make_checkpoint(tmp_path / "untied", tied=False))
+def test_an_untied_unembedding_is_among_the_weights_and_float64_is_float64_on_both_sides(tmp_path: Path) -> None:
+    loaded = probe.load(make_checkpoint(tmp_path / "untied", tied=False), dtype=torch.float64)
+    assert {tensor.dtype for tensor in (*loaded.weights.values(), *loaded.bridge.parameters())} == {torch.float64}
     assert not loaded.config.tied
     assert not torch.equal(loaded.weights["lm_head.weight"], loaded.weights["wte.weight"])
     bridged = probe.load(loaded.bridge)
@@ -79,19 +74,25 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
     assert torch.equal(loaded.bridge(ids), model.bridge(ids))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ({"n_layer": 6, "n_head": 12, "n_embd": 48}, {"_num_labels": 1, "id2label": {"0": "LABEL_0"}, "n_ctx": 48}),
-        ({"n_layer": 3, "n_head": 16, "n_embd": 64}, {"n_special": 0, "predict_special_tokens": True, "n_ctx": 48}),
-        ({"n_layer": 3, "n_head": 20, "n_embd": 40}, {"output_past": True, "summary_type": "cls_index"}),
-        ({"n_layer": 2, "n_head": 25, "n_embd": 50}, {"task_specific_params": {"text-generation": {"max_length": 50}}}),
+    ("sizes", "said", "dtype"),
+    [  # DistilGPT-2, medium, large, XL
+        (
+            {"n_layer": 6, "n_head": 12, "n_embd": 48},
+            {"_num_labels": 1, "id2label": {"0": "LABEL_0"}, "n_ctx": 48},
+            "float64",
+        ),
+        (
+            {"n_layer": 3, "n_head": 16, "n_embd": 64},
+            {"n_special": 0, "predict_special_tokens": True, "n_ctx": 48},
+            "float32",
+        ),
+        ({"n_layer": 3, "n_head": 20, "n_embd": 40}, {"output_past": True, "summary_type": "cls_index"}, "float64"),
+        ({"n_layer": 2, "n_head": 25, "n_embd": 50}, {"task_specific_params": {"x": {"max_length": 50}}}, "float32"),
     ],
-    ids=["DistilGPT-2", "medium", "large", "XL"],
 )
 def test_every_size_of_gpt2_is_certified_with_what_its_config_says_beside(
-    tmp_path: Path, sizes: dict, said: dict, dtype: torch.dtype
+    tmp_path: Path, sizes: dict, said: dict, dtype: str
 ) -> None:
     """The number of heads of each, with narrow ones, and the keys of its own that the published config holds."""
     folder = make_checkpoint(tmp_path / "size", **sizes)
@@ -122,12 +123,17 @@ def shard(folder: Path) -> dict[str, str]:
     return index
 
 
-def test_half_precision_files_are_cast_to_float32(copy: Path) -> None:
-    halves = {name: tensor.half() for name, tensor in load_file(copy / SINGLE).items()}
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
+def test_half_precision_files_are_computed_in_float32_and_said(copy: Path, stored: torch.dtype) -> None:
+    halves = {name: tensor.to(stored) for name, tensor in load_file(copy / SINGLE).items()}
     save_file(halves, copy / SINGLE, {"format": "pt"})
     loaded = probe.load(copy)
     assert torch.equal(loaded.weights["wte.weight"], halves["transformer.wte.weight"].float())
+    assert {tensor.dtype for tensor in loaded.weights.values()} == {torch.float32}
     assert loaded.bridge(torch.tensor([[1, 2]])).dtype == torch.float32
+    assert certify(loaded).ok
+    made = probe.provenance.manifest("m", loaded.origin, seed=0, command="", data_sha256="")
+    assert made["weights_stored_as"] == loaded.origin.stored == str(stored).removeprefix("torch.")
 
 
 def test_a_string_of_the_folder_and_a_path_are_the_same(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,10 +419,11 @@ def test_an_object_of_another_kind_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
-def test_only_the_certified_number_formats_are_taken(checkpoint: Path, dtype: torch.dtype) -> None:
-    sentence = refusal(checkpoint, probe.InputError, dtype=dtype)
-    assert sentence.endswith(f"in {dtype}: the certificate holds for torch.float32 and torch.float64.")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, "float16"])
+def test_only_the_certified_number_formats_are_taken(checkpoint: Path, dtype: torch.dtype | str) -> None:
+    assert refusal(checkpoint, probe.InputError, dtype=dtype) == (
+        f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32 and torch.float64."
+    )
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])

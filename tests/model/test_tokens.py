@@ -31,7 +31,7 @@ WORDS = st.one_of(
     st.sampled_from((*AWKWARD, "bank", "mole", "the", "antidisestablishmentarianism")),
     st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6).filter(str.strip),
 )
-quick = settings(max_examples=120, deadline=None, derandomize=True)
+quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,8 @@ import torch
 
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES
-from probe.model.checkpoint import check_finite
-from probe.model.config import Config, config_from, refuse
-from probe.model.model import Model
-from probe.model.weights import expected_shapes, optional_shapes
+from probe.model.model import Config, Model, config_from, refuse
+from probe.model.weights import check_finite, expected_shapes, optional_shapes
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge

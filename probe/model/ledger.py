@@ -24,19 +24,26 @@ of changing the term (that is a swap, `probe.patching.swaps`). A source is a pos
 second block on its vector holds what earlier blocks gathered there. What a head wrote and an MLP then turned into sense
 is booked on the MLP.
 
+A vector of the stream is also read as words: the next token if the model stopped there (the logit lens; before the last
+depth it is a reading, not a thing that the model does), and the tokens it lies near. Depth 0 enters the first block,
+depth d leaves block d - 1.
+
 Source: Elhage et al. 2021 (the residual stream as a sum, frozen LayerNorm); Modarressi et al. 2022 (the same for
-post-norm encoders); Wang et al. 2022 (direct logit attribution).
+post-norm encoders); Wang et al. 2022 (direct logit attribution); nostalgebraist 2020 (the logit lens).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
-from probe.model import forward
+from probe.model import attention, forward
+from probe.model.model import Model
 from probe.model.records import TargetStates, Trace
+from probe.model.tokens import position
 from probe.model.trace import at_position, with_embeddings
 from probe.model.weights import Weights
 from probe.stats.axes import Axis
@@ -343,3 +350,33 @@ def write_basis(weights: Weights) -> Tensor:
     """R of W_Oᵀ = Q R of every head, which takes z to its write's coordinates. `-> layer head d_head d_head`"""
     w_o = torch.stack([block.w_o for block in weights.blocks]).cpu().double()  # layer head d_head d_model
     return torch.linalg.qr(w_o.transpose(-1, -2)).R
+
+
+def residual_stream(trace: Trace, at: int | str) -> Tensor:
+    """The vector at position `at`, or at a word, at every depth. `-> depth d_model`, layers + 1 of them"""
+    at = position(trace.tokens, at)
+    return torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])
+
+
+def logit_lens(trace: Trace, at: int | str) -> Tensor:
+    """Probability of every next token, read from each depth as if it were the last: softmax(LN_f(E) W_Uᵀ).
+
+    `-> depth d_vocab`
+    """
+    stream = residual_stream(trace, at).to(trace.weights.device)
+    trace.logits  # noqa: B018 (raises where there is no language-model head)
+    return attention.softmax(forward.unembed(trace.weights, stream)).cpu()
+
+
+def nearest_tokens(
+    model: Model, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
+) -> tuple[tuple[int, float], ...]:
+    """The ids of the tokens whose embeddings are nearest to `vector` by cosine, with the cosines, nearest first.
+
+    `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started from.
+    """
+    table = model.weights[model.config.family.embed + ".weight"]
+    cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
+    cosines[list(without)] = -torch.inf
+    top = cosines.topk(count)
+    return tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
-from probe.model import check, hooks
+from probe.model import check
+from probe.model import trace as hooks
 from probe.model.architectures import FAMILIES
 from probe.model.architectures.family import Attention, Family
 from probe.model.check import DEFAULT_TEXTS, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED, Certificate, Row, certify

@@ -23,12 +23,11 @@ from test_load import refusal
 import probe
 from probe import cli
 from probe.cli import app
-from probe.model import gguf_header
+from probe.model import gguf as ours
 from probe.model.architectures import FAMILIES
 from probe.model.check import certify
 from probe.model.find import find_packaged
-from probe.model.gguf import read_gguf_config, read_raw_config, read_tensors
-from probe.model.gguf_header import open_gguf
+from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
 from probe.model.load import untrained
 from probe.model.model import Model
 
@@ -193,7 +192,7 @@ def test_two_dequantisers_agree_on_blocks_of_every_type_that_both_know() -> None
 
 
 def test_every_type_that_the_package_dequantises_is_read_and_no_other() -> None:
-    read = {kind.name for kind in Kind if gguf_header._readable(kind)}
+    read = {kind.name for kind in Kind if ours._readable(kind)}
     assert {"F32", "F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q6_K", "IQ1_S", "IQ4_XS", "MXFP4", "TQ2_0"} <= read
     assert not read & {"I8", "I32", "F64", "Q8_1"}
 
@@ -528,8 +527,6 @@ def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> No
 def test_the_certificate_falls_short_when_the_pairs_of_a_position_stay_as_the_file_holds_them(
     llama, tmp_path, monkeypatch
 ) -> None:
-    from probe.model import gguf as ours
-
     monkeypatch.setattr(ours, "_as_in_checkpoint", lambda values, role, config: values)
     with pytest.raises(probe.ProbeError):
         certify(probe.load(llama.file), TEXTS).require()

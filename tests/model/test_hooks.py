@@ -9,7 +9,8 @@ from families import LAYERS, MADE, PAIRED, REPRESENTATIVES, SINGLE, each_family,
 from torch import Tensor
 
 from probe.errors import ModelError
-from probe.model import forward, hooks
+from probe.model import forward
+from probe.model import trace as hooks
 from probe.model.architectures import FAMILIES
 from probe.model.model import Model
 from probe.model.tokens import tokenize

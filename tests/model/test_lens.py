@@ -5,7 +5,7 @@ import torch
 from families import SINGLE, family_model
 
 import probe
-from probe.model.lens import logit_lens, nearest_tokens, residual_stream
+from probe.model.ledger import logit_lens, nearest_tokens, residual_stream
 
 TEXT = "The river near the old bank"
 

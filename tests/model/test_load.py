@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 import probe
 from probe.model.architectures import SUPPORTED
 from probe.model.check import certify
-from probe.model.checkpoint import INDEX, SINGLE
+from probe.model.find import INDEX, SINGLE
 from probe.model.model import Model
 
 

@@ -9,7 +9,7 @@ from handmade import random_model
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model.architectures import FAMILIES
-from probe.model.lens import logit_lens, residual_stream
+from probe.model.ledger import logit_lens, residual_stream
 from probe.model.records import CrossTrace, PairTrace, TargetStates, Trace
 from probe.model.tokens import positions_of_word, tokenize
 from probe.model.trace import target_states, trace

@@ -106,10 +106,7 @@ def test_every_family_of_the_table_is_made_here() -> None:
     assert set(MADE) == set(FAMILIES) == set(REPAIRED)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [(kind, torch.float64) for kind in MADE] + of_each_family(torch.float32),
-)
+@pytest.mark.parametrize(("kind", "dtype"), [(kind, torch.float64) for kind in MADE] + of_each_family(torch.float32))
 def test_a_sound_model_passes_and_is_left_as_it_was(kind: str, dtype: torch.dtype) -> None:
     """Also far positions: the last rows of tables, large angles, the widest buckets."""
     model = family_model(kind, dtype)

@@ -21,7 +21,6 @@ from probe.model.weights import read_stacks, read_weights
 EXACT = {"rtol": 0, "atol": 1e-12}
 ROUNDED = {"rtol": 0, "atol": 1e-6}  # where a family's own code takes its softmax in float32 whatever the type
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
-CAUSAL = tuple(kind for kind in SINGLE if FAMILIES[kind].kind == "decoder")
 STEPS = ("resid_pre", "x", "q", "k", "v", "scores", "pattern", "z", "delta_e", "attn_out", "resid_mid", "mlp_out")
 
 
@@ -130,24 +129,11 @@ def test_an_untrained_twin_has_other_weights_of_the_same_shape(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", SINGLE)
-def test_parts_sum_to_the_whole(kind: str) -> None:
+def test_merged_heads_are_the_sum_of_their_writes_and_the_bias(kind: str) -> None:
     model = family_model(kind, torch.float64)
-    steps, family = steps_of(model, ids_of(model)), FAMILIES[kind]
-    for layer, (step, block) in enumerate(zip(steps, read_weights(model).blocks, strict=True)):
+    for step, block in zip(steps_of(model, ids_of(model)), read_weights(model).blocks, strict=True):
         bias = 0 if block.b_o is None else block.b_o
         torch.testing.assert_close(forward.merge_heads(block, step["z"]), step["delta_e"].sum(0) + bias, **EXACT)
-        written, mlp_out = step["attn_out"], step["mlp_out"]
-        if family.norm_written:
-            written = forward.norm(written, block.norm_out, None, model.config)
-            mlp_out = forward.norm(mlp_out, block.norm_mlp_out, None, model.config)
-        middle, end = step["resid_pre"] + written, step["resid_mid"] + mlp_out
-        if family.norm_last:
-            middle = forward.norm(middle, block.norm, block.norm_bias, model.config)
-            end = forward.norm(end, block.norm_mlp, block.norm_mlp_bias, model.config)
-        torch.testing.assert_close(step["resid_mid"], middle, **EXACT)
-        torch.testing.assert_close(step["resid_post"], end, **EXACT)
-        following = steps[layer + 1]["resid_pre"] if layer + 1 < len(steps) else step["resid_post"]
-        assert torch.equal(following, step["resid_post"])
 
 
 @pytest.mark.parametrize("kind", SINGLE)
@@ -160,17 +146,6 @@ def test_a_batch_is_its_rows(kind: str) -> None:
             for name in STEPS:
                 seen, alone = (part.masked_fill(part.isinf(), 0) for part in (batched[name][row], single[name]))
                 assert_near(seen, alone, near(kind))
-
-
-@pytest.mark.parametrize("kind", SINGLE)
-def test_a_later_token_changes_nothing_before_it_where_the_mask_is_causal(kind: str) -> None:
-    model = family_model(kind, torch.float64)
-    ids = ids_of(model)
-    changed = ids.clone()
-    changed[-1] = (ids[-1] + 1) % model.config.d_vocab
-    for before, after in zip(steps_of(model, ids), steps_of(model, changed), strict=True):
-        assert torch.equal(before["resid_post"][:-1], after["resid_post"][:-1]) == (kind in CAUSAL)
-        assert not torch.equal(before["resid_post"][-1], after["resid_post"][-1])
 
 
 @pytest.mark.parametrize("kind", SINGLE)

@@ -264,14 +264,6 @@ def changed(llama: Pair, place: Path, change: Change) -> Path:
     return write_gguf(llama.folder, place / "model.gguf", Kind.F32, change=change)
 
 
-def bytes_changed(llama: Pair, place: Path, old: bytes, new: bytes) -> Path:
-    whole = llama.file.read_bytes()
-    assert whole.count(old) >= 1 and len(old) == len(new)
-    file = place / "model.gguf"
-    file.write_bytes(whole.replace(old, new, 1))
-    return file
-
-
 def keys(**values: object) -> Change:
     """Sets metadata; None leaves one out; "__" is a point."""
 
@@ -347,10 +339,7 @@ CASES: Mapping[str, tuple[Change, str]] = {
         keys(general__alignment=48),
         f"its general.alignment is 48, which is no power of two; {NEXT['convert']}",
     ),
-    "no tokenizer": (
-        keys(tokenizer__ggml__tokens=None, llama__vocab_size=400),
-        f"it holds no tokenizer; {BESIDE}",
-    ),
+    "no tokenizer": (keys(tokenizer__ggml__tokens=None, llama__vocab_size=400), f"it holds no tokenizer; {BESIDE}"),
     "a kind of tokenizer": (
         keys(tokenizer__ggml__model="rwkv"),
         f"its tokenizer is of the kind 'rwkv', which is not converted; {BESIDE}",
@@ -418,94 +407,89 @@ def test_ones_that_stretch_nothing_are_taken(llama, tmp_path) -> None:
     assert len(read_tensors(opened, read_gguf_config(opened, prepend_bos=True))) == 21
 
 
-def test_a_file_cut_anywhere_is_refused(llama, tmp_path) -> None:
+def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    assert len(old) == len(new)
+    return lambda whole: whole.replace(old, new, 1)
+
+
+def packed(form: str, value: int, *, at: int = 0, behind: bytes = b"") -> Callable[[bytes], bytes]:
+    """Another number at a place, or so many bytes behind the end of a name."""
+
+    def change(whole: bytes) -> bytes:
+        changed = bytearray(whole)
+        struct.pack_into(form, changed, (whole.index(behind) + len(behind) if behind else 0) + at, value)
+        return bytes(changed)
+
+    return change
+
+
+NORM = b"output_norm.weight"  # behind its name the number of axes, one axis, the type and the place
+BEYOND = f"it is cut short (its tensor 'output_norm.weight' goes on behind its {{size:,}} bytes); {NEXT['copy']}"
+VERSION = f"its format is GGUF version {{}}, and versions 2 and 3 are read; {NEXT['convert']}"
+STEP = "give a file that was written as one, or copy or download it again."
+BYTES: Mapping[str, tuple[Callable[[bytes], bytes], str]] = {
+    "a byte too few": (lambda whole: whole[:-1], BEYOND),
+    "the beginning": (
+        lambda whole: whole[:100],
+        f"it is cut short (its header goes on behind its 100 bytes); {NEXT['copy']}",
+    ),
+    "another format": (lambda whole: b"PK\x03\x04" + bytes(60), f"it is not a GGUF file; {STEP}"),
+    "nothing": (lambda whole: b"", f"it cannot be read (cannot mmap an empty file); {NEXT['copy']}"),
+    "version 1": (packed("<I", 1, at=4), VERSION.format(1)),
+    "the other order": (
+        packed("<I", 3 << 24, at=4),
+        VERSION.format(f"{3 << 24} (its bytes are in the other order)"),
+    ),
+    "no UTF-8": (
+        replaced(b"llama.context_length", b"llama.context_l\xff\xfe\xfdth"),
+        f"its metadata are not UTF-8 at byte {{place:,}}; {NEXT['copy']}",
+    ),
+    "a name twice": (
+        replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"),
+        f"its tensor 'blk.0.ffn_up.weight' is there twice; {NEXT['convert']}",
+    ),
+    "nine axes": (packed("<I", 9, behind=NORM), f"its tensor 'output_norm.weight' has 9 axes; {NEXT['convert']}"),
+    "a long axis": (packed("<Q", 2**62, at=4, behind=NORM), BEYOND),
+    "an empty axis": (
+        packed("<Q", 0, at=4, behind=NORM),
+        f"its tensor 'output_norm.weight' has shape [0], which is no whole number of blocks; {NEXT['convert']}",
+    ),
+    "far away": (packed("<Q", 2**63, at=16, behind=NORM), BEYOND),
+    "in another's place": (
+        packed("<Q", 4, at=16, behind=NORM),
+        f"its tensor 'output_norm.weight' lies on another; {NEXT['copy']}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), BYTES.values(), ids=BYTES)
+def test_damaged_bytes_are_refused_in_one_sentence(llama, tmp_path, change, said) -> None:
+    file, content = tmp_path / "model.gguf", change(llama.file.read_bytes())
+    file.write_bytes(content)
+    told = said.format(size=len(content), place=content.find(b"llama.context_l\xff"))
+    assert refusal(file) == f"Cannot load {file}: {told}"
+
+
+def test_a_file_cut_anywhere_and_one_that_is_not_there_are_refused(llama, tmp_path) -> None:
     whole, file = llama.file.read_bytes(), tmp_path / "model.gguf"
-    file.write_bytes(whole[:-1])
-    assert refusal(file) == (
-        f"Cannot load {file}: it is cut short (its tensor 'output_norm.weight' goes on behind its {len(whole) - 1:,} "
-        f"bytes); "
-        f"{NEXT['copy']}"
-    )
-    file.write_bytes(whole[:100])
-    assert refusal(file) == (
-        f"Cannot load {file}: it is cut short (its header goes on behind its 100 bytes); {NEXT['copy']}"
-    )
     for end in range(4, len(whole), len(whole) // 50):
         file.write_bytes(whole[:end])
         assert "it is cut short (its " in refusal(file)
-
-
-def test_what_is_no_gguf_file_is_refused(tmp_path, llama) -> None:
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"PK\x03\x04" + bytes(60))
-    step = "give a file that was written as one, or copy or download it again."
-    assert refusal(file) == f"Cannot load {file}: it is not a GGUF file; {step}"
-    file.write_bytes(b"")
-    assert refusal(file) == f"Cannot load {file}: it cannot be read (cannot mmap an empty file); {NEXT['copy']}"
     absent = tmp_path / "absent.gguf"
     assert refusal(absent) == (
         f"Cannot load {absent}: there is no such file; give the folder that holds config.json, the tokenizer and the "
-        f"safetensors, a "
-        ".gguf file, or a name (tiny-senses)."
+        "safetensors, a .gguf file, or a name (tiny-senses)."
     )
-    whole = llama.file.read_bytes()
-    for version, said in ((1, "1"), (3 << 24, f"{3 << 24} (its bytes are in the other order)")):
-        file.write_bytes(whole[:4] + struct.pack("<I", version) + whole[8:])
-        assert refusal(file) == (
-            f"Cannot load {file}: its format is GGUF version {said}, and versions 2 and 3 are read; {NEXT['convert']}"
-        )
 
 
-def test_metadata_that_are_not_utf8_are_refused(llama, tmp_path) -> None:
-    file = bytes_changed(llama, tmp_path, b"llama.context_length", b"llama.context_l\xff\xfe\xfdth")
-    at = file.read_bytes().index(b"llama.context_l\xff")
-    assert refusal(file) == f"Cannot load {file}: its metadata are not UTF-8 at byte {at:,}; {NEXT['copy']}"
-
-
-def test_a_name_twice_is_refused(llama, tmp_path) -> None:
-    file = bytes_changed(llama, tmp_path, b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight")
-    assert refusal(file) == f"Cannot load {file}: its tensor 'blk.0.ffn_up.weight' is there twice; {NEXT['convert']}"
-    file = bytes_changed(llama, tmp_path, b"llama.embedding_length", b"llama.context_lengthxx")
+def test_unknown_keys_and_quantisations_are_not_covered(llama, tmp_path) -> None:
+    file, whole = tmp_path / "model.gguf", llama.file.read_bytes()
+    file.write_bytes(replaced(b"llama.embedding_length", b"llama.context_lengthxx")(whole))
     assert "llama.context_lengthxx is 32 in its metadata" in refusal(file, probe.UnsupportedModel)
-
-
-def entry(llama: Pair, name: bytes) -> int:
-    """Where the number of axes of a tensor stands in the file."""
-    return llama.file.read_bytes().index(name) + len(name)
-
-
-@pytest.mark.parametrize(
-    ("place", "form", "value", "said"),
-    [
-        (0, "<I", 9, "its tensor 'output_norm.weight' has 9 axes; {convert}"),
-        (4, "<Q", 2**62, "it is cut short (its tensor 'output_norm.weight' goes on behind its {size:,} bytes); {copy}"),
-        (4, "<Q", 0, "its tensor 'output_norm.weight' has shape [0], which is no whole number of blocks; {convert}"),
-        (
-            16,
-            "<Q",
-            2**63,
-            "it is cut short (its tensor 'output_norm.weight' goes on behind its {size:,} bytes); {copy}",
-        ),
-        (16, "<Q", 4, "its tensor 'output_norm.weight' lies on another; {copy}"),
-    ],
-)
-def test_a_table_that_cannot_be_is_refused_before_memory_is_taken(llama, tmp_path, place, form, value, said) -> None:
-    whole, at = bytearray(llama.file.read_bytes()), entry(llama, b"output_norm.weight") + place
-    struct.pack_into(form, whole, at, value)
-    file = tmp_path / "model.gguf"
-    file.write_bytes(whole)
-    assert refusal(file) == f"Cannot load {file}: " + said.format(size=len(whole), **NEXT)
-
-
-def test_an_unknown_quantisation_is_refused(llama, tmp_path) -> None:
-    whole, at = bytearray(llama.file.read_bytes()), entry(llama, b"output_norm.weight") + 12
-    struct.pack_into("<I", whole, at, 999)
-    file = tmp_path / "model.gguf"
-    file.write_bytes(whole)
+    file.write_bytes(packed("<I", 999, at=12, behind=NORM)(whole))
     assert refusal(file, probe.UnsupportedModel) == (
         f"Cannot load {file}: its tensor 'output_norm.weight' is stored in the quantisation number 999, which cannot "
-        f"be turned into "
-        "numbers here; take another quantisation of the model, such as Q8_0 or Q4_K."
+        "be turned into numbers here; take another quantisation of the model, such as Q8_0 or Q4_K."
     )
 
 

@@ -15,7 +15,6 @@ from probe.model.model import Model
 from probe.model.records import TargetStates, Trace
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace, trace_target
-from probe.model.weights import read_weights
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
@@ -218,18 +217,6 @@ def test_target_states_are_the_traces_at_the_target_in_the_order_given_and_alone
         alone = states_of(model, [(text, target)])
         assert_near(alone.resid[0], states.resid[row], close)
         assert_near(alone.z[0], states.z[row], close)
-
-
-@pytest.mark.parametrize("kind", PLAIN)
-def test_the_residual_is_the_sum_of_what_was_written(kind: str) -> None:
-    model = family_model(kind, torch.float64)
-    states, weights = states_of(model), read_weights(model)
-    running = states.token_embedding + states.position_embedding
-    torch.testing.assert_close(states.resid[:, 0], running, **EXACT)
-    for layer, block in enumerate(weights.blocks):
-        writes = (states.z[:, layer].unsqueeze(-2) @ block.w_o).squeeze(-2).sum(1)
-        running = running + writes + (0 if block.b_o is None else block.b_o) + states.mlp_out[:, layer]
-        torch.testing.assert_close(states.resid[:, layer + 1], running, **EXACT)
 
 
 # --- one position of one text ----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 
@@ -111,7 +112,7 @@ def _read_by_transformers(
     from transformers import modeling_gguf_pytorch_utils as reader
 
     once = cache(gguf.get_tensor_name_map)
-    with _replaced(gguf, "get_tensor_name_map", once), _replaced(reader, "tqdm", lambda items, **_: items):
+    with patch.object(gguf, "get_tensor_name_map", once), patch.object(reader, "tqdm", lambda items, **_: items):
         model, info = model_class.from_pretrained(
             file.parent,
             gguf_file=file.name,
@@ -123,17 +124,6 @@ def _read_by_transformers(
         )
     _require_whole(info, config, where=file)
     return dict(model.state_dict())
-
-
-@contextmanager
-def _replaced(place: Any, name: str, value: object) -> Iterator[None]:
-    """Another value for a name of a library, for a while."""
-    original = getattr(place, name)
-    setattr(place, name, value)
-    try:
-        yield
-    finally:
-        setattr(place, name, original)
 
 
 def _require_whole(info: Mapping[str, Any], config: Config, *, where: Path) -> None:

@@ -33,7 +33,7 @@ post-norm encoders); Wang et al. 2022 (direct logit attribution); nostalgebraist
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -190,12 +190,17 @@ def shares(
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """What one component adds to the read-out of every text: `vectors: row d_model`, as they arrive there."""
+    """What one component adds to the read-out, as it arrives there: `vectors: row d_model`, of every text.
+
+    In the ledger of one text, of every source: a head's sources are the positions it may look at, with `attention:
+    source`; everything else has a single one, with attention 1.
+    """
 
     component: str
     layer: int | None
     head: int | None
     vectors: Tensor
+    attention: Tensor = field(default_factory=lambda: torch.ones(1))
 
 
 def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Component]:
@@ -228,20 +233,6 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
         yield from biases(f"MLP {layer}", 2 + 2 * layer, layer)
 
 
-@dataclass(frozen=True, eq=False)
-class Term:
-    """What one component adds to the read-out of one text, by source: `vectors: source d_model`, `attention: source`.
-
-    Sources of a head are the positions it may look at; everything else has a single one, with attention 1.
-    """
-
-    component: str
-    layer: int | None
-    head: int | None
-    vectors: Tensor
-    attention: Tensor
-
-
 @dataclass(frozen=True)
 class LedgerEntry:
     """One line of the ledger: a component, for a head by source: its position `pos` and `token`, as `Tokens.labels` has
@@ -260,7 +251,7 @@ class LedgerEntry:
     contribution: float | None
 
 
-def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
+def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Component]:
     """Every component's term of the residual stream at position `at` after `depth` blocks, in the order of the forward
     pass.
 
@@ -278,13 +269,11 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
     norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else len(trace.tokens)
     for part in parts(weights, states, depth):
         if part.layer is None or part.head is None:
-            yield Term(part.component, part.layer, None, part.vectors, torch.ones(1))
+            yield part
         else:
             written = trace.delta_e_by_source(part.layer, part.head, at)[:sources]
             arrived = norms.arriving(written.double()[None], norms.behind_attention(part.layer))[0]
-            yield Term(
-                part.component, part.layer, part.head, arrived, trace.pattern[part.layer, part.head, at, :sources]
-            )
+            yield replace(part, vectors=arrived, attention=trace.pattern[part.layer, part.head, at, :sources])
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:

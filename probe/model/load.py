@@ -293,17 +293,20 @@ def _header(file: Path) -> list[Located]:
         raise refuse(file.parent, f"{file.name} is corrupt ({str(error)[:80]})", "copy or download it again") from error
 
 
-def check_names(located: Mapping[str, Located], config: Config, *, where: object) -> None:
-    """Headers against config: every tensor there, of the right shape and a float, and nothing that is not known."""
-    known = set()
+def _wanted(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
+    """The tensors to read, headers held against the config: every one there, of the right shape and a float, and
+    nothing that is not known.
+    """
+    wanted = []
     optional = ((name, shape) for name, shape in optional_shapes(config) if name in located)
     for name, shape in chain(expected_shapes(config), optional):
         _check_header(located, name, shape, where=where)
-        known.add(name)
-    unknown = sorted(name for name in located if name not in known and not _is_ignored(name, config))
+        wanted.append(name)
+    unknown = sorted(name for name in located.keys() - set(wanted) if not _is_ignored(name, config))
     if unknown:
         kind = config.family.name
         raise refuse(where, f"{unknown[0]} is not a tensor of the {kind} that config.json describes", RESAVE)
+    return wanted
 
 
 def _check_header(located: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
@@ -320,17 +323,14 @@ def _is_ignored(name: str, config: Config) -> bool:
     """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other
     heads.
     """
-    family = config.family
-    if name == family.unembed + ".weight":
-        return True
-    return any(
-        name.startswith(known)
-        if known.endswith(".")
-        else name.endswith(known)
-        if known.startswith(".")
-        else name == known
-        for known in family.ignored
-    )
+    for known in (config.family.unembed + ".weight", *config.family.ignored):
+        if known.endswith("."):
+            held = name.startswith(known)
+        else:
+            held = name.endswith(known) if known.startswith(".") else name == known
+        if held:
+            return True
+    return False
 
 
 def read_checkpoint(
@@ -341,23 +341,15 @@ def read_checkpoint(
     The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError naming file and tensor.
     """
     located = locate(folder, config.architecture)
-    check_names(located, config, where=folder)
-    wanted = [name for name, _ in expected_shapes(config)] + [
-        name for name, _ in optional_shapes(config) if name in located
-    ]
-    weights = {name: _read(located[name], dtype).to(device) for name in wanted}
+    weights = {name: _read(located[name], dtype).to(device) for name in _wanted(located, config, where=folder)}
     family = config.family
     embed = family.embed + ".weight"
     for name in located.keys() - weights.keys():
-        if name.endswith("embed_tokens.weight") or (name == family.unembed + ".weight" and config.tied):
-            _check_tie(name, _read(located[name], dtype), embed, weights[embed].cpu(), where=folder)
+        copies = name.endswith("embed_tokens.weight") or (name == family.unembed + ".weight" and config.tied)
+        if copies and not torch.equal(_read(located[name], dtype), weights[embed].cpu()):
+            step = 'write "tie_word_embeddings": false into config.json if the two are meant to differ'
+            raise refuse(folder, f"{name} differs from {embed} although config.json ties them", step)
     return weights
-
-
-def _check_tie(name: str, copy: torch.Tensor, embed: str, embedding: torch.Tensor, *, where: object) -> None:
-    if not torch.equal(copy, embedding):
-        step = 'write "tie_word_embeddings": false into config.json if the two are meant to differ'
-        raise refuse(where, f"{name} differs from {embed} although config.json ties them", step)
 
 
 def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:
@@ -376,6 +368,5 @@ def sha256_of(files: tuple[Path, ...]) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as opened:
-            while block := opened.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(opened, lambda: digest)
     return digest.hexdigest()

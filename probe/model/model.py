@@ -246,6 +246,11 @@ def size_from(value: object, key: str, where: object) -> int:
     return value
 
 
+def _is_number(value: object, *, below: float = math.inf) -> bool:
+    """Whether it is a number above 0 and below the bound."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < below
+
+
 def _head_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
     if raw.get("head_dim"):
         return size_from(raw["head_dim"], "head_dim", where)
@@ -280,7 +285,7 @@ def _epsilon(raw: Mapping[str, Any], keys: Keys, where: object) -> float:
     """The number a norm adds to the variance. Raises ModelError for anything but a number between 0 and 1."""
     key, usual = keys.epsilon
     epsilon = raw.get(key, usual)
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < 1:
+    if not _is_number(epsilon, below=1):
         raise refuse(where, f"{key} is {epsilon!r}", "give a number between 0 and 1 in config.json")
     return float(epsilon)
 
@@ -291,7 +296,7 @@ def _above_0(raw: Mapping[str, Any], key: tuple[str, float | None], where: objec
     value = raw.get(name, usual) if name else None
     if value is None:
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not _is_number(value):
         raise refuse(where, f"{name} is {value!r} in its config", "give a number above 0")
     return float(value)
 
@@ -362,7 +367,7 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
     base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or keys.rotary_base
     near = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
     for number in (base, near):
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+        if number != 0 and not _is_number(number):
             raise refuse(where, f"rope_theta is {number!r} in its config", "give a number above 0")
     usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", keys.rotary_share))
     share = given.get("partial_rotary_factor", usual)
@@ -374,7 +379,7 @@ def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) 
 def _stretch(given: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:
     keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     for key in keys:
-        if isinstance(given.get(key), bool) or not isinstance(given.get(key), int | float):
+        if not _is_number(given.get(key)):
             raise refuse(where, f"{key} of its rotary positions is {given.get(key)!r}", "give a number in config.json")
     factor, low, high, length = (float(given[key]) for key in keys)
     return factor, low, high, length

@@ -5,7 +5,7 @@ from families import SINGLE, family_model
 from handmade import random_model
 
 from probe.model import forward
-from probe.model import hooks as hooked
+from probe.model import trace as hooked
 from probe.model.attention import share_heads
 from probe.model.tokens import Placed
 from probe.model.weights import read_weights

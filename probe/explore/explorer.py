@@ -23,7 +23,7 @@ from probe.errors import InputError, ProbeError, UnsupportedModel
 from probe.explore.page import choices
 from probe.explore.question import Question, parse
 from probe.model import forward, ledger
-from probe.model.lens import residual_stream
+from probe.model.ledger import residual_stream
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import Placed, tokenize

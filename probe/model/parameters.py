@@ -21,8 +21,7 @@ from probe.stats.numbers import percent
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from probe.model.config import Config
-    from probe.model.model import Model
+    from probe.model.model import Config, Model
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
 

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from probe.model import forward
 from probe.model.attention import halves
-from probe.model.config import Config
+from probe.model.model import Config
 from probe.model.weights import Block, Weights
 from probe.patching.patterns import KeysValues, Places, attend, attend_last, scale_of
 

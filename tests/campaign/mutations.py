@@ -65,13 +65,15 @@ FAULTS = (
         'transpose(0, 1) for place, role in enumerate("qkv")',
         'transpose(0, 1) for place, role in enumerate("kqv")',
     ),
-    Fault("model/config.py", "an epsilon ten times as large", "return float(epsilon)", "return 10 * float(epsilon)"),
+    Fault("model/model.py", "an epsilon ten times as large", "return float(epsilon)", "return 10 * float(epsilon)"),
     # observation
     Fault(
         "model/ledger.py", "a head's write misses its norm", "self.behind(1 + 2 * layer)", "self.behind(2 + 2 * layer)"
     ),
     Fault("model/ledger.py", "shares of the wrong sign", "mean() - along[len(a) :]", "mean() + along[len(a) :]"),
-    Fault("model/lens.py", "the lens without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"),
+    Fault(
+        "model/ledger.py", "a stream without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"
+    ),
     # the engine
     Fault("patching/engine.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
     Fault(

@@ -9,7 +9,7 @@ from handmade import random_model
 
 from probe.errors import InputError, UnsupportedModel
 from probe.model.architectures import FAMILIES
-from probe.model.lens import residual_stream
+from probe.model.ledger import logit_lens, residual_stream
 from probe.model.records import CrossTrace, PairTrace, TargetStates, Trace
 from probe.model.tokens import positions_of_word, tokenize
 from probe.model.trace import target_states, trace
@@ -90,10 +90,10 @@ def test_a_place_that_is_not_there_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize("kind", PAIRED)
 def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
-    whole = trace(family_model(kind), TEXT, TARGET)
-    for side in (whole.encoder, whole.decoder):
+    whole = trace(family_model(kind, torch.float64), TEXT, TARGET)
+    for read in (lambda: whole.encoder.weights, lambda: whole.decoder.weights, lambda: logit_lens(whole.decoder, 1)):
         with pytest.raises(UnsupportedModel) as error:
-            side.weights  # noqa: B018
+            read()
         assert str(error.value) == (
             f"Reading all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a "
             "sum of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."

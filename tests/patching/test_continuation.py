@@ -4,7 +4,8 @@ import pytest
 import torch
 from hooked_runs import KINDS, bound, drawn_pair, made, put, read_all
 
-from probe.model import forward, hooks
+from probe.model import forward
+from probe.model import trace as hooks
 from probe.model.weights import read_weights
 from probe.patching import swaps
 from probe.patching.continuation import Change, rerun, write_on

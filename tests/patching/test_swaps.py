@@ -9,7 +9,7 @@ from families import SINGLE, family_model
 from handmade import random_model, tokens_of
 
 from probe.model import forward
-from probe.model import hooks as hooked
+from probe.model import trace as hooked
 from probe.model.load import load
 from probe.model.tokens import Placed
 from probe.model.trace import target_states

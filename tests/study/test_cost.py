@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probe.errors import InputError
-from probe.model import hooks
+from probe.model import trace as hooks
 from probe.model.load import load
 from probe.patching import live, swaps
 from probe.stats import axes

@@ -30,8 +30,8 @@ import probe
 from probe.errors import InputError
 from probe.model import attention
 from probe.model.architectures import FAMILIES
-from probe.model.hooks import run as run_family
 from probe.model.tokens import positions_of_span
+from probe.model.trace import run as run_family
 from probe.model.trace import target_states, trace
 from probe.model.weights import read_weights
 from probe.patching import swaps

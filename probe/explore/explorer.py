@@ -37,8 +37,7 @@ from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen
 from probe.pages.walk.senses import SenseAxis
 from probe.pages.walk.walk import answer, check_steps, walk
 from probe.patching import live, positions, swaps
-from probe.patching.continuation import Change, Run, rerun, write_on
-from probe.patching.live import Both, Read
+from probe.patching.live import Both, Change, Read, Run, rerun, write_on
 from probe.stats.axes import Axis
 
 Message = dict[str, Any]

@@ -18,12 +18,12 @@ from probe.model.model import Model
 from probe.pages import html
 from probe.pages.walk import page as walk_page
 from probe.pages.walk.walk import Walk, walk
-from probe.patching import continuation, positions
+from probe.patching import live, positions
 from probe.stats.axes import Axis
 
 FORMULAS = (  # of numbers that the walk does not have
     Axis.coordinate,
-    continuation.swapped,
+    live.swapped,
     positions.donated_heads,
 )
 TEMPLATES = Path(__file__).parent / "templates"

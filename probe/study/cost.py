@@ -26,7 +26,7 @@ from probe.patching.edges import EDGE
 from probe.patching.swaps import NUMBERS, swap_heads
 from probe.stats.axes import sense_pairs
 from probe.stats.numbers import counted
-from probe.stats.permutation import smallest_p
+from probe.stats.resampling import smallest_p
 from probe.stats.verdicts import LEVEL
 from probe.study import ways
 from probe.study.material import Material, unused

@@ -38,7 +38,7 @@ from probe.patching import ways as whole_ways
 from probe.patching.edges import EDGE
 from probe.patching.paths import REACH, SAMPLE, Paths
 from probe.patching.ways import DIGITS, LEAST, Ways
-from probe.stats import permutation, resampling
+from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.study.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
 from probe.study.controls import clearest
@@ -337,7 +337,7 @@ def _tests(
         return dict.fromkeys(("same_sense", "p", "q"), nothing)
     gap = read.gap(known)
     net = (moved[known] - same[known]).to_numpy().T / gap.mean()  # pair edge
-    tested = permutation.sign_flip_test(np.stack([net, -net], axis=-1), read.units(known), seed=seed)
+    tested = resampling.sign_flip_test(np.stack([net, -net], axis=-1), read.units(known), seed=seed)
     columns = {"same_sense": same[known].sum(axis=1) / gap.sum(), "p": tested.p.min(-1), "q": tested.q.min(-1)}
     return {name: pd.Series(values, moved.index) for name, values in columns.items()}
 

@@ -25,8 +25,7 @@ from probe.model.model import Model
 from probe.provenance import content_key
 from probe.sweep import shards
 from probe.sweep.deal import Options, Record, read_rows, require_index, usable_senses
-from probe.sweep.fit import WordAxes, fit_word, from_file, to_bytes
-from probe.sweep.measure import measure
+from probe.sweep.measure import WordAxes, fit_word, from_file, measure, to_bytes
 from probe.sweep.shards import SCRATCH, Receipt
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from families import PAIRED, family_model
+from families import PAIRED, each_family, family_model
 
 import probe
 from probe.errors import InputError, UnsupportedModel
@@ -15,6 +15,7 @@ from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
 from probe.patching.cross import CrossSwaps, directions, first_token, toward
 
+EACH = each_family(*PAIRED)
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 A, B = "Make a deposit at the bank", "He sat by the river near the bank"
 TARGET, WORDS = "a fluffy blue creature", ("roamed", "bank")
@@ -51,8 +52,10 @@ def margin(logits, words):
     return logits[words[0]] - logits[words[1]]
 
 
-@pytest.mark.parametrize("dtype", CLOSE, ids=str)
-@pytest.mark.parametrize("kind", PAIRED)
+CASES = [*((*kind.values, torch.float64, kind.marks) for kind in each_family(*PAIRED)), ("t5", torch.float32, ())]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [pytest.param(kind, dtype, marks=marks) for kind, dtype, marks in CASES])
 def test_every_swap_is_that_of_a_plain_forward_with_z_patched(kind, dtype):
     model = family_model(kind, dtype)
     found = probe.swap_cross_heads(model, [CHOICE])
@@ -73,7 +76,7 @@ def test_every_swap_is_that_of_a_plain_forward_with_z_patched(kind, dtype):
     torch.testing.assert_close(found.moved[0], wanted, rtol=0, atol=CLOSE[dtype] * max(scale, max(map(abs, plain))))
 
 
-@pytest.mark.parametrize("kind", PAIRED)
+@pytest.mark.parametrize("kind", EACH)
 def test_all_heads_at_once_are_one_forward_with_every_z_patched(kind):
     model = family_model(kind, torch.float64)
     found = probe.swap_cross_heads(model, [CHOICE])
@@ -128,7 +131,7 @@ def test_ratios_are_ratios_of_sums_over_choices():
         CrossSwaps(margin=torch.zeros(2, 2), moved=moved[0], together=torch.zeros(2, 2))
 
 
-@pytest.mark.parametrize("kind", PAIRED)
+@pytest.mark.parametrize("kind", EACH)
 def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kind):
     model = family_model(kind, torch.float64)
     ids = [tokenize(model, text).ids for text in (EVEN.source_a, EVEN.source_b)]
@@ -160,7 +163,7 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
     torch.testing.assert_close(found[:, -1], torch.stack([-whole.gap[0], whole.gap[0]]))  # everything
 
 
-@pytest.mark.parametrize("kind", PAIRED)
+@pytest.mark.parametrize("kind", EACH)
 def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
     """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit difference, to the
     last digit.
@@ -199,7 +202,7 @@ def logits_bias(model, tokens):
     return 0 if bias is None else bias[0, tokens[0]] - bias[0, tokens[1]]
 
 
-@pytest.mark.parametrize("kind", PAIRED)
+@pytest.mark.parametrize("kind", EACH)
 def test_by_source_is_delta_e_by_source_along_the_direction(kind):
     model = family_model(kind, torch.float64)
     pair = probe.trace(model, A, TARGET)

@@ -38,8 +38,7 @@ from probe.patching import swaps
 from probe.study.material import prepare
 from probe.sweep import shards, work
 from probe.sweep.deal import deal
-from probe.sweep.fit import fit_word, from_file, to_bytes
-from probe.sweep.measure import measure
+from probe.sweep.measure import fit_word, from_file, measure, to_bytes
 from probe.sweep.run import Sweep, sweep
 from probe.text.files import sources
 from probe.text.sentences import stream_sentences

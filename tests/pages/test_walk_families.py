@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from browser import MARKS
-from families import PAIRED, SINGLE, family_model, make_family
+from families import PAIRED, SINGLE, each_family, family_model, make_family
 from test_walk_page import cells, dots, number, settled
 
 import probe
@@ -41,7 +41,7 @@ def attention_of(kind):
     return probe.trace(model, SOURCE, TARGET).cross if kind in PAIRED else probe.trace(model, SOURCE)
 
 
-@pytest.fixture(scope="module", params=[*SINGLE, *PAIRED])
+@pytest.fixture(scope="module", params=each_family(*SINGLE, *PAIRED))
 def kind(request):
     return request.param
 
@@ -212,7 +212,7 @@ def test_the_scores_are_the_traces_before_the_mask(walked, traced):
     close(frame["score"].to_numpy(), hooked, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", SINGLE, indirect=True)
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_read(walked, kind):
     assert walked.later < 1e-5 if CAUSAL[kind] else walked.later > 1e-3
     shown = [probe.trace(family_model(kind), text) for text in (SOURCE, SOURCE[: SOURCE.index(WORD) + len(WORD)])]
@@ -220,7 +220,7 @@ def test_cutting_off_what_comes_later_changes_a_word_only_where_both_sides_are_r
     assert walked.later == pytest.approx(((whole - alone).abs().max() / whole.abs().max()).item(), abs=1e-7)
 
 
-@pytest.mark.parametrize("kind", SINGLE, indirect=True)
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stack(kind):
     other = "A muddy river roamed"
     found = walk_of(kind, head=(0, 0), beside=other)
@@ -241,7 +241,7 @@ def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stac
     )
 
 
-@pytest.mark.parametrize("kind", SINGLE, indirect=True)
+@pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(walked, traced, kind):
     at, tokens = walked.at, traced.tokens
     word = set(probe.positions_of_word(tokens, WORD))

@@ -176,12 +176,13 @@ def repacked(png: bytes) -> bytes:
 def _packed(pixels: Pixels, more: list[tuple[bytes, bytes]]) -> bytes:
     """`height width 3` as a PNG, with these chunks beside its own."""
     height, width, _ = pixels.shape
-    colours, index = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
+    codes = pixels.reshape(-1, 3) @ np.array([1 << 16, 1 << 8, 1])  # one number each: rows take ten times as long to sort
+    colours, index = np.unique(codes, return_inverse=True)
     few = len(colours) <= 256
     kept = index.astype(np.uint8).reshape(height, width) if few else pixels.reshape(height, 3 * width)
     rows = np.pad(kept, ((0, 0), (1, 0)), constant_values=UNFILTERED)
     header = struct.pack(">IIBBBBB", width, height, 8, INDEXED if few else RGB, 0, 0, 0)
-    palette = [(b"PLTE", colours.tobytes())] if few else []
+    palette = [(b"PLTE", b"".join(int(code).to_bytes(3) for code in colours))] if few else []
     body = (b"IDAT", zlib.compress(rows.tobytes(), 9))
     return SIGNATURE + b"".join(
         _written(*chunk) for chunk in [(b"IHDR", header), *more, *palette, body, (b"IEND", b"")]

@@ -4,10 +4,12 @@ import pandas as pd
 import pytest
 from browser import MARKS, settled
 from test_walk import unpacked
+from test_walk_families import MADE
 
 import probe
 from probe.model.tokens import Placed
 from probe.pages.walk import choose, senses
+from probe.pages.walk.page import render
 from probe.pages.walk.scene import Seen
 from probe.patching.positions import trace_positions
 from probe.stats.axes import fit_axis
@@ -98,6 +100,7 @@ BEHIND = next(row for row in probe.expand("bank", both_sides=True).sentences if 
 def test_what_cannot_be_known_yet_is_said_at_the_top(model, text, said):
     found = probe.walk(model, text, word="bank", head=(0, 0))
     assert found.caution is None if said is None else found.caution.startswith(said.format(model.name))
+    assert said is None or f'caution">{found.caution}<' in render(found, MADE).partition("</header>")[0]
 
 
 @pytest.mark.real_model
@@ -185,11 +188,11 @@ SAME = "they are the same up to “bank”, so nothing that it reads differs; wr
         (("The river bank was muddy", "The river bank is old"), f"Tracing two sentences: {SAME}"),
     ],
 )
-def test_sentences_that_cannot_be_traced_say_why(model, tmp_path, texts, said):
+def test_sentences_that_cannot_be_traced_say_why(model, texts, said):
     walked = probe.walk(model, texts[0], against=texts[1], word="bank")
     assert walked.travels.startswith("Tracing two sentences: ") and walked.travels.endswith(said)
     assert "trace" not in walked.frames
-    page = probe.write_walk(walked, tmp_path).read_text(encoding="utf-8")
+    page = render(walked, MADE)
     assert said in page and 'data-rows="trace"' not in page
 
 
@@ -220,7 +223,7 @@ class TestPage:
         page = opened.page
         assert page.inner_text("h1") == page.title() == "What happens to “bank” in two sentences?"
         assert page.locator("[data-map]").count() == 2 and page.locator("[data-depths] .depth").count() == 4
-        for layer, head in ((against.layer, against.head), (1, 3), (0, 1)):
+        for layer, head in ((against.layer, against.head), (0, 1)):
             page.locator(f'[data-map="delta_apart"] [value="{layer}.{head}"]').check(force=True)
             settled(page)
             for side, text in (("here", RIVER), ("there", MONEY)):
@@ -252,7 +255,3 @@ class TestPage:
         assert page.evaluate("location.hash").startswith("#L1H") and opened.trouble == []
         assert page.evaluate("location.hash").endswith(f"@{table['pos'].max()}")
 
-    def test_a_caution_stands_above_everything_that_it_is_about(self, open_page, model, tmp_path):
-        found = probe.walk(model, "The bank was muddy", word="bank")
-        page = open_page(probe.write_walk(found, tmp_path)).page
-        assert page.inner_text("header .caution") == found.caution

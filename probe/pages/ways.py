@@ -13,7 +13,7 @@ from probe import charts
 from probe.charts import of_word
 from probe.pages import graph
 from probe.pages.rows import Frames, Section, head_name, names_of, resolvers, words_of
-from probe.stats.numbers import counted, listed, measured, ordinal, p_value, percent
+from probe.stats.numbers import counted, decimal, listed, measured, ordinal, p_value, percent
 from probe.stats.verdicts import LEVEL
 from probe.text.splits import ALIGNED
 
@@ -132,7 +132,8 @@ def _edge(row: Row, word: str) -> Section:
     """An edge as text for the table."""
     ends = [(row[f"{end}_layer"], row[f"{end}_head"], row[f"{end}_pos"]) for end in ("sender", "receiver")]
     sender, reader = (f"{charts.part_name(layer, head)} at {place(pos, word)}" for layer, head, pos in ends)
-    numbers = {name: percent(row[name]) for name in ("fraction", "direct")}
     total = measured(row["total"], row["low"], row["high"])
     p: str = "not tested" if pd.isna(row["p"]) else p_value(row["p"])
+    composition: str = "" if pd.isna(row["composition"]) else decimal(row["composition"])
+    numbers = {name: percent(row[name]) for name in ("fraction", "direct")} | {"composition": composition}
     return {"sender": sender, "receiver": reader, "channel": row["channel"], "total": total, "p": p} | numbers

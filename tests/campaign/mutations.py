@@ -134,6 +134,12 @@ FAULTS = (
     Fault("patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"),
     Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
+    Fault(
+        "patching/edges.py",
+        "query and key swapped",
+        "((q, gram_k, qk), (k, gram_q, qk),",
+        "((k, gram_q, qk), (q, gram_k, qk),",
+    ),
     # statistics
     Fault(
         "stats/axes.py",

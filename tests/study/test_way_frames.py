@@ -301,3 +301,15 @@ def test_the_attribution_graph_has_what_its_viewers_read():
             assert node["clerp"].split('"')[1] == read["metadata"]["info"]["description"] == f"{WORD}: door or canal"
     known = {node["node_id"] for node in read["nodes"]}
     assert all({link["source"], link["target"]} <= known for link in read["links"])
+
+
+def test_beside_the_edges_stands_how_well_the_weights_of_two_heads_fit():
+    _, frames = made("two_step")
+    mover, reader = planted_model("two_step", 0)[1].places
+    edges = frames["paths"].set_index(["sender_layer", "sender_head", "receiver_layer", "receiver_head", "channel"])
+    planted = edges.loc[(*mover, *reader, "value"), "composition"]
+    between = edges[edges["composition"].notna()].reset_index()
+    assert (planted > 0.1).all() and between[["sender_head", "receiver_head"]].notna().all(axis=None)
+    assert edges.xs("input", level="channel")["composition"].isna().all()
+    (shown,) = pages.section(frames)["words"]
+    assert len({edge["composition"] for edge in shown["edges"]} - {""}) > 1

@@ -21,18 +21,8 @@ from probe.model.trace import trace
 CACHED = isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)
 needs_gpt2 = pytest.mark.skipif(not CACHED, reason="the weights of GPT-2 small are not in the local hub cache")
 WORDS = [
-    "stone",
-    "river",
-    "paper",
-    "window",
-    "yellow",
-    "doctor",
-    "train",
-    "music",
-    "seven",
-    "garden",
-    "winter",
-    "bottle",
+    *("stone", "river", "paper", "window", "yellow", "doctor"),
+    *("train", "music", "seven", "garden", "winter", "bottle"),
 ]
 NAMES = ["Mary", "John", "Tom", "James", "Dan", "Sarah", "Anna", "Paul", "Mark", "Alice"]
 TEMPLATES = (

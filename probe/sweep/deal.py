@@ -214,7 +214,9 @@ Samples = dict[tuple[str, str], Smallest]
 
 
 def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: bool) -> dict[str, Any]:
-    """Write the blocks of rows and the samples of every word into `folder`; returns the index, which is stored last."""
+    """Write the blocks of rows and the samples of every word into `folder`; returns the index, which is stored last,
+    with the sha256 of every file of rows.
+    """
     with reading(folder) as read:
         words: dict[str, Seen] = {}
         for number, (source, where, sentence) in enumerate(stream_sentences(sources)):
@@ -231,14 +233,11 @@ def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: b
     files = {name: about.pop("sha256") for about in [*blocks, *made.values()] for name in [_rows_file(about["key"])]}
     index = {"blocks": blocks, "words": made, "rows": sum(block["rows"] for block in blocks)}
     shards.finish(folder, INDEX, files={"rows.json": json.dumps(index).encode()}, facts={"rows_files": files})
-    return index
+    return index | {"files": files}
 
 
 def read_index(folder: Path) -> dict[str, Any] | None:
-    """The index of rows that were dealt out completely, with the sha256 of every file of rows.
-
-    None where there is none.
-    """
+    """The index of rows that were dealt out completely, None where there is none."""
     receipt = shards.done(folder, INDEX)
     if receipt is None:
         return None
@@ -358,12 +357,12 @@ def _rows_file(key: str) -> str:
     return f"{shards.ROWS}/{key}.parquet"
 
 
-def read_rows(folder: Path, key: str, sha256: str) -> list[Record]:
-    """The records of a file of rows, once its bytes are those that were written."""
+def read_rows(folder: Path, index: Record, key: str) -> list[Record]:
+    """The records of a block or a word's samples, once their file's bytes are those that were written."""
     import pyarrow
     import pyarrow.parquet
 
-    content = shards.read_whole(folder, _rows_file(key), sha256)
+    content = shards.read_whole(folder, _rows_file(key), index["files"][_rows_file(key)])
     table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
     records: list[Record] = table.to_pylist()
     return records

@@ -31,7 +31,7 @@ from probe.model.load import load
 from probe.model.model import Model
 from probe.provenance import command_line, content_key, manifest
 from probe.sweep import shards, work
-from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
+from probe.sweep.deal import Options, Record, deal, read_index, read_rows, require_something
 from probe.sweep.shards import Receipt
 from probe.sweep.work import SET, Engine, Job, Unit, Workers, engine, units
 from probe.text.files import sha256_of, sources
@@ -74,9 +74,7 @@ def sweep(
     work.clear()
     with shards.only_writer(folder), _in_sentences(folder):
         step("reading", 0, 0)
-        if read_index(folder) is None:
-            deal(files, folder, options, causal=loaded.config.causal)
-        index = require_index(folder)
+        index = read_index(folder) or deal(files, folder, options, causal=loaded.config.causal)
         require_something(index)
         _certify(loaded, folder, index)
         job = Job(str(folder), model, loaded.origin.sha256, options)
@@ -155,7 +153,7 @@ def _short(value: object) -> str:
     return str(value)[:40]
 
 
-def _certify(model: Model, folder: Path, index: Mapping[str, Any]) -> None:
+def _certify(model: Model, folder: Path, index: Record) -> None:
     """The certificate, on a sentence of each of a few words, is part of the set."""
     import pyarrow
 
@@ -166,8 +164,7 @@ def _certify(model: Model, folder: Path, index: Mapping[str, Any]) -> None:
         return
     texts = []
     for about in list(index["words"].values())[:4]:
-        sha256 = index["files"][f"{shards.ROWS}/{about['key']}.parquet"]
-        texts += [record["text"] for record in read_rows(folder, about["key"], sha256)[:1]]
+        texts += [record["text"] for record in read_rows(folder, index, about["key"])[:1]]
     certificate = certify(model, texts or ["The mole dug a tunnel."]).require()
     frame = rounded(certificate_rows(certificate))
     shards.store(folder / "certificate.parquet", shards.parquet(pyarrow.Table.from_pandas(frame, preserve_index=False)))

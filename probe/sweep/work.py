@@ -95,7 +95,7 @@ def make(job: Job, unit: Unit) -> Receipt:
 def _fit(job: Job, unit: Unit) -> Receipt:
     index = _index(job.folder)
     about = index["words"][unit.of]
-    records = read_rows(job.place, about["key"], index["files"][f"{shards.ROWS}/{about['key']}.parquet"])
+    records = read_rows(job.place, index, about["key"])
     axes = fit_word(the_model(job), records, usable_senses(about), seed=job.options.seed)
     content = b"" if axes is None else to_bytes(axes)
     facts = {"rows": len(records), "usable": axes is not None}
@@ -105,7 +105,7 @@ def _fit(job: Job, unit: Unit) -> Receipt:
 def _shard(job: Job, unit: Unit) -> Receipt:
     index = _index(job.folder)
     block = next(block for block in index["blocks"] if block["key"] == unit.of)
-    records = read_rows(job.place, block["key"], index["files"][f"{shards.ROWS}/{block['key']}.parquet"])
+    records = read_rows(job.place, index, block["key"])
     fits = {fit.of: fit.key for fit in _fits(job.folder)}
     axes = {word: _axes(job.folder, fits[word]) if word in fits else None for word in block["words"]}
     fitted = {

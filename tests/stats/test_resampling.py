@@ -44,10 +44,6 @@ def test_auroc_is_scikit_learns(decimals):
     np.testing.assert_allclose(resampling.auroc(b, a), 1 - ours, atol=1e-12)  # one-sided: labels swapped, sign flipped
 
 
-def test_auroc_of_equal_scores_is_chance():
-    assert resampling.auroc(np.ones(3), np.ones(5)) == 0.5
-
-
 def test_hedges_g_by_hand():
     # means 2 and 4, variances 1 and 4: pooled (2*1 + 2*4) / 4 = 2.5; correction 1 - 3 / (4*6 - 9) = 0.8
     g = resampling.hedges_g(np.array([1.0, 2, 3]), np.array([2.0, 4, 6]))
@@ -55,12 +51,6 @@ def test_hedges_g_by_hand():
     # means 1 and 0, variances 2 and 1: pooled (1*2 + 2*1) / 3 = 4/3; correction 1 - 3 / (4*5 - 9) = 8/11
     g = resampling.hedges_g(np.array([0.0, 2]), np.array([-1.0, 0, 1]))
     assert g == pytest.approx(1 / np.sqrt(4 / 3) * 8 / 11)
-
-
-def test_hedges_g_flips_with_the_labels():
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(9, 4)), rng.normal(size=(12, 4))
-    np.testing.assert_allclose(resampling.hedges_g(a, b), -resampling.hedges_g(b, a), atol=1e-12)
 
 
 @pytest.mark.parametrize(("a", "b", "expected"), [(0.3, 0.1, np.inf), (0.1, 0.3, -np.inf), (0.1, 0.1, 0.0)])

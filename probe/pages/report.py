@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe import charts
 from probe.pages import excerpts, graph, html, opening, remarks, sections, ways
-from probe.pages.folder import REPORT, write_folder
+from probe.pages.folder import REPORT, check_folder, write_folder
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
 from probe.study.columns import LEADERS
@@ -64,6 +64,7 @@ def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = 
 
     `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
     """
+    check_folder(out)
     made = manifest(
         study.model_name,
         study.origin,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from browser import chromium, opening, sharing
 from checkpoints import make_checkpoint
+from example_study import make_study
 
 import probe
 from probe.cli import main
@@ -67,6 +68,13 @@ def shared_page(browser):
     """Opens a page once for the tests of a file that only look at it; one that clicks or unfolds takes `open_page`."""
     with sharing(browser) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the made-up study, its folder below one that was not there; tests leave it as it is."""
+    out = tmp_path_factory.mktemp("report") / "new" / "folder"
+    return probe.write_report(make_study(), out, command="probe report")
 
 
 @pytest.fixture

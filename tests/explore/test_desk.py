@@ -12,7 +12,6 @@ from probe.explore import server
 from probe.explore.desk import PAGES, WAITING, Desk, Job
 from probe.explore.widget import between
 
-
 STEPS = 40
 
 

@@ -24,7 +24,7 @@ from example_study import make_study
 import probe
 from probe.errors import InputError
 from probe.explore.explorer import Explorer, messages
-from probe.pages.notebook import html_of
+from probe.pages.report import html_of
 
 anywidget = pytest.importorskip("anywidget", reason="anywidget is not installed: probe-heads[explore]")
 
@@ -89,9 +89,8 @@ def test_a_long_text_keeps_the_picture_small(model):
     assert len(shown) < 400_000
 
 
+@pytest.mark.real_model
 class TestMessages:
-    pytestmark = pytest.mark.real_model
-
     def test_an_answer_is_that_of_the_server(self, tiny, shown):
         sent = told(shown, ASKED | {"number": 7})
         alike = [message | {"number": 7} for message in messages(Explorer(tiny), ASKED)]
@@ -259,8 +258,9 @@ INKED = """all => all.map(image => {
 })"""
 
 
+@pytest.mark.real_model
 class TestInChromium:
-    pytestmark = [*MARKS, pytest.mark.real_model]
+    pytestmark = MARKS
 
     def test_what_is_saved_needs_neither_scripts_nor_a_network(self, kernel, open_page, tmp_path):
         policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

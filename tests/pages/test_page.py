@@ -286,9 +286,7 @@ def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution
     )
     strengths = rows["attention"].tolist()
     assert [alphas[place] for place in range(10)] == pytest.approx([0.75 * value for value in strengths], abs=0.02)
-    shown = (
-        FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2")["contribution"].tolist()
-    )
+    shown = FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2")["contribution"].tolist()
     heights = (
         page.locator(".panel")
         .first.locator(".bar i")

@@ -208,7 +208,7 @@ def test_the_page_carries_every_head_at_every_token(walked, traced):
 def test_the_scores_are_the_traces_before_the_mask(walked, traced):
     layer, head = walked.layer, walked.head
     frame = walked.frames["attention"].query("allowed")
-    hooked = traced.scores[layer, head][frame["query_pos"].to_numpy(), frame["key_pos"].to_numpy()]
+    hooked = traced.scores[layer, head][frame["query_pos"].tolist(), frame["key_pos"].tolist()]
     close(frame["score"].to_numpy(), hooked, rtol=1e-4, atol=1e-5)
 
 

@@ -263,7 +263,9 @@ def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, model, t
     assert page.evaluate("window.canary") is None
     assert opened.trouble == [] and len(opened.requests) == 1
     shown = page.evaluate("document.body.textContent")
-    assert HOSTILE in page.evaluate("document.querySelector('header').textContent") and BESIDE in shown and MORE in shown
+    assert (
+        HOSTILE in page.evaluate("document.querySelector('header').textContent") and BESIDE in shown and MORE in shown
+    )
     assert page.locator("main img").count() == 0
 
 

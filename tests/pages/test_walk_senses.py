@@ -8,7 +8,7 @@ from test_walk_families import MADE
 
 import probe
 from probe.model.tokens import Placed
-from probe.pages.walk import choose, senses
+from probe.pages.walk import choose
 from probe.pages.walk.page import render
 from probe.pages.walk.scene import Seen
 from probe.patching.positions import trace_positions
@@ -36,11 +36,11 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     text = "The river bank was muddy"
     seen, here = seen_at(tiny, text)
     found = probe.walk(tiny, text)
-    few = senses._few("bank", seen, here)
+    few = choose._few("bank", seen, here)
     tokens = [probe.tokenize(tiny, row.text) for row in few]
     states = probe.target_states(tiny, tokens, [probe.positions_of_word(cut, "bank")[-1] for cut in tokens])
     rows = {sense: [place for place, row in enumerate(few) if row.sense == sense] for sense in ("river", "money")}
-    assert all(len(mine) == senses.PER_SENSE for mine in rows.values())
+    assert all(len(mine) == choose.PER_SENSE for mine in rows.values())
     # At the first depth the senses are apart: only the heads of layer 0 have written there.
     axis = fit_axis(*(states.resid[mine, 1] for mine in rows.values()), ("river", "money"), 1)
     river, moved = here.at - 1, []
@@ -49,8 +49,8 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
         mean = sum(states.z[mine, 0, head].double().mean(0) for mine in rows.values()) / 2 @ w_o
         written = seen.attention.delta_e_by_source(0, head, here.at)[river].double()
         moved.append(axis.effect(written - seen.attention.pattern[0, head, here.at, river].double() * mean).item())
-    toward = senses.toward(tiny, seen, here, choose.sources_of(seen, here))
-    assert (toward.sense, toward.other, toward.fitted) == ("river", "money", 2 * senses.PER_SENSE)
+    toward = choose.toward(tiny, seen, here, choose.sources_of(seen, here))
+    assert (toward.sense, toward.other, toward.fitted) == ("river", "money", 2 * choose.PER_SENSE)
     assert toward.moved[0].tolist() == pytest.approx(moved, abs=1e-6) and not toward.moved[1:].any()
     assert (found.layer, found.head) == (0, moved.index(max(moved)))
     assert (
@@ -70,19 +70,19 @@ def test_a_head_that_moves_the_word_little_along_the_axis_is_chosen_by_length(ti
 
 
 def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model):
-    assert [word for *_, word in senses.ambiguous("Two Banks, a plant's mole and a tunnel")] == [
+    assert [word for *_, word in choose.ambiguous("Two Banks, a plant's mole and a tunnel")] == [
         "bank",
         "plant",
         "mole",
     ]
     seen, here = seen_at(model, "The mole dug a tunnel", "tunnel")
-    assert senses.toward(model, seen, here, choose.sources_of(seen, here)) is None
+    assert choose.toward(model, seen, here, choose.sources_of(seen, here)) is None
 
 
 def test_the_sentence_that_is_walked_is_not_fitted_on(model):
     text = probe.expand("bank").sentences[0].text
     seen, here = seen_at(model, text, "bank")
-    assert text not in {row.text for row in senses._few("bank", seen, here)}
+    assert text not in {row.text for row in choose._few("bank", seen, here)}
 
 
 BEHIND = next(row for row in probe.expand("bank", both_sides=True).sentences if row.cue_follows)
@@ -254,4 +254,3 @@ class TestPage:
         settled(page)
         assert page.evaluate("location.hash").startswith("#L1H") and opened.trouble == []
         assert page.evaluate("location.hash").endswith(f"@{table['pos'].max()}")
-

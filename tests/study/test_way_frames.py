@@ -13,9 +13,9 @@ from planted import planted_model
 from seeds import mostly_campaign
 
 from probe import charts
-from probe.charts.ways import PARTS
+from probe.charts.evidence import PARTS
 from probe.model.weights import read_weights
-from probe.pages import answers, graph
+from probe.pages import answers
 from probe.pages import ways as pages
 from probe.study import tables, ways
 from probe.study.columns import meaning
@@ -248,7 +248,7 @@ def test_where_no_chain_was_found_only_the_end_is_named():
 
 def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():
     _, frames = made("two_step")
-    files = graph.files(frames, "planted")
+    files = pages.graphs(frames, "planted")
     assert [*files] == ["graph_0.json"]
     read = json.loads(files["graph_0.json"])
     assert read["metadata"]["prompt_tokens"] == ["cue", "cue + 1", "cue + 2", "word"]
@@ -281,7 +281,7 @@ KINDS = {
 
 def test_the_attribution_graph_has_what_its_viewers_read():
     _, frames = made("two_step")
-    read = json.loads(graph.files(frames, "planted")["graph_0.json"])
+    read = json.loads(pages.graphs(frames, "planted")["graph_0.json"])
     assert read.keys() == KINDS.keys()
     for part, kinds in KINDS.items():
         for record in read[part] if isinstance(read[part], list) else [read[part]]:

@@ -139,11 +139,6 @@ def test_json_holds_the_same_numbers(run, checkpoint):
     assert found["per_block"] == 4 * found["per_head"] == 4 * 4 * 32 * 8 and found["tensors"] == 28
 
 
-def test_an_unknown_model_is_one_sentence(run):
-    code, out, err = run("params", "./nowhere")
-    assert code == 2 and out == "" and err.startswith("probe: Cannot load ./nowhere: there is no such folder")
-
-
 def test_the_public_function_takes_a_model_or_a_published_name(model):
     assert probe.count_parameters(model) == count_tensors(model)
     assert probe.count_parameters("gpt3") == published("gpt3")

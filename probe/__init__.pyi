@@ -31,7 +31,7 @@ from .patching.positions import trace_positions as trace_positions
 from .patching.swaps import swap_heads as swap_heads
 from .patching.swaps import swap_pairs as swap_pairs
 from .patching.swaps import swap_sets as swap_sets
-from .stats.permutation import sign_flip_test as sign_flip_test
+from .stats.resampling import sign_flip_test as sign_flip_test
 from .study.evaluation import evaluate as evaluate
 from .study.study import study as study
 from .text.lexicon import entry as entry

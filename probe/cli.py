@@ -134,7 +134,7 @@ def report(
 
         load, chosen = _loading(device, dtype), {"seed": seed, "permutations": permutations}
         given, other = load(model), load(second) if second else None
-        result = study(given, words, corpus=corpus, beside=other, progress=progress, planned=planned, **chosen)
+        result = study(given, words, corpus=corpus, second=other, progress=progress, planned=planned, **chosen)
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
         page = write_report(result, out, command=_command(model, second, sentences, options))
@@ -291,13 +291,12 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
 ) -> None:
     """The measurements of a study over a large corpus, as Parquet shards that survive whatever stops it."""
-    from probe.sweep import progress
     from probe.sweep.deal import Options
-    from probe.sweep.run import sweep
+    from probe.sweep.run import shown, sweep
     from probe.sweep.work import Workers
 
     given, chosen = [*sentences, *(more or [])], Options(seed=seed, block=block, device=device, dtype=dtype)
-    with progress.shown(as_json=as_json) as step:
+    with shown(as_json=as_json) as step:
         result = sweep(model, given, out, options=chosen, workers=Workers(engine, scheduler, workers), step=step)
     if result.said:
         typer.echo(f"probe: {result.said}", err=True)

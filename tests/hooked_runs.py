@@ -1,7 +1,8 @@
 """Whole hooked forwards under edits, and pairs of texts for them: the other side of every trace and path."""
 
+import pytest
 import torch
-from families import SINGLE, family_model
+from families import SINGLE, each_family, family_model
 from handmade import random_model
 
 from probe.model import forward
@@ -16,13 +17,16 @@ ODD = "random GPT-2"
 KINDS = (*SINGLE, ODD)
 HELD = ("z", "mlp_out")  # what writes
 QUANTITIES = ("resid_pre", "attn_out", "mlp_out", "z", "resid_post")
-LAYOUTS = ((9, 6, 2), (7, 6, 3), (5, 3, 0))  # tokens, place of the word, place of the cue
-BOTH_WAYS = (4, 1, 0)  # every position lies behind the cue
+LAYOUTS = ((9, 6, 2), (6, 5, 3), (5, 3, 0))  # tokens, place of the word, place of the cue
+BOTH_WAYS = (3, 1, 0)  # every position lies behind the cue
 
 
-def typed(kinds):
-    """Every kind in float64, and the first two in float32 as well."""
-    return [*((kind, torch.float64) for kind in kinds), *((kind, torch.float32) for kind in kinds[:2])]
+EACH = each_family(*KINDS)
+
+
+def typed():
+    """Every kind in float64, those that are no representatives slow; one in float32 as well."""
+    return [*(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH), ("gpt2", torch.float32)]
 
 
 def made(kind, dtype=torch.float64):
@@ -31,6 +35,27 @@ def made(kind, dtype=torch.float64):
 
 def bound(model):
     return max(BOUND[model.dtype], ROUNDED if model.config.family.single else 0)
+
+
+TARGETS = (6, 0, 3, 6, 11)  # where the word stands in the texts of `random_rows`
+AFTER = 4  # tokens that follow it: a causal swap runs without them
+
+
+def random_rows(model, seed=0):
+    """Random texts of several lengths without special tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [target + 1 + AFTER for target in TARGETS]
+    ids = [torch.randint(5, model.config.d_vocab, (size,), generator=generator).tolist() for size in sizes]
+    return [Placed(tuple(row), target) for row, target in zip(ids, TARGETS, strict=True)]
+
+
+def random_z(model, depth, seed=1):
+    c, generator = model.config, torch.Generator().manual_seed(seed)
+    return torch.randn(len(TARGETS), depth, c.n_heads, c.d_head, generator=generator, dtype=model.dtype)
+
+
+def every_direction(model):
+    return torch.eye(model.config.d_model, dtype=model.dtype)
 
 
 def drawn_pair(model, layout=LAYOUTS[0], seed=0):
@@ -79,6 +104,31 @@ def read_rows(model, rows, quantities, edits=()):
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         hooked.run(model, rows)
     return {name: torch.stack([parts[layer] for layer in layers]) for name, parts in seen.items()}
+
+
+def swapped(model, text, swaps):
+    """A row of a whole hooked forward for each of `swaps`, z of heads at the word by (layer, head): the stream at the
+    word behind every block, `layer row d_model`, and its logits before a family's soft cap of them.
+    """
+
+    def edit(layer):
+        def change(z, hook):
+            z = z.clone()
+            for row, values in enumerate(swaps):
+                for (_, head), value in ((place, value) for place, value in values.items() if place[0] == layer):
+                    z[row, text.at, head] = value
+            return z
+
+        return change
+
+    seen, layers = [], range(model.config.n_layers)
+    hooks = [(hook_name(model, layer, "z"), edit(layer)) for layer in layers]
+    hooks += [
+        (hook_name(model, layer, "resid_post"), lambda x, hook: seen.append(x[:, text.at].clone())) for layer in layers
+    ]
+    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
+        logits, limit = hooked.run(model, [text.ids] * len(swaps))[:, text.at], model.config.logit_cap
+    return torch.stack(seen), limit * torch.atanh(logits / limit) if limit else logits
 
 
 def read_all(model, ids, quantities, edits=()):
@@ -153,14 +203,18 @@ class Plain:
 
     def z(self, side, edge, change=None):
         """The receiver's z along the edge."""
+        sender, channel = edge[["sender_layer", "sender_head", "sender_pos"]].tolist(), edge["channel"]
         layer, head, pos = (int(edge[name]) for name in ("receiver_layer", "receiver_head", "receiver_pos"))
-        steps = {name: self.runs[side][name][layer].clone() for name in "qkv"}
-        role, sender = edge["channel"][0], self.at + int(edge["sender_pos"])
-        steps[role][sender] = self.asked(side, edge, change)[role][sender]
-        q, k, v = (share_heads(part.transpose(0, 1), self.model.config.n_heads) for part in steps.values())
-        scores = forward.score(self.weights, self.weights.blocks[layer], q, k, None)
-        pattern = forward.softmax(scores, self.model.config)
-        return (pattern.to(v) @ v)[head, self.at + pos]
+
+        def every():
+            steps = {name: self.runs[side][name][layer].clone() for name in "qkv"}
+            role, at = channel[0], self.at + sender[-1]
+            steps[role][at] = self.asked(side, edge, change)[role][at]
+            q, k, v = (share_heads(part.transpose(0, 1), self.model.config.n_heads) for part in steps.values())
+            scores = forward.score(self.weights, self.weights.blocks[layer], q, k, None)
+            return forward.softmax(scores, self.model.config).to(v) @ v  # head query_pos d_head
+
+        return self.once((side, *sender, layer, channel), change, every)[head, self.at + pos]
 
     def mlp_out(self, side, edge, change=None):
         """What the receiving MLP writes along the edge."""

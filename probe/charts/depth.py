@@ -6,18 +6,25 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import (
+from probe.charts.palette import (
+    INK,
+    MUTED,
+    SENSES,
+    WITH,
     by_value,
     depth_axis,
     ends_of_lines,
+    finish,
     heading,
     line_legend,
     lines_with_dots,
+    live,
     of_word,
     reference_line,
+    sense_colour,
+    senses_of,
     tips,
 )
-from probe.charts.palette import INK, MUTED, SENSES, WITH, finish, live, sense_colour, senses_of
 from probe.stats.numbers import decimal
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from probe import charts
 from probe.charts import of_word
-from probe.charts.sets import ROUTES
+from probe.charts.evidence import ROUTES
 from probe.pages import remarks
 from probe.pages.rows import Frames, Row, Section, head_name, sense_marks, with_sentences, with_tests, words_of
 from probe.pages.sections import head_facts

@@ -35,7 +35,7 @@ from probe.model.model import Config, Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
-from probe.patching import engine, patterns
+from probe.patching import engine, swaps
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def swap_cross_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
     stacks = _stacks_of(model)
     layers, heads = stacks["cross"].shape[:2]
     one = torch.eye(layers * heads, dtype=torch.bool, device=model.device).unflatten(1, (layers, heads))
-    tree, variant_of = engine.branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
+    tree, variant_of = swaps.branches(~torch.cat([one, one.new_ones(1, layers, heads)]))
     margins, moved = [], []
     with torch.inference_mode():
         for choice in choices:
@@ -125,20 +125,20 @@ def swap_cross_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
     )
 
 
-def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[engine.Branch], n: int) -> Tensor:
+def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[swaps.Branch], n: int) -> Tensor:
     """Logits at the last of `n` target positions of every variant of the recipient, with z of the donor.
 
     `-> variant d_vocab`
     """
     decoder = stacks["decoder"]
-    last = engine.carry(
+    last = swaps.carry(
         decoder,
         recipient.entering[None, None],
         [(k[None], v[None]) for k, v in recipient.own],
         tree,
         lambda layer, own: donor.z[layer, None],
         at=torch.zeros(1, dtype=torch.long, device=decoder.device),
-        places=patterns.places_of(decoder, n),
+        places=engine.places_of(decoder, n),
         cross=(stacks["cross"], [(k[None], v[None]) for k, v in recipient.read]),
     )
     return forward.unembed(decoder, last[0])

@@ -1,9 +1,4 @@
-"""The engine of swaps: the forward of `probe.model.forward` in fused operations, for every family of the table.
-
-A swap at a position can only touch `live` trailing positions of a text: one where the mask is causal and the text is
-cut at the word, all of them where the model reads both ways. So a variant of a run is `live` vectors a layer, carried
-against the keys and values of the unchanged positions before them, which are computed once. Cross-attention's keys and
-values are constants of the same kind.
+"""The engine: the forward of `probe.model.forward` in fused operations, for every family of the table.
 
 Queries, keys and values of a block come out of one product; norms, activations and attention are torch's own;
 beginnings that several texts share are run once, rotations and relative biases are computed once a run. What it must
@@ -11,7 +6,8 @@ equal is `forward`, step by step: to 1e-5 of the scale in float32, 1e-10 in floa
 rounds to float32 on the way).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,12 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from probe.model import forward
-from probe.model.attention import halves
+from probe.model.attention import cap, halves, look_back, mask, rotary_angles, share_heads
 from probe.model.model import Config
 from probe.model.weights import Block, Weights
-from probe.patching.patterns import KeysValues, Places, attend, attend_last, scale_of
 
-Donor = Callable[[int, Tensor], Tensor]
+KeysValues = tuple[Tensor, Tensor]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
@@ -33,26 +28,47 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Branch(NamedTuple):
-    """How variants branch in one block: `parent: variant`, the variant of the block before; `swapped: variant head`."""
-
-    parent: Tensor
-    swapped: Tensor
-
-
-def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
-    """How variants branch in each block, and which variant at the end each set is. Variant 0 is always the unchanged
-    run.
-
-    Sets that differ only in later blocks are one variant so far. `set layer head -> a branch a layer, set`
+@dataclass(frozen=True, eq=False)
+class Places:
+    """What depends on positions alone, for one run: cosines and sines `pos dims` of rotary positions, bias `head
+    query_pos key_pos`, minus infinity where nothing is read; `local` is the same for layers that look back only so far.
     """
-    swapped = torch.cat([kept.new_zeros(1, *kept.shape[1:]), ~kept])
-    tree, variant_of = [], torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
-    for heads in swapped.unbind(1):
-        paths = torch.cat([variant_of[:, None], heads.long()], dim=1)  # sorted, so that no swap comes first
-        distinct, variant_of = torch.unique(paths, dim=0, return_inverse=True)
-        tree.append(Branch(distinct[:, 0], distinct[:, 1:].bool()))
-    return tree, variant_of[1:]
+
+    cos: Tensor | None
+    sin: Tensor | None
+    bias: Tensor | None
+    local: "Places | None" = None
+
+    def of(self, block: Block) -> "Places":
+        """Those of this block."""
+        return self.local if block.local and self.local is not None else self
+
+    def row(self, block: Block, pos: int) -> Tensor | None:
+        """What is added to the scores of the query at `pos`, whose own key is the last. `head 1 key_pos`"""
+        bias = self.of(block).bias
+        return None if bias is None else bias[:, pos, None, : pos + 1]
+
+
+def places_of(weights: Weights, n: int) -> Places:
+    """The constants of texts of up to `n` tokens."""
+    bias, config = forward.position_bias(weights, n), weights.config
+    local = None
+    if any(config.local):
+        every = torch.zeros(n, n, dtype=weights.dtype, device=weights.device)
+        near = mask(look_back(every, config.window)).expand(config.n_heads, n, n) if n > config.window else None
+        local = Places(*_turns(weights, n, local=True), near)
+    if bias is not None:
+        bias = (mask(bias) if weights.causal else bias).to(weights.dtype)
+    return Places(*_turns(weights, n, local=False), bias, local)
+
+
+def _turns(weights: Weights, n: int, *, local: bool) -> tuple[Tensor | None, Tensor | None]:
+    """Cosines and sines of rotary positions. `pos dims`"""
+    if weights.config.positions.kind != "rotary":
+        return None, None
+    frequencies = forward.rotary(weights.config.positions, local=local).to(weights.device)
+    angles = rotary_angles(torch.arange(n, device=weights.device), frequencies)
+    return angles.cos().to(weights.dtype), angles.sin().to(weights.dtype)
 
 
 def run(weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: Places) -> Iterator[tuple[Tensor, ...]]:
@@ -98,99 +114,7 @@ def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int
     return once, where
 
 
-def carry(
-    weights: Weights,
-    carried: Tensor,
-    before: Iterable[KeysValues | None],
-    tree: Sequence[Branch],
-    donor: Donor,
-    *,
-    at: Tensor,
-    places: Places,
-    cross: tuple[Weights, Sequence[KeysValues]] | None = None,
-    directions: Tensor | None = None,
-) -> Tensor:
-    """The last vectors of every variant at `at`: how far they are from the unchanged one's along `directions`, or whole
-    without these.
-
-    `directions: direction d_model` are read behind the last block; `batch stage d_model` are each text's own and are
-    read behind every block and, where there is one more, behind the final norm.
-
-    `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`: block by block the
-    keys and values of the positions before them, `batch kv_head pos d_head`, None where there are none · `at: batch`,
-    the live position that is swapped and read · `donor(layer, z of the unchanged run)`: z of the donors, `batch head
-    d_head` both · `cross`: cross-attention and what it reads; the swapped heads are then its own. `-> batch variant
-    direction`, `batch variant stage` or `batch variant d_model`
-    """
-    row = torch.arange(len(carried), device=weights.device)
-    last = len(tree) - 1
-    stages = directions.unbind(1) if directions is not None and directions.ndim == 3 else ()
-    read: list[Tensor] = []
-    for layer, (branch, known) in enumerate(zip(tree, before, strict=True)):
-        block, reading = weights.blocks[layer], None
-        z = attend_live(weights, block, carried, known, places)
-        if cross is not None:
-            stack, memory = cross
-            reading = stack.blocks[layer]
-            middle = write(weights, block, carried, z)
-            z = _read_memory(stack, reading, middle, memory[layer])
-            resid_mid = write(stack, reading, middle[:, branch.parent], _swap(z, branch, donor, layer, at, row))
-        elif layer == last and carried.shape[2] > 1:  # behind the last swap only the position that is read is wanted
-            z, carried = z[row, :, at].unsqueeze(2), carried[row, :, at].unsqueeze(2)
-            at = torch.zeros_like(at)
-        carried = carried[:, branch.parent]
-        if reading is None:
-            resid_mid = write(weights, block, carried, _swap(z, branch, donor, layer, at, row))
-        if layer == last and directions is not None and not stages and weights.config.family.adds_plainly:
-            return _read_out(weights, block, carried[row, :, at], resid_mid[row, :, at], directions)
-        carried = finish(weights, block, carried, resid_mid)
-        if stages:
-            read.append(_moved(carried[row, :, at], stages[layer]))
-    final = carried[row, :, at]
-    if stages:
-        behind = [_moved(forward.finish(weights, final), along) for along in stages[len(tree) :]]
-        return torch.stack([*_at_the_end(read, tree), *behind], dim=-1)
-    return final if directions is None else (final - final[:, :1]) @ directions.T
-
-
-def _moved(resid: Tensor, along: Tensor) -> Tensor:
-    """How far every variant is from the unchanged one along its text's direction.
-
-    `batch variant d_model, batch d_model -> batch variant`
-    """
-    return torch.einsum("bvd,bd->bv", resid - resid[:, :1], along)
-
-
-def _at_the_end(read: Sequence[Tensor], tree: Sequence[Branch]) -> list[Tensor]:
-    """What was read of the variants behind each block, by the variants that they have become behind the last one."""
-    became = torch.arange(len(tree[-1].parent), device=read[-1].device)
-    values = []
-    for moved, branch in zip(reversed(read), reversed(tree), strict=True):
-        values.append(moved[:, became])
-        became = branch.parent[became]
-    return values[::-1]
-
-
-def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
-    """z of the variants of a block, the donor's at `at` where a head is swapped. `batch variant live head d_head`"""
-    alone = z.shape[2] == 1
-    own = z[:, :, 0] if alone else z[row, :, at]  # batch variant head d_head
-    here = torch.where(branch.swapped[..., None], donor(layer, own[:, 0]).unsqueeze(1), own[:, branch.parent])
-    if alone:
-        return here.unsqueeze(2)
-    z = z[:, branch.parent]
-    z[row, :, at] = here
-    return z
-
-
-def _read_out(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor, directions: Tensor) -> Tensor:
-    """What the last MLP writes is wanted along the directions only: it is projected before it is written, differences
-    are taken before.
-    """
-    hidden = activate(weights, block, resid if weights.config.family.parallel else resid_mid)
-    resid_mid, hidden = (part - part[:, :1] for part in (resid_mid, hidden))
-    assert block.w_out is not None
-    return resid_mid @ directions.T + hidden @ (block.w_out @ directions.T)
+# --- attention -------------------------------------------------------------------------------------------------------
 
 
 def project(
@@ -222,6 +146,76 @@ def _rotate(config: Config, x: Tensor, places: Places, pos: Tensor) -> Tensor:
     return torch.cat([turned, left], dim=-1) if left.shape[-1] else turned
 
 
+def scale_of(weights: Weights) -> float:
+    """What scores are multiplied by: one over the root of d_head, or of the config's own number."""
+    config = weights.config
+    return (config.query_scalar or config.d_head) ** -0.5 if config.family.scaled else 1.0
+
+
+def pattern(weights: Weights, matches: Tensor, bias: Tensor | None) -> Tensor:
+    """The pattern from products of queries and keys: softmax(cap(scale q k) + bias). `... key_pos`, unchanged"""
+    scores = matches * scale_of(weights)
+    if weights.config.score_cap:
+        scores = cap(scores, weights.config.score_cap)
+    return (scores if bias is None else scores + bias).softmax(-1)
+
+
+def attend(weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+    """z of whole texts, or of the last positions of texts whose keys and values are given whole.
+
+    `... head query_pos d_head, twice ... kv_head key_pos d_head -> ... head query_pos d_head`
+    """
+    n, size, leading, bias = q.shape[-2], k.shape[-2], q.shape[:-3], places.of(block).bias
+    if bias is not None:
+        bias = bias[:, size - n : size, :size]
+    elif weights.causal and (n < size or weights.config.score_cap):
+        bias = mask(q.new_zeros(n, size))
+    q, k, v = (part.flatten(0, -4) for part in (q, k, v))
+    if weights.config.score_cap:
+        k, v = (share_heads(part, q.shape[-3]) for part in (k, v))
+        z = pattern(weights, q @ k.mT, bias) @ v
+    else:
+        causal, grouped = weights.causal and bias is None, q.shape[-3] != k.shape[-3]
+        z = functional.scaled_dot_product_attention(
+            q, k, v, bias, is_causal=causal, scale=scale_of(weights), enable_gqa=grouped
+        )
+    return z.unflatten(0, leading)
+
+
+def attend_last(
+    weights: Weights, block: Block, own: tuple[Tensor, Tensor, Tensor], known: KeysValues, places: Places
+) -> Tensor:
+    """z of many variants of the one position behind the known ones.
+
+    `own: batch head variant d_head, known: batch kv_head key_pos d_head -> batch head variant d_head`
+    """
+    keys, values = known
+    q, k, v = (part.unflatten(1, (keys.shape[1], -1)) for part in own)  # batch kv_head head variant d_head
+    matches = torch.cat([_grouped(q, keys.mT), (q * k).sum(-1, keepdim=True)], dim=-1)
+    bias = places.row(block, keys.shape[-2])
+    shares = pattern(weights, matches, None if bias is None else bias.unflatten(0, (keys.shape[1], -1)))
+    return torch.addcmul(_grouped(shares[..., :-1], values), shares[..., -1:], v).flatten(1, 2)
+
+
+def _grouped(x: Tensor, shared: Tensor) -> Tensor:
+    """The product of every head's rows with the matrix that its group shares.
+
+    `batch kv_head head row a, batch kv_head a b`
+    """
+    return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
+
+
+def pattern_at(weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor, places: Places) -> Tensor:
+    """The pattern row of the query at `at`. `batch head d_head, batch kv_head key_pos d_head -> batch head key_pos`"""
+    matches = (q.unflatten(1, (k.shape[1], -1)) @ k.mT).flatten(1, 2)
+    bias = places.of(block).bias
+    if bias is not None:
+        bias = bias[:, at, : k.shape[-2]].transpose(0, 1)
+    elif weights.causal:
+        bias = mask(q.new_zeros(k.shape[-2], k.shape[-2]))[at, None]
+    return pattern(weights, matches, bias)
+
+
 def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValues | None, places: Places) -> Tensor:
     """z of the live positions of every variant; each reads what stands before them and, as the mask allows, its own
     live positions.
@@ -250,7 +244,7 @@ def attend_among(
     return attend(weights, block, q, k, v, places).transpose(2, 3)
 
 
-def _read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
+def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
     """z of cross-attention, whose keys and values are constants.
 
     `batch variant live d_model -> batch variant live head d_head`
@@ -260,6 +254,9 @@ def _read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValu
     q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
     z = functional.scaled_dot_product_attention(q, *memory, scale=scale_of(weights))
     return z.transpose(1, 2).unflatten(1, resid.shape[1:3])
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
 
 
 class Writer(NamedTuple):

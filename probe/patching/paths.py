@@ -36,7 +36,7 @@ from torch import Tensor
 
 from probe.model.attention import share_heads
 from probe.model.weights import Weights
-from probe.patching import engine, live, patterns
+from probe.patching import engine, live
 from probe.patching.edges import (
     CHANNELS,
     EDGE,
@@ -207,7 +207,7 @@ def _moves(both: Both, layer: int, pos: int, changes: Tensor, into: Sequence[tup
         if channel == "key":
             matches = matches.repeat(1, 1, k.shape[2], 1)
             matches[..., pos] = (asking * k).sum(-1)
-        pattern = patterns.pattern(weights, matches, both.places.row(block, receiver))
+        pattern = engine.pattern(weights, matches, both.places.row(block, receiver))
         z = pattern[..., pos, None] * v if channel == "value" else pattern @ values[:, :, seen]
         yield Move(channel, receiver, z[:, :, 1:] - z[:, :, :1])
 
@@ -375,7 +375,7 @@ def _moved_heads(both: Both, layer: int, receiver: int, edges: Edges, changes: T
         )
         matches = (keys @ q[..., None])[..., 0]  # recipient edge key_pos
         matches[:, one, at] = (q * k).sum(-1)
-        pattern = patterns.pattern(weights, matches, None if bias is None else bias[head, 0])
+        pattern = engine.pattern(weights, matches, None if bias is None else bias[head, 0])
         z = (pattern[:, :, None] @ values)[:, :, 0]
         found.append(z + pattern[:, one, at, None] * (v - values[:, one, at]))
     return found[1] - found[0]

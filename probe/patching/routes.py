@@ -26,7 +26,7 @@ from torch import Tensor
 from probe.model import attention
 from probe.model.tokens import Placed, in_order
 from probe.model.weights import Weights
-from probe.patching import effects, engine, patterns, swaps
+from probe.patching import effects, engine, swaps
 from probe.patching.effects import Effects, Pairs, Readings
 from probe.stats import resampling
 from probe.stats.axes import HeldOutAxes
@@ -150,7 +150,7 @@ def route_z(
         batches.setdefault((len(own.ids), len(donor.ids)), []).append(row)
     parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
-        places = patterns.places_of(weights, max(map(max, batches)))
+        places = engine.places_of(weights, max(map(max, batches)))
         for batch in batches.values():
             sides = [_looks(weights, [texts[row] for row in batch], places) for texts in (recipients, donors)]
             for kind, made in _routed(weights, sides, batch, taken, mixed=mixed).items():
@@ -160,13 +160,13 @@ def route_z(
     return {kind: made.clone() for kind, made in together.items()}
 
 
-def _looks(weights: Weights, texts: Sequence[Placed], places: patterns.Places) -> list[tuple[Tensor, Tensor]]:
+def _looks(weights: Weights, texts: Sequence[Placed], places: engine.Places) -> list[tuple[Tensor, Tensor]]:
     """Pattern row at the word and values of equally long texts, layer by layer: `batch head key_pos`, `... d_head`."""
     at = torch.tensor([text.at for text in texts], device=weights.device)
     row = torch.arange(len(texts), device=weights.device)
     run = engine.run(weights, [text.ids for text in texts], len(weights.blocks), places)
     return [
-        (patterns.pattern_at(weights, block, q[row, :, at], k, at, places), attention.share_heads(v, q.shape[1]))
+        (engine.pattern_at(weights, block, q[row, :, at], k, at, places), attention.share_heads(v, q.shape[1]))
         for block, (q, k, v) in zip(weights.blocks, run, strict=True)
     ]
 

@@ -1,33 +1,57 @@
 """Intervention: give one head's output at the word another sentence's value, and see how far the word's vector moves.
 
-Every one of the layers x heads swaps is performed, none is approximated. Where the mask is causal a swapped run differs
-from the base run only at the target position (the sentence is cut at the word), so all variants are carried through the
-later layers as single vectors; where a model reads both ways, as whole texts (`probe.patching.engine`).
+Every one of the layers x heads swaps is performed, none is approximated. A swap at a position can only touch `live`
+trailing positions of a text: one where the mask is causal and the text is cut at the word, all of them where the model
+reads both ways. So a variant of a run is `live` vectors a layer, carried against the keys and values of the unchanged
+positions before them, which are computed once. Cross-attention's keys and values are constants of the same kind.
 
 Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and noising).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from probe.model import forward
 from probe.model.tokens import Placed, batch_by_length, in_order
-from probe.model.weights import Weights
-from probe.patching import engine, patterns
-from probe.patching.engine import Branch, Donor
-from probe.patching.patterns import KeysValues, Places
+from probe.model.weights import Block, Weights
+from probe.patching import engine
+from probe.patching.engine import KeysValues, Places
 
 NUMBERS = 2**22  # of the widest tensor of a batch: 16 MB in float32, so that it stays near the processor
 SETS = 256  # at once, where a variant is a whole text
 Rows = Sequence[Placed | Sequence[int]]
 Texts = Sequence[Placed]
+Donor = Callable[[int, Tensor], Tensor]
+
+
+class Branch(NamedTuple):
+    """How variants branch in one block: `parent: variant`, the variant of the block before; `swapped: variant head`."""
+
+    parent: Tensor
+    swapped: Tensor
+
+
+def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
+    """How variants branch in each block, and which variant at the end each set is. Variant 0 is always the unchanged
+    run.
+
+    Sets that differ only in later blocks are one variant so far. `set layer head -> a branch a layer, set`
+    """
+    swapped = torch.cat([kept.new_zeros(1, *kept.shape[1:]), ~kept])
+    tree, variant_of = [], torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
+    for heads in swapped.unbind(1):
+        paths = torch.cat([variant_of[:, None], heads.long()], dim=1)  # sorted, so that no swap comes first
+        distinct, variant_of = torch.unique(paths, dim=0, return_inverse=True)
+        tree.append(Branch(distinct[:, 0], distinct[:, 1:].bool()))
+    return tree, variant_of[1:]
 
 
 def target_z(weights: Weights, rows: Rows, depth: int) -> Tensor:
     """z of every head at the word of each row, from the same engine that swaps. `-> row layer head d_head`"""
-    tree = engine.branches(_all_but_one(weights, depth)[:0])[0]
+    tree = branches(_all_but_one(weights, depth)[:0])[0]
     nowhere = torch.zeros(0, weights.shape[2], device=weights.device)
 
     def read(texts: Texts, _: list[int], places: Places) -> Tensor:
@@ -61,7 +85,7 @@ def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth:
 
     `-> pair recipient layer head direction`: recipient 0 is `a` with z of `b`, recipient 1 the other way round.
     """
-    tree, variant_of = engine.branches(_all_but_one(weights, depth))
+    tree, variant_of = branches(_all_but_one(weights, depth))
     others = placed(weights, b)
 
     def swap(texts: Texts, members: list[int], places: Places) -> Tensor:
@@ -83,7 +107,7 @@ def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, direc
     if not weights.causal and len(kept) > SETS:
         parts = [swap_sets(weights, rows, donor_z, some, directions) for some in kept.split(SETS)]
         return torch.cat(parts, dim=1)
-    tree, variant_of = engine.branches(kept.to(weights.device))
+    tree, variant_of = branches(kept.to(weights.device))
 
     def swap(texts: Texts, members: list[int], places: Places) -> Tensor:
         donors = donor_z[members].to(weights.device, weights.dtype)
@@ -119,7 +143,7 @@ def _carry(
     pos = torch.arange(known, ids.shape[1], device=weights.device)
     entering = forward.embedding_norm(weights, forward.sum_of(forward.embedding_parts(weights, ids[:, known:], pos)))
     before = _known(weights, [text.ids[:known] for text in texts], len(tree), places)
-    return engine.carry(
+    return carry(
         weights,
         entering.unsqueeze(1),
         before,
@@ -157,7 +181,105 @@ def _in_batches(
         [order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=max(1, NUMBERS // widest))
     ]
     with torch.inference_mode():
-        places = patterns.places_of(weights, longest)
+        places = engine.places_of(weights, longest)
         moved = [run([texts[row] for row in batch], batch, places) for batch in batches]
         together = torch.cat(moved)[in_order(batches)].cpu()
     return together.clone()
+
+
+# --- variants carried on ---------------------------------------------------------------------------------------------
+
+
+def carry(
+    weights: Weights,
+    carried: Tensor,
+    before: Iterable[KeysValues | None],
+    tree: Sequence[Branch],
+    donor: Donor,
+    *,
+    at: Tensor,
+    places: Places,
+    cross: tuple[Weights, Sequence[KeysValues]] | None = None,
+    directions: Tensor | None = None,
+) -> Tensor:
+    """The last vectors of every variant at `at`: how far they are from the unchanged one's along `directions`, or whole
+    without these.
+
+    `directions: direction d_model` are read behind the last block; `batch stage d_model` are each text's own and are
+    read behind every block and, where there is one more, behind the final norm.
+
+    `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`: block by block the
+    keys and values of the positions before them, `batch kv_head pos d_head`, None where there are none · `at: batch`,
+    the live position that is swapped and read · `donor(layer, z of the unchanged run)`: z of the donors, `batch head
+    d_head` both · `cross`: cross-attention and what it reads; the swapped heads are then its own. `-> batch variant
+    direction`, `batch variant stage` or `batch variant d_model`
+    """
+    row = torch.arange(len(carried), device=weights.device)
+    last = len(tree) - 1
+    stages = directions.unbind(1) if directions is not None and directions.ndim == 3 else ()
+    read: list[Tensor] = []
+    for layer, (branch, known) in enumerate(zip(tree, before, strict=True)):
+        block, reading = weights.blocks[layer], None
+        z = engine.attend_live(weights, block, carried, known, places)
+        if cross is not None:
+            stack, memory = cross
+            reading = stack.blocks[layer]
+            middle = engine.write(weights, block, carried, z)
+            z = engine.read_memory(stack, reading, middle, memory[layer])
+            resid_mid = engine.write(stack, reading, middle[:, branch.parent], _swap(z, branch, donor, layer, at, row))
+        elif layer == last and carried.shape[2] > 1:  # behind the last swap only the position that is read is wanted
+            z, carried = z[row, :, at].unsqueeze(2), carried[row, :, at].unsqueeze(2)
+            at = torch.zeros_like(at)
+        carried = carried[:, branch.parent]
+        if reading is None:
+            resid_mid = engine.write(weights, block, carried, _swap(z, branch, donor, layer, at, row))
+        if layer == last and directions is not None and not stages and weights.config.family.adds_plainly:
+            return _read_out(weights, block, carried[row, :, at], resid_mid[row, :, at], directions)
+        carried = engine.finish(weights, block, carried, resid_mid)
+        if stages:
+            read.append(_moved(carried[row, :, at], stages[layer]))
+    final = carried[row, :, at]
+    if stages:
+        behind = [_moved(forward.finish(weights, final), along) for along in stages[len(tree) :]]
+        return torch.stack([*_at_the_end(read, tree), *behind], dim=-1)
+    return final if directions is None else (final - final[:, :1]) @ directions.T
+
+
+def _moved(resid: Tensor, along: Tensor) -> Tensor:
+    """How far every variant is from the unchanged one along its text's direction.
+
+    `batch variant d_model, batch d_model -> batch variant`
+    """
+    return torch.einsum("bvd,bd->bv", resid - resid[:, :1], along)
+
+
+def _at_the_end(read: Sequence[Tensor], tree: Sequence[Branch]) -> list[Tensor]:
+    """What was read of the variants behind each block, by the variants that they have become behind the last one."""
+    became = torch.arange(len(tree[-1].parent), device=read[-1].device)
+    values = []
+    for moved, branch in zip(reversed(read), reversed(tree), strict=True):
+        values.append(moved[:, became])
+        became = branch.parent[became]
+    return values[::-1]
+
+
+def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
+    """z of the variants of a block, the donor's at `at` where a head is swapped. `batch variant live head d_head`"""
+    alone = z.shape[2] == 1
+    own = z[:, :, 0] if alone else z[row, :, at]  # batch variant head d_head
+    here = torch.where(branch.swapped[..., None], donor(layer, own[:, 0]).unsqueeze(1), own[:, branch.parent])
+    if alone:
+        return here.unsqueeze(2)
+    z = z[:, branch.parent]
+    z[row, :, at] = here
+    return z
+
+
+def _read_out(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor, directions: Tensor) -> Tensor:
+    """What the last MLP writes is wanted along the directions only: it is projected before it is written, differences
+    are taken before.
+    """
+    hidden = engine.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
+    resid_mid, hidden = (part - part[:, :1] for part in (resid_mid, hidden))
+    assert block.w_out is not None
+    return resid_mid @ directions.T + hidden @ (block.w_out @ directions.T)

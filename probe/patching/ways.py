@@ -23,7 +23,7 @@ from torch import Tensor
 
 from probe.model.attention import share_heads
 from probe.model.weights import Weights
-from probe.patching import engine, live, patterns
+from probe.patching import engine, live
 from probe.patching.edges import CHANNELS, EMBEDDING, MLP, Edges, Node, receiver_of, sender_of
 from probe.patching.live import Both, Point, Read
 from probe.patching.paths import Paths
@@ -193,7 +193,7 @@ def _moved_heads(
                 mine[role][:, at + sender] = changed[role][:, head, number]
         seen = both.seen(at + receiver)
         bias, matches = both.places.row(block, at + receiver), q[:, None, at + receiver] @ k[:, seen].mT
-        z = patterns.pattern(weights, matches, None if bias is None else bias[head]) @ v[:, seen]  # recipient 1 d_head
+        z = engine.pattern(weights, matches, None if bias is None else bias[head]) @ v[:, seen]  # recipient 1 d_head
         yield node, z - step.z[:, at + receiver, None, head]
 
 

@@ -1,20 +1,33 @@
-"""Separation and uncertainty: how far two groups of numbers are apart, and how sure we may be of it.
+"""Resampling: how far two groups of numbers are apart, how sure we may be of it, and p corrected for many heads.
 
 All functions take and return numpy arrays; the first axis is sentences (or pairs), any further axes (layer, head) are
 carried along. Every random choice comes from an explicit seed.
 
+What is permuted is the assignment of senses to cue words: every frame reuses the same few cue words, so shuffling
+sentences, or flipping frames, would only ask whether these words differ, which they do in any model. Where sentences
+come in pairs whole pairs of cue words are turned round, which keeps what the pairing took out; where they do not, cue
+words are dealt out one by one. With u pairs of cue words no p is below 2^-u (2^(1-u) for a gap, which has no sign),
+and the page says so. The direction of every head is fitted again under every relabelling, and the largest statistic
+over all heads is what each head has to beat, which holds the chance of even one false claim at the level of the test.
+
 Sources: Hanley & McNeil 1982 (AUROC as a rank statistic); Hedges 1981 (g); Efron & Tibshirani 1993 (bootstrap);
-Owen 2007 (bootstrap of crossed factors); Hesterberg 2015 (few units).
+Owen 2007 (bootstrap of crossed factors); Hesterberg 2015 (few units); Westfall & Young 1993 (max-T); Winkler et al.
+2014 (exchangeable groups); Benjamini & Hochberg 1995; Tusher et al. 2001 (a floor under standard errors).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, rankdata
+from scipy.stats import false_discovery_control, norm, rankdata
 from scipy.stats import t as student_t
 
+from probe.text.splits import CrossFit
+
 Array = NDArray[np.float64]
+Labels = NDArray[np.bool_]
 DRAWS = 2000
 # Values this close, relative to the scale of what they are compared with, are equal: float32 says no more, and which of
 # two sums is larger would be decided by their last digit, which differs from one processor to the next.
@@ -122,3 +135,199 @@ def interval(draws: Array, estimate: Array | float | None = None, *, units: int 
         return low, high
     wider = np.sqrt(units / (units - 1)) * student_t.ppf(0.975, units - 1) / norm.ppf(0.975)
     return estimate + wider * (low - estimate), estimate + wider * (high - estimate)
+
+
+# --- permutation -----------------------------------------------------------------------------------------------------
+
+
+class Gap(NamedTuple):
+    """Whether two senses differ at some stage: `p`, corrected for the stages, and the statistic `t` of each."""
+
+    p: float
+    t: Array
+
+
+GATE_DRAWS = 4999  # p as small as .0002: the gate asks for .01 after correction over pairs of senses
+
+
+@dataclass(frozen=True, eq=False)
+class MaxT:
+    """A family of tests: `t` the statistics, `p` corrected for the whole family, `q` the false discovery rate."""
+
+    t: Array
+    p: Array
+    q: Array
+
+
+def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Labels:
+    """Sense labels as given (first) and reassigned `draws` times, whole units at a time. `-> 1 + draws, n`
+
+    Units that hold both senses are flipped; senses are shuffled among the units that hold one.
+    """
+    given = np.asarray(is_a, dtype=bool)
+    member, number = as_numbers(units)
+    count_a, count_b = (np.bincount(member, side, minlength=number) for side in (given, ~given))
+    turned = rng.random((draws, number)) < 0.5
+    single = (count_a == 0) | (count_b == 0)
+    own = count_a[single] > 0
+    turned[:, single] = rng.permuted(np.tile(own, (draws, 1)), axis=1) != own
+    return np.vstack([given, given ^ turned[:, member]])
+
+
+def reached(drawn: Array, observed: Array) -> Labels:
+    """Where a statistic under relabelling is at least the observed one, ties within TIE of its scale. `-> draw ...`
+
+    `drawn: draw ...`, `observed: ...`; the scale is the largest absolute value, drawn or observed, of the whole family.
+    Relabellings that give exactly the observed statistic are common where units are few. Computed, the two are sums in
+    different orders of numbers from a model in float32, and which is larger would be decided by the last digit, which
+    differs from one processor to the next. Every permutation test compares here.
+    """
+    scale = max(np.abs(drawn).max(initial=0), np.abs(observed).max(initial=0))
+    return np.asarray(drawn >= observed - TIE * scale)
+
+
+def max_t(observed: Array, null: Array) -> MaxT:
+    """Corrected one-sided p of every statistic: how often the largest one under relabelling reaches it.
+
+    `observed: ...`, `null: draws ...`, the same studentised statistic. p = (1 + hits) / (1 + draws), so it is never 0.
+    The bar is lowered step by step: a head that has passed no longer sets it for the heads behind it (Westfall &
+    Young's step-down), without which the relabelled leader would hide every true but smaller head.
+    """
+    t, flat = observed.ravel(), null.reshape(len(null), -1)
+    order = (-t).argsort(kind="stable")
+    bar = np.maximum.accumulate(flat[:, order[::-1]], axis=1)[:, ::-1]  # the largest of this head and those behind it
+    corrected = (1 + reached(bar, t[order]).sum(0)) / (1 + len(null))
+    p = np.empty_like(t)
+    p[order] = np.maximum.accumulate(corrected)
+    q = false_discovery_control((1 + reached(flat, t).sum(0)) / (1 + len(null)))
+    return MaxT(observed, p.reshape(observed.shape), q.reshape(observed.shape))
+
+
+def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
+    """One-sided test that two senses differ along held-out axes at some stage: max-T over the stages.
+
+    `resid: row stage d`, the split's rows. The statistic of a stage is Σ <D_test, D_train> over the holdouts, D a
+    difference of sense means: the gap times the length of the fitted axis. (Divided by |D_train|² it would be the gap
+    itself, and have no power: relabelling most of the rows that are fitted on makes the divisor tiny.) Every
+    relabelling turns units that hold both senses round, or deals senses out among units that hold one, and fits every
+    axis again. Each stage is divided by its standard deviation under relabelling.
+    """
+    member, number = as_numbers(list(zip(split.exchanged, split.is_a, split.cells.tolist(), strict=True)))
+    first = np.unique(member, return_index=True)[1]  # a row of every group that changes its sense as a whole
+    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=np.random.default_rng(seed))[:, first].astype(
+        float
+    )
+    count = np.bincount(member, minlength=number)
+    learned = np.zeros((len(split.holdouts), number))
+    for row, holdout in zip(learned, split.holdouts, strict=True):
+        row[member[list(holdout.train)]] = 1
+    tested = [np.flatnonzero(split.cells[first] == part) for part in range(len(learned))]
+    sums = [_sums(stage, member, number) for stage in _stages(resid)]
+    drawn = _agreement([stage @ stage.T for stage in sums], labels, count, learned, tested)
+    spread = drawn[1:].std(0)
+    drawn = np.divide(drawn, spread, out=np.zeros_like(drawn), where=spread > TIE * spread.max(initial=0))
+    return Gap(permutation_p(drawn.max(1)), drawn[0])
+
+
+def _stages(resid: Array) -> Iterator[Array]:
+    """The rows of every stage around their mean, which no sense may be confused with."""
+    for stage in np.moveaxis(resid, 1, 0):
+        offset = stage - stage[:1]  # identical vectors become exactly 0
+        yield offset - offset.mean(0)
+
+
+def _sums(rows: Array, member: NDArray[np.intp], number: int) -> Array:
+    sums = np.zeros((number, rows.shape[1]))
+    np.add.at(sums, member, rows)
+    return sums
+
+
+def _agreement(
+    grams: Sequence[Array], labels: Array, count: NDArray[np.intp], learned: Array, tested: Sequence[Any]
+) -> Array:
+    """Σ <D_test, D_train> over the holdouts under every labelling, for each stage. `-> draw stage`
+
+    `grams: group group`, the products of the groups' sums · `learned: holdout group`, 1 where a group is fitted on ·
+    `tested`: the groups that each holdout tests. D_test has the divisors of all rows, so that its parts add up to the
+    whole difference.
+    """
+    every, total = _signed(labels, count), np.zeros((len(labels), len(grams)))
+    for mask, groups in zip(learned, tested, strict=True):
+        fitted = _signed(labels, count * mask) * mask
+        for stage, gram in enumerate(grams):
+            total[:, stage] += ((fitted @ gram[:, groups]) * every[:, groups]).sum(1)
+    return total
+
+
+def _signed(labels: Array, count: Any) -> Array:
+    """What each group's sum is multiplied with in a difference of sense means: 1 / n_A or -1 / n_B."""
+    of_a = labels @ count
+    of_b = count.sum() - of_a
+    return labels / np.maximum(of_a, 1)[:, None] - (1 - labels) / np.maximum(of_b, 1)[:, None]
+
+
+def difference_p(values: Array, is_a: Sequence[bool], units: Sequence[Hashable], *, seed: int) -> float:
+    """Two-sided p that the means of two senses differ in one of several numbers, such as the word's place in the text.
+
+    `n k`: max-T over the k. 1 where no number differs at all.
+    """
+    offset = values - values[:1]
+    labels = relabel(is_a, units, draws=GATE_DRAWS, rng=np.random.default_rng(seed)).astype(float)
+    signed = _signed(labels, np.ones(len(values), dtype=np.intp))
+    spread = offset.std(0)
+    drawn = np.abs(signed @ np.divide(offset, spread, out=np.zeros_like(offset), where=spread > 0)).max(1)
+    return permutation_p(drawn.round(9))  # means that are equal differ in the last digit, which is no difference
+
+
+def permutation_p(statistic: Array) -> float:
+    """How often a relabelled statistic reaches the observed one, which stands first: (1 + hits) / (1 + draws)."""
+    hits = np.count_nonzero(reached(statistic[1:], statistic[0]))
+    return float((1 + hits) / len(statistic))
+
+
+def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Array:
+    """Studentised mean effects, as they are (first) and with whole units' signs flipped. `pair ... -> 1 + draws, ...`
+
+    Under the null a head's effect is as likely to point one way as the other for every cue word. t = mean / (se +
+    floor), the floor being the median standard error over heads: a head that hardly does anything must not win by
+    having hardly any noise (Tusher et al. 2001).
+    """
+    member, number = as_numbers(units)
+    flat = effects.reshape(len(effects), -1)
+    by_unit = np.zeros((number, flat.shape[1]))
+    np.add.at(by_unit, member, flat)
+    null = flipped(by_unit, (flat**2).sum(0), number=len(effects), draws=draws, rng=rng)
+    return null.reshape(-1, *effects.shape[1:])
+
+
+def flipped(by_unit: Array, squares: Array, *, number: int, draws: int, rng: np.random.Generator) -> Array:
+    """`flip_null` from sums by unit of `number` effects and of their squares. `unit head, head -> 1 + draws, head`"""
+    signs = np.vstack([np.ones(len(by_unit)), rng.choice([-1.0, 1.0], size=(draws, len(by_unit)))])
+    mean = signs @ by_unit / number
+    error = np.sqrt(np.maximum(squares / number - mean**2, 0) / max(number - 1, 1))
+    return np.asarray(mean / (error + max(float(np.median(error[0])), 1e-12)))
+
+
+def sign_flip_test(effects: Array, units: Sequence[Hashable], *, seed: int, draws: int = 1000) -> MaxT:
+    """Which mean effects are above 0, corrected for the whole family: `flip_null`, then `max_t`. `pair ... -> ...`
+
+    One-sided; for the other side give `-effects`. Pairs that share a unit (a cue word, a noun) change their sign
+    together.
+    """
+    null = flip_null(effects, units, draws=draws, rng=np.random.default_rng(seed))
+    return max_t(null[0], null[1:])
+
+
+def smallest_p(units: int, *, draws: int) -> float:
+    """The smallest p that flipping the signs of so many units can give: 2^-units, and no less than 1 / (draws + 1)."""
+    return max(0.5**units, 1 / (draws + 1))
+
+
+def smallest_effect(n: int, *, tests: int, paired: bool, power: float = 0.8, level: float = 0.05) -> float:
+    """Smallest difference, in standard deviations, that `n` independent sentences per sense (or pairs) would show.
+
+    Sentences that share a cue word are not independent: there `n` counts cue words. It is the power of a test along a
+    direction known beforehand; one that is fitted first sees less.
+    """
+    scale = np.sqrt(n if paired else n / 2)
+    return float((norm.ppf(1 - level / tests) + norm.ppf(power)) / scale)

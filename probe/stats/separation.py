@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 from torch import Tensor
 
-from probe.stats import permutation, resampling
-from probe.stats.permutation import Labels, MaxT
-from probe.stats.resampling import Array
+from probe.stats import resampling
+from probe.stats.resampling import Array, Labels, MaxT
 from probe.text.splits import CrossFit
 
 MANY = 100  # sentences per sense: with fewer, a direction of d_head numbers (64, say) fits noise
@@ -82,7 +81,7 @@ def measure_separation(
     """
     is_a = np.array(split.is_a)
     rng = np.random.default_rng(seed)
-    labels = permutation.relabel(split.is_a, split.exchanged, draws=permutations, rng=rng)
+    labels = resampling.relabel(split.is_a, split.exchanged, draws=permutations, rng=rng)
     together, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
     crossed = resampling.crossed_factors(split.frames, split.units)
     weights = resampling.bootstrap_weights(crossed, seed=seed)
@@ -255,7 +254,7 @@ def corrected_tests(
     for name, kind in (("said", said), ("continued", continued)):
         if kind:
             nulls[name] = _flipped(kind, units, permutations=permutations, seed=seed)
-    families = {name: permutation.max_t(null[0], null[1:]) for name, null in nulls.items()}
+    families = {name: resampling.max_t(null[0], null[1:]) for name, null in nulls.items()}
     columns = [
         [MaxT(*values) for values in zip(family.t, family.p, family.q, strict=True)] for family in families.values()
     ]
@@ -266,7 +265,7 @@ def _flipped(effects: Sequence[Array], units: Sequence[Sequence[Hashable]], *, p
     """Studentised mean effects under sign flips of whole units, all pairs of senses. `-> draw pair layer head`"""
     rng = np.random.default_rng(seed)
     nulls = [
-        permutation.flip_null(effect, chosen, draws=permutations, rng=rng)
+        resampling.flip_null(effect, chosen, draws=permutations, rng=rng)
         for effect, chosen in zip(effects, units, strict=True)
     ]
     return np.stack(nulls, axis=1)

@@ -22,7 +22,7 @@ from probe.model.model import Model
 from probe.model.records import TargetStates
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.stats import permutation
+from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.stats.separation import measure_separation
 from probe.study.word import PairResult, StudyOptions, WordResult
@@ -64,7 +64,7 @@ def measure_controls(model: Model, random_model: Model, word: WordResult, option
     untrained = target_states(random_model, word.material.tokens, word.material.targets)
     auroc[UNTRAINED] = separation(random_model, untrained, rows)
     untrained_p = {
-        each.senses: permutation.gap_test(
+        each.senses: resampling.gap_test(
             untrained.resid[list(each.split.rows), 1:].double().numpy(), each.split, seed=options.seed
         ).p
         for each in word.pairs

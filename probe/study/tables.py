@@ -21,7 +21,7 @@ from probe.model.model import Model
 from probe.model.weights import read_weights
 from probe.patching import effects
 from probe.patching.routes import by_distance
-from probe.stats import axes, permutation, resampling
+from probe.stats import axes, resampling
 from probe.stats.resampling import Array
 from probe.stats.verdicts import GATE, LEVEL, best_verdicts, verdicts
 from probe.study.columns import (
@@ -117,8 +117,8 @@ def words(results: Sequence[WordResult], untrained: Mapping[tuple[str, ...], flo
                 "untrained_p": untrained.get((result.material.word, *pair.senses), 1.0),
                 "negative_gaps": int((gap <= 0).sum()),
                 "cue_words": units,
-                "smallest_p": permutation.smallest_p(units, draws=len(pair.separation.null) - 1),
-                "visible_d_pairs": permutation.smallest_effect(units, tests=tests, paired=True),
+                "smallest_p": resampling.smallest_p(units, draws=len(pair.separation.null) - 1),
+                "visible_d_pairs": resampling.smallest_effect(units, tests=tests, paired=True),
                 "exploratory": min(per_sense) < FEW or units < FEW_CUES,
                 "ranked": pair.effects is not None,
             }

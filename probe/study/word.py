@@ -3,7 +3,7 @@ frame.
 
 For each pair of senses the sentences are held out in folds of cue words and frames (`splits.cross_fit`), and sense axes
 are fitted at every depth. Before anything is swapped the gap itself must be there, at some depth
-(`permutation.gap_test`, p below `verdicts.GATE`). Then every head is swapped at the word, exactly, and read at every
+(`resampling.gap_test`, p below `verdicts.GATE`). Then every head is swapped at the word, exactly, and read at every
 depth behind it and in what the model says next. The read-out L* of a word is the first depth that separates its senses
 as well as any (`axes.choose_depth`); it is chosen from held-out separations, never from an effect.
 """
@@ -27,10 +27,9 @@ from probe.patching import effects
 from probe.patching.effects import Effects, Measured, Pairs, Readings
 from probe.patching.routes import Routes, measure_routes
 from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves
-from probe.stats import axes, permutation, resampling
+from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
-from probe.stats.permutation import Gap
-from probe.stats.resampling import Array
+from probe.stats.resampling import Array, Gap
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation
 from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
 from probe.study.material import Material, continuations
@@ -212,7 +211,7 @@ def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool)
     A causal model sees no more of a text than up to the word.
     """
     known = [[material.targets[row]] + ([] if causal else [len(material.tokens[row])]) for row in split.rows]
-    return permutation.difference_p(np.array(known, dtype=float), split.is_a, split.exchanged, seed=seed)
+    return resampling.difference_p(np.array(known, dtype=float), split.is_a, split.exchanged, seed=seed)
 
 
 def _observed(
@@ -233,7 +232,7 @@ def _observed(
     )
 
     def test(vectors: torch.Tensor) -> Gap:
-        return permutation.gap_test(vectors.double().numpy(), split, seed=options.seed)
+        return resampling.gap_test(vectors.double().numpy(), split, seed=options.seed)
 
     gate, gap = test(stages[rows, 1 : 1 + layers]), effects.gaps(held_out, stages, pairs)
     continues = stages.shape[1] > layers + 2
@@ -259,7 +258,7 @@ def _observed(
 
 def _positive(gap: Array, pairs: Pairs, seed: int) -> float:
     """One-sided p that the gap of these pairs is above 0, whole cue words turned round. `pair 1`"""
-    return float(permutation.sign_flip_test(gap, pairs.units, seed=seed).p[0])
+    return float(resampling.sign_flip_test(gap, pairs.units, seed=seed).p[0])
 
 
 def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
@@ -318,7 +317,7 @@ def _stand_ins(
         moved = joint_swaps(weights, word.placed, word.states.z, (pair.axes, few), (layer, head), later) / gap
         alone = np.array([last[other] for other in later])
         extra = moved[:, 1:] - moved[:, :1] - alone  # beyond what either does by itself
-        tested = permutation.sign_flip_test(extra, few.units, seed=options.seed)
+        tested = resampling.sign_flip_test(extra, few.units, seed=options.seed)
         stand_ins += [
             StandIn((layer, head), other, float(more), float(p))
             for other, more, p in zip(later, extra.mean(0), tested.p, strict=True)

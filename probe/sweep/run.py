@@ -13,13 +13,15 @@ With other options, another model or other sentences the key is another, and the
 """
 
 import json
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 import probe
 from probe.errors import InputError, ProbeError
@@ -29,12 +31,12 @@ from probe.model.load import load
 from probe.model.model import Model
 from probe.provenance import command_line, content_key, manifest
 from probe.sweep import shards, work
-from probe.sweep.deal import Options, deal, read_index, read_rows, require_index, require_something
-from probe.sweep.progress import Step
+from probe.sweep.deal import Options, Record, deal, read_index, read_rows, require_something
 from probe.sweep.shards import Receipt
 from probe.sweep.work import SET, Engine, Job, Unit, Workers, engine, units
 from probe.text.files import sha256_of, sources
 
+Step = Callable[[str, int, int], None]
 PARTS = ("fitted", "fit", "report", "none")
 
 
@@ -72,9 +74,7 @@ def sweep(
     work.clear()
     with shards.only_writer(folder), _in_sentences(folder):
         step("reading", 0, 0)
-        if read_index(folder) is None:
-            deal(files, folder, options, causal=loaded.config.causal)
-        index = require_index(folder)
+        index = read_index(folder) or deal(files, folder, options, causal=loaded.config.causal)
         require_something(index)
         _certify(loaded, folder, index)
         job = Job(str(folder), model, loaded.origin.sha256, options)
@@ -153,7 +153,7 @@ def _short(value: object) -> str:
     return str(value)[:40]
 
 
-def _certify(model: Model, folder: Path, index: Mapping[str, Any]) -> None:
+def _certify(model: Model, folder: Path, index: Record) -> None:
     """The certificate, on a sentence of each of a few words, is part of the set."""
     import pyarrow
 
@@ -164,8 +164,7 @@ def _certify(model: Model, folder: Path, index: Mapping[str, Any]) -> None:
         return
     texts = []
     for about in list(index["words"].values())[:4]:
-        sha256 = index["files"][f"{shards.ROWS}/{about['key']}.parquet"]
-        texts += [record["text"] for record in read_rows(folder, about["key"], sha256)[:1]]
+        texts += [record["text"] for record in read_rows(folder, index, about["key"])[:1]]
     certificate = certify(model, texts or ["The mole dug a tunnel."]).require()
     frame = rounded(certificate_rows(certificate))
     shards.store(folder / "certificate.parquet", shards.parquet(pyarrow.Table.from_pandas(frame, preserve_index=False)))
@@ -225,3 +224,108 @@ def _kind(reason: str) -> str:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+# --- how far it has come: a bar on a terminal, a line a minute elsewhere, or JSON lines for machines -----------------
+
+Clock = Callable[[], float]
+EVERY = 60.0
+EVERY_JSON = 1.0
+
+
+class Standing(NamedTuple):
+    """How far one stage has come, in sentences; how fast, and the seconds left at that pace, None before the first."""
+
+    stage: str
+    done: int
+    of: int
+    per_second: float
+    seconds_left: int | None
+
+    @property
+    def rest(self) -> str:
+        return "" if self.seconds_left is None else f", {duration(self.seconds_left)} left"
+
+
+@dataclass
+class Pace:
+    """Where a stage stands, its speed from what was done since it began: what was kept does not count as speed."""
+
+    stage: str = ""
+    began: float = 0.0
+    at_start: int = 0
+    clock: Clock = field(default=time.monotonic)
+
+    def __call__(self, stage: str, done: int, of: int) -> Standing:
+        now = self.clock()
+        if stage != self.stage:
+            self.stage, self.began, self.at_start = stage, now, done
+        seconds, new = now - self.began, done - self.at_start
+        rate = new / seconds if seconds > 0 else 0.0
+        return Standing(stage, done, of, round(rate, 1), round((of - done) / rate) if rate > 0 else None)
+
+
+@contextmanager
+def shown(
+    *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None, clock: Clock = time.monotonic
+) -> Iterator[Step]:
+    """A step function `(stage, sentences done, of how many)` that shows where it stands, as suits the reader."""
+    out, err = out or sys.stdout, err or sys.stderr
+    if as_json:
+        yield _lines(lambda now: _write(out, json.dumps(now._asdict())), every=EVERY_JSON, clock=clock)
+    elif err.isatty():
+        with _bar(err) as step:
+            yield step
+    else:
+        yield _lines(lambda now: _write(err, said(now)), every=EVERY, clock=clock)
+
+
+def _write(stream: TextIO, line: str) -> None:
+    stream.write(line + "\n")
+    stream.flush()
+
+
+def said(now: Standing) -> str:
+    """One line for a log."""
+    if not now.of:
+        return now.stage
+    return f"{now.stage}: {now.done:,} of {now.of:,} sentences, {now.per_second} per second{now.rest}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the largest units that matter: 2 h 5 min, 3 min 10 s, 8 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _lines(write: Callable[[Standing], None], *, every: float, clock: Clock) -> Step:
+    """A line when a stage begins, when it ends, and in between at most one per `every` seconds."""
+    pace = Pace(clock=clock)
+    last = [0.0]
+
+    def step(stage: str, done: int, of: int) -> None:
+        begins = stage != pace.stage
+        now = pace(stage, done, of)
+        if begins or done >= of or pace.clock() - last[0] >= every:
+            last[0] = pace.clock()
+            write(now)
+
+    return step
+
+
+@contextmanager
+def _bar(err: TextIO) -> Iterator[Step]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}"))
+    with Progress(*columns, console=Console(file=err), transient=True) as bar:
+        task, pace = bar.add_task("", total=1, pace=""), Pace()
+
+        def step(stage: str, done: int, of: int) -> None:
+            now = pace(stage, done, of)
+            said = f"{now.per_second} sentences/s{now.rest}"
+            bar.update(task, description=stage, completed=done, total=max(of, 1), pace=said)
+
+        yield step

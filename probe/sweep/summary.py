@@ -31,9 +31,8 @@ from scipy.stats import false_discovery_control
 
 from probe.patching import effects
 from probe.provenance import hash_of
-from probe.stats import permutation, resampling
-from probe.stats.permutation import MaxT
-from probe.stats.resampling import Array
+from probe.stats import resampling
+from probe.stats.resampling import Array, MaxT
 from probe.stats.verdicts import GATE
 from probe.study.columns import RANKS, by_head, rounded, stacked, with_key
 from probe.study.tables import depth_label
@@ -236,9 +235,9 @@ def _gap_p(total: Totals) -> float:
     is_a = (np.arange(count.size) < total.count.shape[1])[used]
     count, value = count[used], value[used]
     rng = np.random.default_rng(SEED)
-    labels = np.vstack([is_a, rng.permuted(np.tile(is_a, (permutation.GATE_DRAWS, 1)), axis=1)]).astype(float)
+    labels = np.vstack([is_a, rng.permuted(np.tile(is_a, (resampling.GATE_DRAWS, 1)), axis=1)]).astype(float)
     gaps = labels @ value / (labels @ count) - (1 - labels) @ value / ((1 - labels) @ count)
-    return permutation.permutation_p(gaps)
+    return resampling.permutation_p(gaps)
 
 
 def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
@@ -247,17 +246,17 @@ def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
     for word in {word for word, *_ in passed}:
         keys = [key for key in passed if key[0] == word]
         nulls = np.stack([_flips(passed[key]) for key in keys], axis=1)  # draw pair head
-        family = permutation.max_t(nulls[0], nulls[1:])
+        family = resampling.max_t(nulls[0], nulls[1:])
         tests |= {key: MaxT(family.t[row], family.p[row], family.q[row]) for row, key in enumerate(keys)}
     return tests
 
 
 def _flips(total: Totals) -> Array:
-    """Studentised mean net effect as it is (first) and with whole units flipped: `permutation.flip_null` from sums."""
+    """Studentised mean net effect as it is (first) and with whole units flipped: `resampling.flip_null` from sums."""
     by_unit = (total.effects[SWAP] - total.effects[SAME]).reshape(-1, total.effects.shape[-1])
     by_unit = by_unit[total.count.ravel() > 0]
     rng = np.random.default_rng(SEED)
-    return permutation.flipped(by_unit, total.squares, number=int(total.count.sum()), draws=DRAWS, rng=rng)
+    return resampling.flipped(by_unit, total.squares, number=int(total.count.sum()), draws=DRAWS, rng=rng)
 
 
 def _ratios(total: Totals, weights: Array) -> dict[str, Array]:

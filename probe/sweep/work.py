@@ -25,8 +25,7 @@ from probe.model.model import Model
 from probe.provenance import content_key
 from probe.sweep import shards
 from probe.sweep.deal import Options, Record, read_rows, require_index, usable_senses
-from probe.sweep.fit import WordAxes, fit_word, from_file, to_bytes
-from probe.sweep.measure import measure
+from probe.sweep.measure import WordAxes, fit_word, from_file, measure, to_bytes
 from probe.sweep.shards import SCRATCH, Receipt
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def make(job: Job, unit: Unit) -> Receipt:
 def _fit(job: Job, unit: Unit) -> Receipt:
     index = _index(job.folder)
     about = index["words"][unit.of]
-    records = read_rows(job.place, about["key"], index["files"][f"{shards.ROWS}/{about['key']}.parquet"])
+    records = read_rows(job.place, index, about["key"])
     axes = fit_word(the_model(job), records, usable_senses(about), seed=job.options.seed)
     content = b"" if axes is None else to_bytes(axes)
     facts = {"rows": len(records), "usable": axes is not None}
@@ -106,7 +105,7 @@ def _fit(job: Job, unit: Unit) -> Receipt:
 def _shard(job: Job, unit: Unit) -> Receipt:
     index = _index(job.folder)
     block = next(block for block in index["blocks"] if block["key"] == unit.of)
-    records = read_rows(job.place, block["key"], index["files"][f"{shards.ROWS}/{block['key']}.parquet"])
+    records = read_rows(job.place, index, block["key"])
     fits = {fit.of: fit.key for fit in _fits(job.folder)}
     axes = {word: _axes(job.folder, fits[word]) if word in fits else None for word in block["words"]}
     fitted = {

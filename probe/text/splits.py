@@ -3,7 +3,7 @@
 Whatever is fitted (an axis, a direction, an order of heads) is fitted on other sentences than those it is tested on,
 without any of their frames and cue words; a split that the file gives is kept. `cross_fit` does this for two senses of
 a study: every sentence is tested once. `plan` does it for all senses of a word of an evaluation, where nothing is
-paired. (A sweep, whose sentences are never all held, parts them by hashes: `probe.sweep.parts`.)
+paired. (A sweep, whose sentences are never all held, parts them by hashes: `probe.sweep.deal.Rule`.)
 """
 
 from collections import Counter, defaultdict

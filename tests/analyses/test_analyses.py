@@ -26,10 +26,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 APART = ("ioi", "speed")  # GPT-2 small is wanted; times differ: tests of their own run them
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
-SHORT, LONG = (
-    "counting_parameters",
-    "which_heads_resolve",
-)  # every run starts a process for the one; none runs the other
+LONG = "which_heads_resolve"
 PERMUTATIONS = {"adjectives_to_nouns": 2000, "which_source_words_choose_rive": 1000}
 LARGEST_PICTURE, MOST_ROWS = 60_000, 60
 MODULES = {"probe", "probe.model.attention", "probe.charts"}
@@ -82,12 +79,8 @@ def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, mon
     require_files_as_kept(script, folder)
 
 
-@pytest.mark.real_model
-@pytest.mark.parametrize(
-    "script",
-    [script if script.stem == SHORT else pytest.param(script, marks=pytest.mark.campaign) for script in KEPT],
-    ids=lambda script: script.stem,
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize("script", KEPT, ids=lambda script: script.stem)
 def test_it_runs_as_a_script_in_a_process_of_its_own(script, folder):
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -88,8 +88,8 @@ FAULTS = (
         "if family.parallel else resid_mid)\n    return",
         "if True else resid_mid)\n    return",
     ),
-    Fault("patching/patterns.py", "scores scaled that are not", "** -0.5 if config.family.scaled else 1.0", "** -0.5"),
-    Fault("patching/patterns.py", "the bias of another query", "bias[:, pos, None,", "bias[:, pos - 1, None,"),
+    Fault("patching/engine.py", "scores scaled that are not", "** -0.5 if config.family.scaled else 1.0", "** -0.5"),
+    Fault("patching/engine.py", "the bias of another query", "bias[:, pos, None,", "bias[:, pos - 1, None,"),
     Fault("patching/swaps.py", "a wrong donor", "own.roll(len(members), 0)", "own.roll(1, 0)"),
     Fault(
         "patching/swaps.py", "the swapped heads are the kept ones", "return ~torch.eye(count", "return torch.eye(count"
@@ -135,7 +135,7 @@ FAULTS = (
     Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
     Fault(
-        "patching/composition.py",
+        "patching/edges.py",
         "query and key swapped",
         "((q, gram_k, qk), (k, gram_q, qk),",
         "((k, gram_q, qk), (q, gram_k, qk),",
@@ -154,15 +154,15 @@ FAULTS = (
         "for train in (np.asarray(holdout.test) for",
     ),
     Fault("stats/axes.py", "a depth too early", "abs(least))[0]) + 1", "abs(least))[0])"),
-    Fault("stats/permutation.py", "p of 0", "(1 + reached(bar, t[order]).sum(0))", "reached(bar, t[order]).sum(0)"),
+    Fault("stats/resampling.py", "p of 0", "(1 + reached(bar, t[order]).sum(0))", "reached(bar, t[order]).sum(0)"),
     Fault(
-        "stats/permutation.py",
+        "stats/resampling.py",
         "no correction for the other heads",
         "flat[:, order[::-1]], axis=1)",
         "flat[:, order[::-1]], axis=0)",
     ),
     Fault(
-        "stats/permutation.py",
+        "stats/resampling.py",
         "units not turned as a whole",
         "given ^ turned[:, member]",
         "given ^ (rng.random((draws, len(given))) < 0.5)",

@@ -1,13 +1,8 @@
 """The explorer's server: who may ask, what may be asked, and that whatever is sent, it lives."""
 
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +16,6 @@ from probe.explore.explorer import Explorer
 
 pytestmark = pytest.mark.real_model
 
-ROOT = Path(__file__).parents[2]
 TOKEN = "secret"
 HOST = "http://127.0.0.1:8000"
 TEXTS = {"text": "They saw the river from the bank.", "other": "They took the money from the bank."}
@@ -162,36 +156,14 @@ def test_a_port_that_is_taken_is_one_sentence():
             server.listening("127.0.0.1", port)
 
 
-def started(*options):
-    command = [sys.executable, "-m", "probe", "explore", "--no-browser", *options]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+def test_it_warns_of_others_and_names_an_address_that_cannot_be_had(run, monkeypatch):
+    code, _, told = run("explore", "--no-browser", "--host", "no.such.host.invalid")
+    assert code == 2 and "Listening on no.such.host.invalid, port 0: " in told
 
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
 
-@pytest.mark.slow
-def test_the_command_prints_its_address_first_and_ends_with_130():
-    running = started()
-    try:
-        address = running.stdout.readline()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{24}\n", address)
-        running.send_signal(signal.SIGINT)
-        out, told = running.communicate(timeout=120)
-    finally:
-        running.kill()
-    assert running.returncode == 130 and out == "" and "Traceback" not in told
-    assert told == "probe: interrupted; finished files are kept, unfinished ones were not written.\n"
-
-
-@pytest.mark.slow
-def test_the_command_warns_of_others_and_names_what_it_cannot_have():
-    warned = started("--host", "0.0.0.0")
-    try:
-        assert warned.stdout.readline().startswith("http://0.0.0.0:")
-        warned.send_signal(signal.SIGINT)
-        _, told = warned.communicate(timeout=120)
-    finally:
-        warned.kill()
+    monkeypatch.setattr(server, "serve", interrupted)
+    code, _, told = run("explore", "--no-browser", "--host", "0.0.0.0")
+    assert code == 130
     assert "listening on 0.0.0.0: whoever reaches this machine and has the address can use the model." in told
-    refused = started("--host", "no.such.host.invalid")
-    _, told = refused.communicate(timeout=120)
-    assert refused.returncode == 2 and "Listening on no.such.host.invalid, port 0: " in told

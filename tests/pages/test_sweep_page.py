@@ -15,10 +15,9 @@ from probe import charts
 from probe.cli import main
 from probe.errors import InputError
 from probe.pages import sweep as page
-from probe.stats import permutation
+from probe.stats import resampling
 from probe.sweep import shards, summary
-from probe.sweep.progress import Pace, Standing, duration, said, shown
-from probe.sweep.run import sweep
+from probe.sweep.run import Pace, Standing, duration, said, shown, sweep
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +97,7 @@ def test_sign_flips_from_sums_are_those_of_the_rows(swept):
     [total] = summed.totals.values()
     heads, sentences = table(swept.folder, "heads"), table(swept.folder, "sentences").query("part == 'report'")
     net = (heads["swap"] - heads["same_sense"]).to_numpy().reshape(len(sentences), -1)
-    expected = permutation.flip_null(net, sentences["cue"].tolist(), draws=3, rng=np.random.default_rng(0))
+    expected = resampling.flip_null(net, sentences["cue"].tolist(), draws=3, rng=np.random.default_rng(0))
     assert np.allclose(summary._flips(total)[0], expected[0], rtol=1e-3, atol=1e-4)
 
 

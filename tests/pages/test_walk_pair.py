@@ -88,12 +88,9 @@ def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_s
     assert (alone.layer, alone.head) == (0, int(sizes[0].argmax())) and "4 heads of layer 0" in alone.because
 
 
-def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
+def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, page_path):
     assert set(walked.frames) <= set(TABLES) and walked.certificate.texts == (SOURCE, TARGET)
-    again = probe.walk(model, SOURCE, target=TARGET, word=WORD, head=(1, 2))
-    pages = [probe.write_walk(each, tmp_path / name) for each, name in ((walked, "a"), (again, "b"))]
-    assert pages[0].read_bytes() == pages[1].read_bytes()
-    made = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    made = json.loads((page_path.parent / "manifest.json").read_text())
     assert made["options"] == {"text": SOURCE, "target": TARGET, "word": WORD, "layer": 1, "head": 2}
     assert {f"{name}.csv" for name in walked.frames} <= set(made["files"])
     shown = walked._repr_html_()
@@ -222,8 +219,8 @@ class TestPage:
 
     pytestmark = MARKS
 
-    def test_the_answer_comes_first_and_the_pattern_is_a_rectangle(self, open_page, page_path, walked, pair):
-        page = open_page(page_path).page
+    def test_the_answer_comes_first_and_the_pattern_is_a_rectangle(self, shared_page, page_path, walked, pair):
+        page = shared_page(page_path).page
         assert page.locator("h1 + p").inner_text() == walked.answer
         sizes = len(pair.target), len(pair.source)
         shown = dots(page, "pattern", "rows")
@@ -238,8 +235,8 @@ class TestPage:
         turned = dots(page, "pattern", "columns")
         assert set(turned) == {(row, column) for column, row in shown}
 
-    def test_a_head_and_a_token_are_followed_by_every_step(self, open_page, page_path, walked, pair):
-        page = open_page(page_path).page
+    def test_a_head_and_a_token_are_followed_by_every_step(self, shared_page, page_path, walked, pair):
+        page = shared_page(page_path).page
         page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
         page.locator('[name="at"][value="1"]').check(force=True)
         settled(page)

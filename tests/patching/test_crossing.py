@@ -4,9 +4,10 @@ close.
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
-from families import PAIRED, family_model
+from families import PAIRED, each_family, family_model
 
 import probe
 from probe.errors import InputError, UnsupportedModel
@@ -15,78 +16,69 @@ from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
 from probe.patching.cross import CrossSwaps, directions, first_token, toward
 
+EACH = each_family(*PAIRED)
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
+CASES = [*(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH), ("t5", torch.float32)]
 A, B = "Make a deposit at the bank", "He sat by the river near the bank"
 TARGET, WORDS = "a fluffy blue creature", ("roamed", "bank")
 CHOICE = probe.WordChoice(A, B, TARGET, *WORDS)
 EVEN = probe.WordChoice(B, "He sat near the river by the bank", TARGET, *WORDS)
 
 
-def patched(model, source, target, where, edit):
-    """Logits at the last position of a plain forward of the bridge in which `edit` changes what the hook `where`
-    holds.
+def margins(model, source, edits, target=None):
+    """M of a plain forward of the bridge, called without probe, for each of several edits: a row each, `{hook: change
+    of the tensor of that row}`.
     """
-    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=[(where, edit)] if where else []):
-        return run(model, tokenize(model, source).ids, target_tokens(model, target).ids)[-1]
+
+    def edit(where):
+        def change(tensor, hook):
+            tensor = tensor.clone()
+            for row, of_row in zip(tensor, edits, strict=True):
+                of_row.get(where, lambda same: None)(row)
+            return tensor
+
+        return change
+
+    ids, target = tokenize(model, source).ids, target or target_tokens(model, TARGET).ids
+    tokens, decoder_input = (torch.tensor([row] * len(edits)) for row in (ids, target))
+    hooks = [(where, edit(where)) for where in {where for of_row in edits for where in of_row}]
+    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
+        logits = model.bridge(tokens, attention_mask=torch.ones_like(tokens), decoder_input=decoder_input)[:, -1]
+    first, second = (first_token(model, TARGET, word) for word in WORDS)
+    return logits[:, first] - logits[:, second]
 
 
-def run(model, ids, target):
-    """Logits of the bridge as it is called without probe: `query_pos d_vocab`."""
-    tokens, decoder_input = (torch.tensor([row]) for row in (ids, target))
-    return model.bridge(tokens, attention_mask=torch.ones_like(tokens), decoder_input=decoder_input)[0]
+def z_of(model, source, target=None):
+    """z of cross-attention at the last target position. `layer head d_head`"""
+    target = target or target_tokens(model, TARGET).ids
+    return hooked.read(model, tokenize(model, source).ids, target).tensors["cross"]["z"][:, :, -1]
 
 
-def z_of(model, source, target):
-    reading = hooked.read(model, tokenize(model, source).ids, target_tokens(model, target).ids)
-    return reading.tensors["cross"]["z"][:, :, -1]
+def giving(z, *, head=None):
+    """The edit that gives heads of every layer, or one of one, their z at the last target position."""
+
+    def give(which, value, row):
+        row[-1, which] = value
+
+    if head is not None:
+        return {f"decoder_blocks.{head[0]}.cross_attn.hook_z": partial(give, head[1], z[head])}
+    every = {layer: partial(give, slice(None), of_layer) for layer, of_layer in enumerate(z)}
+    return {f"decoder_blocks.{layer}.cross_attn.hook_z": edit for layer, edit in every.items()}
 
 
-def give(head, value, z, hook):
-    changed = z.clone()
-    changed[:, -1, head] = value
-    return changed
-
-
-def margin(logits, words):
-    return logits[words[0]] - logits[words[1]]
-
-
-@pytest.mark.parametrize("dtype", CLOSE, ids=str)
-@pytest.mark.parametrize("kind", PAIRED)
-def test_every_swap_is_that_of_a_plain_forward_with_z_patched(kind, dtype):
+@pytest.mark.parametrize(("kind", "dtype"), CASES)
+def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtype):
     model = family_model(kind, dtype)
     found = probe.swap_cross_heads(model, [CHOICE])
-    words = [first_token(model, TARGET, word) for word in WORDS]
-    sources = (A, B)
-    plain = [margin(patched(model, source, TARGET, "", None), words) for source in sources]
-    torch.testing.assert_close(found.margin[0], torch.stack(plain), rtol=CLOSE[dtype], atol=CLOSE[dtype])
-    donors = [z_of(model, source, TARGET) for source in reversed(sources)]
-    wanted = torch.empty_like(found.moved[0])
-    for side, (source, z) in enumerate(zip(sources, donors, strict=True)):
-        for layer, of_layer in enumerate(z):
-            for head, value in enumerate(of_layer):
-                where = f"decoder_blocks.{layer}.cross_attn.hook_z"
-                logits = patched(model, source, TARGET, where, partial(give, head, value))
-                wanted[side, layer, head] = margin(logits, words) - plain[side]
-    scale = wanted.abs().max().item()
-    assert scale > 1e-3  # or there would be nothing to compare
-    torch.testing.assert_close(found.moved[0], wanted, rtol=0, atol=CLOSE[dtype] * max(scale, max(map(abs, plain))))
-
-
-@pytest.mark.parametrize("kind", PAIRED)
-def test_all_heads_at_once_are_one_forward_with_every_z_patched(kind):
-    model = family_model(kind, torch.float64)
-    found = probe.swap_cross_heads(model, [CHOICE])
-    words = [first_token(model, TARGET, word) for word in WORDS]
     for side, (source, donor) in enumerate(((A, B), (B, A))):
-        hooks = [
-            (f"decoder_blocks.{layer}.cross_attn.hook_z", partial(give, slice(None), z))
-            for layer, z in enumerate(z_of(model, donor, TARGET))
-        ]
-        with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-            logits = run(model, tokenize(model, source).ids, target_tokens(model, TARGET).ids)[-1]
-        moved = margin(logits, words) - found.margin[0, side]
-        assert found.together[0, side].item() == pytest.approx(moved.item(), rel=1e-9)
+        z = z_of(model, donor)
+        heads = [giving(z, head=head) for head in np.ndindex(*z.shape[:2])]
+        own, *moved, together = margins(model, source, [{}, *heads, giving(z)])
+        close = CLOSE[dtype] * max(1, float(own.abs()))
+        assert abs(found.margin[0, side] - own) <= close
+        torch.testing.assert_close(found.moved[0, side].flatten(), torch.stack(moved) - own, rtol=0, atol=close)
+        assert found.together[0, side].item() == pytest.approx(float(together - own), abs=close)
+    assert found.moved.abs().max() > 1e-3  # or there would be nothing to compare
     assert abs(found.all_heads - 1) > 1e-3  # earlier target words read the source, too
 
 
@@ -94,9 +86,8 @@ def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_labels_turned_rou
     model = family_model("bart", torch.float64)
     same = probe.swap_cross_heads(model, [probe.WordChoice(A, A, TARGET, *WORDS)])
     assert same.moved.abs().max() < 1e-12 and same.gap.abs().max() < 1e-12
-    one, other = (
-        probe.swap_cross_heads(model, [choice]) for choice in (CHOICE, probe.WordChoice(B, A, TARGET, *WORDS))
-    )
+    turned = probe.WordChoice(B, A, TARGET, *WORDS)
+    one, other = (probe.swap_cross_heads(model, [choice]) for choice in (CHOICE, turned))
     torch.testing.assert_close(one.toward, -other.toward)
     torch.testing.assert_close(one.noise, other.denoise)
     torch.testing.assert_close(one.effect, other.effect)
@@ -105,14 +96,9 @@ def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_labels_turned_rou
 def test_with_one_target_position_all_heads_together_are_the_whole_gap():
     """Nothing stands before the start token, so nothing but z there differs between the runs."""
     model = family_model("bart", torch.float64)
-    start, ids = [model.config.start_token], [tokenize(model, text).ids for text in (A, B)]
-    hooks = [
-        (f"decoder_blocks.{layer}.cross_attn.hook_z", partial(give, slice(None), z[:, -1]))
-        for layer, z in enumerate(hooked.read(model, ids[1], start).tensors["cross"]["z"])
-    ]
-    with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-        swapped = run(model, ids[0], start)
-    torch.testing.assert_close(swapped, run(model, ids[1], start), rtol=0, atol=1e-12)
+    start = [model.config.start_token]
+    swapped = margins(model, A, [giving(z_of(model, B, start))], start)
+    torch.testing.assert_close(swapped, margins(model, B, [{}], start), rtol=0, atol=1e-12)
 
 
 def test_ratios_are_ratios_of_sums_over_choices():
@@ -128,39 +114,34 @@ def test_ratios_are_ratios_of_sums_over_choices():
         CrossSwaps(margin=torch.zeros(2, 2), moved=moved[0], together=torch.zeros(2, 2))
 
 
-@pytest.mark.parametrize("kind", PAIRED)
+@pytest.mark.parametrize("kind", EACH)
 def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kind):
     model = family_model(kind, torch.float64)
-    ids = [tokenize(model, text).ids for text in (EVEN.source_a, EVEN.source_b)]
+    sources = EVEN.source_a, EVEN.source_b
+    ids, target = [tokenize(model, text).ids for text in sources], target_tokens(model, TARGET).ids
     size = len(ids[0])
-    assert size == len(ids[1])
     places = [[], [1], [0, size - 1], list(range(size))]
     found = probe.swap_source_words(model, [EVEN], [places])[0]
-    whole = probe.swap_cross_heads(model, [EVEN])
-    words, target = [first_token(model, TARGET, word) for word in WORDS], target_tokens(model, TARGET).ids
     memory = [hooked.read(model, row, target).tensors["cross"]["memory"][0] for row in ids]
+
+    def give(chosen, donor, row):
+        row[chosen] = donor[chosen].to(row)
+
+    read = [
+        f"decoder_blocks.{layer}.cross_attn.{part}.hook_in"
+        for layer in range(model.config.n_decoder_layers)
+        for part in "kv"
+    ]
     for side in (0, 1):
-        for column, chosen in enumerate(places):
-
-            def edit(chosen, donor, tensor, hook):
-                changed = tensor.clone()
-                changed[0, chosen] = donor[chosen].to(changed)
-                return changed
-
-            hooks = [
-                (f"decoder_blocks.{layer}.cross_attn.{part}.hook_in", partial(edit, chosen, memory[1 - side]))
-                for layer in range(model.config.n_decoder_layers)
-                for part in "kv"
-            ]
-            with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-                logits = run(model, ids[side], target)[-1]
-            moved = (margin(logits, words) - whole.margin[0, side]).item()
-            assert found[side, column].item() == pytest.approx(moved, rel=1e-9, abs=1e-11)
+        edits = [dict.fromkeys(read, partial(give, chosen, memory[1 - side])) for chosen in places]
+        own, *moved = margins(model, sources[side], [{}, *edits])
+        torch.testing.assert_close(found[side], torch.stack(moved) - own, rtol=1e-9, atol=1e-11)
+    gap = probe.swap_cross_heads(model, [EVEN]).gap[0]
     torch.testing.assert_close(found[:, 0], torch.zeros(2, dtype=torch.float64))  # nothing
-    torch.testing.assert_close(found[:, -1], torch.stack([-whole.gap[0], whole.gap[0]]))  # everything
+    torch.testing.assert_close(found[:, -1], torch.stack([-gap, gap]))  # everything
 
 
-@pytest.mark.parametrize("kind", PAIRED)
+@pytest.mark.parametrize("kind", EACH)
 def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
     """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit difference, to the
     last digit.
@@ -199,7 +180,7 @@ def logits_bias(model, tokens):
     return 0 if bias is None else bias[0, tokens[0]] - bias[0, tokens[1]]
 
 
-@pytest.mark.parametrize("kind", PAIRED)
+@pytest.mark.parametrize("kind", EACH)
 def test_by_source_is_delta_e_by_source_along_the_direction(kind):
     model = family_model(kind, torch.float64)
     pair = probe.trace(model, A, TARGET)
@@ -215,41 +196,32 @@ def test_by_source_is_delta_e_by_source_along_the_direction(kind):
     torch.testing.assert_close(toward(model, 5), against_each.mean(0))
 
 
+LONGER = (
+    "Swapping words of 'Make a deposit at the bank' and 'He sat by the river near the bank': got 18 and 17 tokens, "
+    "expected as many in both; give two sentences whose words stand at the same places."
+)
+BEYOND = (
+    "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; choose one of these."
+)
+ALIKE = (
+    "Choosing between 'bank' and 'bank': both begin with the same token, expected two; give words that begin "
+    "differently, or a target that goes on as far as they agree."
+)
+NONE = "Swapping cross-attention of bert: it has none, expected an encoder-decoder; take a T5, BART or Marian."
+
+
 @pytest.mark.parametrize(
-    ("kind", "ask", "sentence"),
+    ("kind", "swap", "given", "sentence"),
     [
-        (
-            "bert",
-            lambda model: probe.swap_cross_heads(model, [CHOICE]),
-            "Swapping cross-attention of bert: it has none, expected an encoder-decoder; take a T5, BART or Marian.",
-        ),
-        (
-            "bart",
-            lambda model: probe.swap_source_words(model, [CHOICE], [[[0]]]),
-            "Swapping words of 'Make a deposit at the bank' and 'He sat by the river near the bank': got "
-            + "18 and 17 tokens, expected as many in both; give two sentences whose words stand at the same places.",
-        ),
-        (
-            "bart",
-            lambda model: probe.swap_source_words(model, [EVEN], [[[99]]]),
-            (
-                "Swapping words of 'He sat by the river near the bank': got position 99, expected 0 to 16; "
-                "choose one of "
-                "these."
-            ),
-        ),
-        (
-            "bart",
-            lambda model: probe.swap_cross_heads(model, [probe.WordChoice(A, B, TARGET, "bank", "bank")]),
-            "Choosing between 'bank' and 'bank': both begin with the same token, expected two; give words "
-            + "that begin differently, or a target that goes on as far as they agree.",
-        ),
+        ("bert", probe.swap_cross_heads, [[CHOICE]], NONE),
+        ("bart", probe.swap_source_words, [[CHOICE], [[[0]]]], LONGER),
+        ("bart", probe.swap_source_words, [[EVEN], [[[99]]]], BEYOND),
+        ("bart", probe.swap_cross_heads, [[probe.WordChoice(A, B, TARGET, "bank", "bank")]], ALIKE),
     ],
 )
-def test_what_cannot_be_swapped_is_one_sentence(kind, ask, sentence):
-    error = UnsupportedModel if kind == "bert" else InputError
-    with pytest.raises(error) as raised:
-        ask(family_model(kind))
+def test_what_cannot_be_swapped_is_one_sentence(kind, swap, given, sentence):
+    with pytest.raises(UnsupportedModel if kind == "bert" else InputError) as raised:
+        swap(family_model(kind), *given)
     assert str(raised.value) == sentence
 
 
@@ -261,6 +233,5 @@ def test_a_target_that_ends_within_a_word_is_refused(monkeypatch):
         first_token(model, TARGET, "bank")
     assert str(raised.value) == (
         "Putting 'bank' behind 'a fluffy blue creature': the tokens of the target change, expected it to end where a "
-        "word does; "
-        "give the target up to the end of a word."
+        "word does; give the target up to the end of a word."
     )

@@ -1,25 +1,40 @@
-"""Every path from a sender to a receiving head, against hooked forwards edge by edge, for every family."""
+"""Every path from a sender to a receiving head, against hooked forwards edge by edge, for every family; sets of edges
+patched at once, and planted ways found, each with its share.
+"""
 
 import numpy as np
 import pytest
 import torch
 from handmade import LAYERS, make_handmade, make_handmade_encoder
-from hooked_runs import KINDS, Plain, bound, drawn_pair, every_edge_between, made, typed
-from planted import AXIS, WAYS, flat, way_pairs
+from hooked_runs import (
+    EACH,
+    Plain,
+    bound,
+    drawn_pair,
+    every_direction,
+    every_edge_between,
+    made,
+    put,
+    read_all,
+    typed,
+)
+from planted import AXIS, CUE, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
 from probe.model.weights import read_weights
-from probe.patching import paths
-from probe.patching import ways as whole_ways
+from probe.patching import edges, live, paths, ways
 from probe.patching.edges import EDGE
 
+TOGETHER = {"two_ways": 2, "either_way": 2}  # ways of which each has half, either because they add up or because one
+# alone is enough to make the first sense and both are needed to make the second; elsewhere there is one way
 
-@pytest.mark.parametrize(("kind", "dtype"), typed(KINDS))
+
+@pytest.mark.parametrize(("kind", "dtype"), typed())
 def test_every_edge_equals_hooked_forwards(kind, dtype):
     model = made(kind, dtype)
     (pair, at, positions), depth = every_edge_between(model), model.config.n_layers
-    plain, every = Plain(model, pair, at), torch.eye(model.config.d_model, dtype=dtype)
-    found = paths.paths(read_weights(model), pair[:1], pair[1:], every, depth=depth, positions=positions, reach=0)
+    plain, every, weights = Plain(model, pair, at), every_direction(model), read_weights(model)
+    found = paths.paths(weights, pair[:1], pair[1:], every, depth=depth, positions=positions, reach=0)
     assert not found.total.isnan().any() and not found.sampled.any()
     scale = {name: float(plain.runs[0][name].abs().max()) for name in ("z", "mlp_out")}
     for side in (0, 1):
@@ -35,11 +50,13 @@ def test_every_edge_equals_hooked_forwards(kind, dtype):
     assert found.total.abs().max() > 0.1 and found.fraction.abs().max() > 0.1
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if any(made(kind).config.local)])
+@pytest.mark.parametrize("kind", EACH)
 def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
     model = made(kind)
-    pair, every = drawn_pair(model, (7, 6, 0)), torch.eye(model.config.d_model, dtype=model.dtype)
-    found = paths.paths(read_weights(model), pair[:1], pair[1:], every, depth=2, positions=[-6], receivers=[0], reach=0)
+    if not any(model.config.local):
+        pytest.skip("it has no local layer")
+    pair, every, weights = drawn_pair(model, (7, 6, 0)), every_direction(model), read_weights(model)
+    found = paths.paths(weights, pair[:1], pair[1:], every, depth=2, positions=[-6], receivers=[0], reach=0)
     local = np.array(model.config.local)[found.edges["receiver_layer"]]
     assert local.any() and set(found.edges["channel"]) == {"key", "value"}
     for part in (found.fraction, found.total, found.direct):
@@ -48,22 +65,91 @@ def test_nothing_comes_from_beyond_the_window_of_a_local_layer(kind):
     assert local.all() or np.abs(found.fraction.numpy()[:, :, ~local]).max() > 1e-3
 
 
+# --- sets of edges ---------------------------------------------------------------------------------------------------
+
+
+def kept_pair(model):
+    pair, at, positions = every_edge_between(model)
+    weights, depth = read_weights(model), model.config.n_layers
+    both = live.keep(weights, [text.ids for text in pair], at, depth)
+    return pair, both, edges.edges_of(weights, depth, positions, positions, mlps=True)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), typed())
+def test_all_edges_together_are_the_donors_run(kind, dtype):
+    model = made(kind, dtype)
+    _, both, every = kept_pair(model)
+    with torch.inference_mode():
+        moved, none = (ways.patch_edges(both, some, every_direction(model)) for some in (every, every[:0]))
+    final = both.final[:, both.at]
+    assert (moved - (final.roll(1, 0) - final)).abs().max() <= bound(model) * final.abs().max()
+    assert none.abs().max() == 0 and moved.abs().max() > 0.1
+
+
+def chain_of(every, rng):
+    """Random edges one behind the other, from the cue's embeddings to a head at the word."""
+    first = (every["sender_layer"] == edges.EMBEDDING) & (every["sender_pos"] == every["sender_pos"][0])
+    while True:
+        chain = [rng.choice(every[first])]
+        while True:
+            node = edges.receiver_of(chain[-1])
+            if node[2] == 0 and node[1] >= 0 and len(chain) > 1:
+                return np.array(chain)
+            behind = [edge for edge in every if edges.sender_of(edge) == node]
+            if not behind:
+                break
+            chain.append(behind[rng.integers(len(behind))])
+
+
+@pytest.mark.parametrize(("kind", "dtype"), typed())
+def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
+    """Each step a hooked forward of its own; the last one's z is read with every other head at the word held."""
+    model, rng, largest = made(kind, dtype), np.random.default_rng(0), 0.0
+    pair, both, every = kept_pair(model)
+    plain, at = Plain(model, pair, both.at), both.at
+    for _ in range(6):
+        chain = chain_of(every, rng)
+        with torch.inference_mode():
+            found = ways.patch_edges(both, chain, every_direction(model), [edges.receiver_of(chain[-1])])
+        for side in (0, 1):
+            change, own = None, plain.runs[side]
+            for edge in chain:
+                _, (layer, *place), change, _ = plain.written(side, edge, change)
+            held = own["z"][:, at].clone()
+            held[layer, place[1]] += change
+            edits = [(number, "z", put(at, z)) for number, z in enumerate(held)]
+            moved = read_all(model, plain.ids[side], ["resid_post"], edits)["resid_post"][-1, at]
+            moved = moved - own["resid_post"][-1, at]
+            assert (found[side] - moved).abs().max() <= bound(model) * plain.scale
+            largest = max(largest, float(moved.abs().max()))
+    assert largest > 0.001
+
+
 # --- known answers ---------------------------------------------------------------------------------------------------
 
 
-def number_of(edges, edge):
-    [number] = np.flatnonzero(edges == np.array(flat(edge), dtype=EDGE))
+def planted(kind, seed=0, make=make_handmade):
+    """The weights, some pairs of either frame, and the ways of a model."""
+    weights, a, b, made = way_pairs(kind, seed, make)
+    return weights, a[::3], b[::3], made
+
+
+def number_of(every, edge):
+    [number] = np.flatnonzero(every == np.array(flat(edge), dtype=EDGE))
     return number
+
+
+MAKERS = [make_handmade, pytest.param(make_handmade_encoder, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("seed", mostly_campaign([0, 1, 2]))
 @pytest.mark.parametrize("kind", WAYS)
-@pytest.mark.parametrize("make", [make_handmade, make_handmade_encoder])
+@pytest.mark.parametrize("make", MAKERS)
 def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(make, kind, seed):
-    weights, a, b, ways = way_pairs(kind, seed, make)
+    weights, a, b, made = planted(kind, seed, make)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
     noise, denoise = (found.total[..., 0].sum(0) / found.gap.sum()).numpy() * [[-1], [1]]
-    known = {number_of(found.edges, edge): does for edge, does in ways.edges.items()}
+    known = {number_of(found.edges, edge): does for edge, does in made.edges.items()}
     for number, (denoises, noises) in known.items():
         assert denoise[number] == pytest.approx(denoises, abs=0.02)
         assert noise[number] == pytest.approx(noises, abs=0.02)
@@ -73,11 +159,29 @@ def test_planted_edges_do_what_they_were_planted_for_and_no_other_does_anything(
     assert np.abs(denoise[others]).max() < 0.02 and np.abs(noise[others]).max() < 0.02
 
 
+@pytest.mark.parametrize("seed", mostly_campaign([0, 1]))
+@pytest.mark.parametrize("kind", WAYS)
+def test_planted_ways_are_found_whole(kind, seed):
+    weights, a, b, made = planted(kind, seed)
+    found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
+    result = ways.ways(weights, a, b, AXIS, found, depth=LAYERS, least=0.02, draws=40)
+    wanted = {flat(edge) for edge in made.edges if edge[2] != (2, -1)}  # the neurons at the word are live, not on it
+    union = {number for way in result.ways for number in way}
+    assert {found.edges[number].tolist() for number in union} == wanted
+    count = TOGETHER.get(kind, 1)
+    assert result.shares == pytest.approx([1 / count] * count, abs=0.02)
+    assert result.together == pytest.approx(1, abs=0.02) and result.kept == pytest.approx(1, abs=0.02)
+    assert result.smallest == tuple(sorted(union))
+    assert np.quantile(result.random, 0.95) < 0.02
+    for way in result.ways:
+        assert found.edges[way[0]].tolist()[:2] == CUE and found.edges[way[-1]]["receiver_pos"] == 0
+
+
 @pytest.mark.parametrize("kind", ["two_steps", "by_neurons"])
 def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind):
-    weights, a, b, ways = way_pairs(kind)
+    weights, a, b, made = planted(kind)
     found = paths.paths(weights, a, b, AXIS, depth=LAYERS)
-    to_mover, *_, to_reader = (number_of(found.edges, edge) for edge in ways.edges)
+    to_mover, *_, to_reader = (number_of(found.edges, edge) for edge in made.edges)
     assert found.direct[..., to_mover, 0].abs().max() == 0
     torch.testing.assert_close(found.direct[..., to_reader, 0], found.total[..., to_reader, 0], rtol=0, atol=0.02)
 
@@ -85,62 +189,80 @@ def test_a_reader_at_the_word_writes_its_total_directly_and_a_mover_nothing(kind
 # --- what is run, and what is said -----------------------------------------------------------------------------------
 
 
-def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the_others():
-    weights, a, b, ways = way_pairs("two_steps")
-    every = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
-    some, again = (paths.paths(weights, a, b, AXIS, depth=LAYERS, sample=50, seed=3) for _ in range(2))
-    run = ~some.total[0, 0, :, 0].isnan().numpy()
-    assert run[[number_of(some.edges, edge) for edge in ways.edges]].all()
-    assert some.sampled.sum() == 50 and run[some.sampled].all() and 50 + len(ways.edges) <= run.sum() < len(run) / 2
+@pytest.fixture(scope="module")
+def two_steps():
+    """The pairs of two planted steps, their edges, and every path between."""
+    weights, a, b, made = planted("two_steps")
+    return (weights, a, b, AXIS), made, paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
+
+
+def were_run(found):
+    return ~found.total[0, 0, :, 0].isnan().numpy()
+
+
+def test_totals_are_run_where_an_edge_could_reach_enough_and_for_a_sample_of_the_others(two_steps):
+    given, made, every = two_steps
+    some, again = (paths.paths(*given, depth=LAYERS, sample=50, seed=3) for _ in range(2))
+    run = were_run(some)
+    assert run[[number_of(some.edges, edge) for edge in made.edges]].all()
+    assert some.sampled.sum() == 50 and run[some.sampled].all() and 50 + len(made.edges) <= run.sum() < len(run) / 2
     assert np.array_equal(some.sampled, again.sampled)
     torch.testing.assert_close(some.total[:, :, run], every.total[:, :, run], rtol=0, atol=1e-5)
     share = (every.total[..., 0] / every.gap.mean()).abs().mean((0, 1)).numpy()
     assert share[~run].max() < paths.REACH and share[some.sampled].max() < paths.REACH
+    few = paths.paths(*given, depth=LAYERS, most=2, sample=0)  # those that could reach most
+    assert np.flatnonzero(were_run(few)).tolist() == sorted(number_of(few.edges, edge) for edge in made.edges)
+    assert few.swapped.shape == (len(given[1]), 2, LAYERS, given[0].shape[1] + 1, 3)
 
 
-def test_totals_are_run_for_at_most_so_many_edges_those_that_could_reach_most():
-    weights, a, b, ways = way_pairs("two_steps")
-    found = paths.paths(weights, a, b, AXIS, depth=LAYERS, most=2, sample=0)
-    run = np.flatnonzero(~found.total[0, 0, :, 0].isnan().numpy())
-    assert run.tolist() == sorted(number_of(found.edges, edge) for edge in ways.edges)
-    assert found.swapped.shape == (len(a), 2, LAYERS, weights.shape[1] + 1, 3)
-
-
-def test_totals_of_given_edges_are_those_of_all_paths():
-    weights, a, b, _ = way_pairs("two_steps")
-    a, b = a[:3], b[:3]
-    every = paths.paths(weights, a, b, AXIS, depth=LAYERS, reach=0)
+def test_totals_of_given_edges_are_those_of_all_paths(two_steps):
+    given, _, every = two_steps
     some = np.random.default_rng(0).choice(len(every.edges), 40, replace=False)
-    moved = paths.total_effects(weights, a, b, AXIS, every.edges[some], depth=LAYERS)
+    moved = paths.total_effects(*given, every.edges[some], depth=LAYERS)
     torch.testing.assert_close(moved, every.total[:, :, some], rtol=0, atol=1e-5)
 
 
-def test_paths_and_ways_are_read_along_directions_of_each_pair():
-    weights, a, b, planted = way_pairs("two_steps")
-    a, b = a[:2], b[:2]
+def test_paths_and_ways_are_read_along_directions_of_each_pair(two_steps):
+    (weights, a, b, _), made, _ = two_steps
     own = AXIS * torch.tensor([1.0, 3.0])[:, None, None]
-    found = paths.paths(weights, a, b, own, depth=LAYERS, sample=0)
+    given = weights, a[:2], b[:2], own
+    found = paths.paths(*given, depth=LAYERS, sample=0)
     assert float(found.gap[1, 0] / found.gap[0, 0]) == pytest.approx(3, abs=0.1)
-    numbers = [number_of(found.edges, edge) for edge in planted.edges]
+    numbers = [number_of(found.edges, edge) for edge in made.edges]
     assert found.share("total")[numbers] == pytest.approx([1, 1], abs=0.02)
-    result = whole_ways.ways(weights, a, b, own, found, depth=LAYERS, least=0.02, draws=5)
+    result = ways.ways(*given, found, depth=LAYERS, least=0.02, draws=5)
     assert result.shares == pytest.approx([1], abs=0.02) and len(result.random) == 5
 
 
-def test_rows_are_means_and_shares_of_the_gap():
-    weights, a, b, ways = way_pairs("two_steps")
-    found = paths.paths(weights, a, b, AXIS, depth=LAYERS, receivers=[0], sample=5)
+def test_rows_are_means_and_shares_of_the_gap(two_steps):
+    given, made, _ = two_steps
+    found = paths.paths(*given, depth=LAYERS, receivers=[0], sample=5)
     rows = found.rows()
-    assert len(rows) == (~found.total[0, 0, :, 0].isnan()).sum() < len(found.rows(only_run=False)) == len(found.edges)
+    assert len(rows) == were_run(found).sum() < len(found.rows(only_run=False)) == len(found.edges)
     assert {row["receiver_pos"] for row in rows} == {0} and sum(row["sampled"] for row in rows) == 5
-    mover, reader = ((head.layer, head.head) for head in ways.heads)
-    [row] = [
-        row
-        for row in rows
-        if (row["sender_layer"], row["sender_head"]) == mover
-        and (row["receiver_layer"], row["receiver_head"]) == reader
-        and row["sender_pos"] == -1
-        and row["channel"] == "value"
-    ]
+    [reads] = [flat(edge) for edge in made.edges if edge[3] == 0]
+    [row] = [row for row in rows if tuple(row[name] for name in EDGE.names) == reads]
     assert row["fraction"] == pytest.approx(1, abs=0.01)
     assert row["total"] == pytest.approx(1, abs=0.02) and row["direct"] == pytest.approx(1, abs=0.02)
+
+
+def test_what_no_way_carries_is_not_carried(two_steps):
+    given, _, every = two_steps
+    result = ways.ways(*given, every, depth=LAYERS, least=2.0)
+    assert result.ways == () and result.together == 0 and result.smallest is None and len(result.random) == 0
+
+
+def test_edges_that_are_not_needed_are_taken_out():
+    worth = {0: 0.5, 1: 0.02, 2: 0.45, 3: 0.0, 4: 0.03}
+    assert ways._smallest(tuple(worth), lambda numbers: sum(worth[number] for number in numbers)) == (0, 2)
+
+
+def test_random_sets_have_as_many_edges_into_each_layer():
+    _, _, every = kept_pair(made("random GPT-2"))
+    numbers = tuple(np.flatnonzero(every["receiver_layer"] > 0)[::200].tolist())
+    drawn = [*ways._matched(every, numbers, ways.RANDOM_SETS, 0)]
+    counts = np.bincount(every["receiver_layer"][[*numbers]], minlength=3)
+    assert len(drawn) == ways.RANDOM_SETS and len(set(drawn)) > ways.RANDOM_SETS / 2
+    for some in drawn:
+        assert len(set(some)) == len(some) and set(some) != set(numbers)
+        assert np.bincount(every["receiver_layer"][[*some]], minlength=3).tolist() == counts.tolist()

@@ -1,6 +1,4 @@
-"""Sets of heads: their sizes and random matches, faithfulness from nothing to everything, against whole hooked
-forwards.
-"""
+"""Sets of heads: their sizes and random matches, faithfulness from nothing to everything."""
 
 from dataclasses import replace
 
@@ -8,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from handmade import ODD, random_model
-from test_swaps import KINDS, bound, every_direction, made, random_rows, random_z, run_plainly
 
 from probe.model import forward
 from probe.model.weights import read_weights
@@ -25,46 +22,6 @@ ALL = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
 
 def drawn_masks(count, seed=0, shape=(LAYERS, HEADS)):
     return np.random.default_rng(seed).random((count, *shape)) < 0.5
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_set_equals_a_whole_forward_with_many_heads_replaced(kind):
-    model = made(kind)
-    depth, shape = model.config.n_layers, (model.config.n_layers, model.config.n_heads)
-    texts, donors, kept = random_rows(model), random_z(model, depth), drawn_masks(5, shape=shape)
-    kept[0], kept[1] = True, False
-    moved = patching.swap_sets(read_weights(model), texts, donors, torch.from_numpy(kept), every_direction(model))
-    assert moved.shape == (len(texts), len(kept), model.config.d_model)
-    for number, text in enumerate(texts):
-        base = run_plainly(model, text, depth, {})
-        for which, mask in enumerate(kept):
-            swaps = {place: donors[number][place] for place in np.ndindex(shape) if not mask[place]}
-            expected = run_plainly(model, text, depth, swaps) - base
-            torch.testing.assert_close(moved[number, which], expected, rtol=0, atol=bound(model) * base.abs().max())
-    assert moved[:, 0].abs().max() < 1e-12
-    assert moved[:, 1].abs().max() > 0.1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_but_one_is_the_swap_of_that_one(kind):
-    model = made(kind)
-    depth, heads = model.config.n_layers, model.config.n_heads
-    weights, texts, donors = read_weights(model), random_rows(model), random_z(model, depth)
-    singles = torch.eye(depth * heads, dtype=torch.bool).unflatten(1, (depth, heads))
-    by_set = patching.swap_sets(weights, texts, donors, ~singles, every_direction(model))
-    by_head = patching.swap_heads(weights, texts, donors, every_direction(model))
-    torch.testing.assert_close(by_set, by_head.flatten(1, 2), rtol=0, atol=1e-12)
-
-
-def test_many_sets_are_run_in_parts(monkeypatch):
-    model = made("bert", torch.float32)
-    texts, donors = random_rows(model), random_z(model, 2)
-    kept = torch.from_numpy(drawn_masks(9, shape=(2, 4)))
-    whole = patching.swap_sets(read_weights(model), texts, donors, kept, every_direction(model))
-    monkeypatch.setattr(patching, "SETS", 4)
-    torch.testing.assert_close(
-        patching.swap_sets(read_weights(model), texts, donors, kept, every_direction(model)), whole
-    )
 
 
 # --- faithfulness ----------------------------------------------------------------------------------------------------

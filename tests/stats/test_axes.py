@@ -9,7 +9,7 @@ from handmade import SENSES, make_sentences, random_model, tokens_of
 from scipy.stats import norm
 
 from probe.model import ledger
-from probe.model.trace import target_states, trace
+from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.stats import axes, resampling
 from probe.text.splits import Holdout, cross_fit
@@ -24,7 +24,7 @@ def normal(*shape, seed=0):
 # --- the axis --------------------------------------------------------------------------------------------------------
 
 
-def test_the_axis_is_calibrated_on_its_two_means():
+def test_the_axis_is_calibrated_on_its_two_means_and_an_effect_is_a_difference_of_coordinates():
     a, b = normal(7, 5) + 1, normal(9, 5, seed=1)
     axis = axes.fit_axis(a, b, ("river", "money"), 3)
     assert axis.u.norm().item() == pytest.approx(1)
@@ -33,6 +33,9 @@ def test_the_axis_is_calibrated_on_its_two_means():
     assert axis.coordinate(b).mean().item() == pytest.approx(-0.5)
     assert axis.coordinate(axis.midpoint).item() == pytest.approx(0)
     assert (axis.sense_a, axis.sense_b, axis.depth) == ("river", "money", 3)
+    other, change = axes.fit_axis(b, a, ("money", "river"), 3), normal(7, 5, seed=2)
+    torch.testing.assert_close(other.coordinate(a), -axis.coordinate(a), **EXACT)
+    torch.testing.assert_close(axis.effect(change), axis.coordinate(a + change) - axis.coordinate(a), **EXACT)
 
 
 def test_the_axis_by_hand():
@@ -42,21 +45,6 @@ def test_the_axis_by_hand():
     torch.testing.assert_close(axis.midpoint, torch.tensor([1.5, -1.0], dtype=torch.float64))
     assert axis.gap == pytest.approx(5)
     assert axis.coordinate(torch.tensor([1.5, 4.0])).item() == pytest.approx(0.8)  # 5 up: 4 along u, of 5
-
-
-def test_an_effect_is_a_difference_of_coordinates():
-    axis = axes.fit_axis(normal(4, 5) + 1, normal(4, 5, seed=1), ("a", "b"), 1)
-    before, change = normal(3, 5, seed=2), normal(3, 5, seed=3)
-    expected = axis.coordinate(before + change) - axis.coordinate(before)
-    torch.testing.assert_close(axis.effect(change), expected, **EXACT)
-
-
-def test_the_other_order_of_senses_flips_every_sign():
-    a, b, new = normal(6, 5) + 1, normal(8, 5, seed=1), normal(3, 5, seed=2)
-    one, other = axes.fit_axis(a, b, ("a", "b"), 1), axes.fit_axis(b, a, ("b", "a"), 1)
-    torch.testing.assert_close(one.u, -other.u, **EXACT)
-    torch.testing.assert_close(one.coordinate(new), -other.coordinate(new), **EXACT)
-    torch.testing.assert_close(one.effect(new), -other.effect(new), **EXACT)
 
 
 def test_identical_senses_have_a_harmless_axis():
@@ -154,22 +142,6 @@ def test_a_gap_without_spread_is_perfect():
     found = by_depth(resid, labels, range(24))
     assert found.auroc.tolist() == [0.5, 0.5, 1, 1, 1] and found.g.tolist() == [0, 0, *[np.inf] * 3]
     assert axes.choose_depth([found]) == 2
-
-
-def test_the_read_out_is_the_first_of_the_depths_that_separate_as_well_as_the_best():
-    labels = ["a", "b"] * 12
-    sign = torch.tensor([1.0, -1.0] * 12)[:, None]
-    noise, same = normal(24, 6, seed=3), torch.zeros(24, 6)
-    begun, apart = (noise + far * sign for far in (2, 8))
-    for depths, expected in (
-        ([same, noise, apart, apart], 2),
-        ([apart, same, same, apart], 3),  # depth 0 is before any block
-        ([same, apart, apart, noise], 1),
-        ([same, begun, apart, apart], 2),  # where the first of several heads has written, AUROC is 1 already
-    ):
-        found = by_depth(torch.stack(depths, dim=1), labels, range(24))
-        assert axes.choose_depth([found]) == expected and found.auroc[expected] == 1
-    assert found.auroc[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -321,12 +293,3 @@ def test_coordinates_of_a_write_keep_its_lengths_and_angles():
             writes = states.z[:, layer, head] @ weights.blocks[layer].w_o[head]  # sentence d_model
             mine = coordinates[layer, head]
             torch.testing.assert_close(mine @ mine.T, writes @ writes.T, **EXACT)
-
-
-def test_writes_in_coordinates_are_the_traced_ones():
-    model = random_model(torch.float64)
-    text, target = "The mole dug a tunnel under the river bank.", 5
-    seen = trace(model, text)
-    states = target_states(model, [seen.tokens], [target])
-    mine = ledger.write_coordinates(states.z, read_weights(model))[1, 2, 0]
-    assert mine.norm().item() == pytest.approx(seen.delta_e(1, 2, target).norm().item())

@@ -5,9 +5,9 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 from handmade import SENSES, make_sentences, without
-from scipy.stats import binom
+from seeds import likely, mostly_campaign
 
-from probe.stats import permutation, resampling
+from probe.stats import resampling
 from probe.text.splits import CrossFit, Holdout, cross_fit, cue_words
 
 
@@ -21,7 +21,7 @@ def gate(resid, is_a, units, holdouts=None, *, seed=0):
     resid, units = np.asarray(resid, dtype=float), tuple(units)
     resid = resid[:, None] if resid.ndim == 2 else resid
     split = CrossFit(tuple(range(len(units))), tuple(is_a), units, units, tuple(holdouts or holdouts_of(units)))
-    return permutation.gap_test(resid, split, seed=seed)
+    return resampling.gap_test(resid, split, seed=seed)
 
 
 def paired(differences):
@@ -67,7 +67,7 @@ def test_p_of_a_small_case_is_the_exact_one(kind):
     exact.append(np.mean((every / spread).max(1) >= (observed / spread).max() - 1e-9))
     single = [gate(resid[:, stage], of_a, units, holdouts).p for stage in range(2)]
     for p, share in zip([*single, found.p], exact, strict=True):
-        assert p == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / permutation.GATE_DRAWS) + 5e-3)
+        assert p == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / resampling.GATE_DRAWS) + 5e-3)
 
 
 def test_p_is_never_more_often_small_than_it_should_be():
@@ -76,10 +76,6 @@ def test_p_is_never_more_often_small_than_it_should_be():
     found = np.array([gate(*paired(signs * apart)).p for signs in product([1, -1], repeat=6)])
     for level in (0.05, 0.1, 0.25, 0.5, 0.75):
         assert np.mean(found <= level) <= level + 0.02
-
-
-def test_a_gap_without_doubt_passes_with_few_cues():
-    assert gate(*paired([2.0] * 10)).p < 0.005  # 2 of 1,024 reassignments
 
 
 def test_a_gap_that_points_the_other_way_does_not_pass():
@@ -116,51 +112,46 @@ def drawn(run, *, pairs=True, d=0.0, cue=1.0, shared=1.0, cues=10):
     return resid, split, words
 
 
+@pytest.mark.parametrize("runs", mostly_campaign((60, 200)))
 @pytest.mark.parametrize("pairs", [True, False])
-def test_under_the_null_p_is_uniform(pairs, monkeypatch):
+def test_under_the_null_p_is_uniform(pairs, runs, monkeypatch):
     """Cue words that differ from each other, senses that do not."""
-    monkeypatch.setattr(permutation, "GATE_DRAWS", 199)
+    monkeypatch.setattr(resampling, "GATE_DRAWS", 199)
     found = []
-    for run in range(200):
+    for run in range(runs):
         resid, split, _ = drawn(run, pairs=pairs, shared=float(pairs), cues=8)
         found.append(gate(resid, split.is_a, split.exchanged, split.holdouts, seed=run).p)
     for level in (0.05, 0.25, 0.5, 0.75):
-        fewest, most = binom.ppf([0.001, 0.999], 200, level)
+        fewest, most = likely(level, runs)
         assert fewest <= np.sum(np.array(found) <= level) <= most
 
 
 def test_ten_pairs_of_cue_words_are_enough_where_the_pairing_takes_out_what_they_share(monkeypatch):
     """d = 1.2 in 16 numbers, p < .01: nine of ten runs; dealing cue words out one by one throws the pairing away."""
-    monkeypatch.setattr(permutation, "GATE_DRAWS", 999)
+    monkeypatch.setattr(resampling, "GATE_DRAWS", 999)
     found = []
-    for run in range(60):
+    for run in range(30):
         resid, split, words = drawn(run, d=1.2, cue=0.3, shared=0.95)
         found.append([gate(resid, split.is_a, units, split.holdouts).p for units in (split.exchanged, words)])
     whole, singly = (np.array(found) < 0.01).mean(0)
     assert whole >= 0.9 and singly < whole / 2
 
 
-def test_paired_and_unpaired_cues_may_stand_side_by_side():
-    rows, is_a, units = paired([2.0] * 6)
-    alone = [[1.0]] * 6 + [[-1.0]] * 6, [True] * 6 + [False] * 6, range(6, 18)
-    assert gate([*rows, *alone[0]], [*is_a, *alone[1]], [*units, *alone[2]]).p < 0.005
-
-
 def test_a_difference_of_places_is_seen_and_none_is_p_one():
     rng, is_a, units = np.random.default_rng(0), np.arange(40) % 2 == 0, np.arange(40) // 2
     place = rng.integers(3, 9, 40).astype(float)
     known = np.stack([place, np.full(40, 7.0)], axis=1)
-    assert permutation.difference_p(known[:, 1:], is_a, units, seed=0) == 1
-    assert permutation.difference_p(np.repeat(place[::2], 2)[:, None], is_a, units, seed=0) == 1  # pairs are aligned
-    assert permutation.difference_p(known, is_a, units, seed=0) > 0.05
+    assert resampling.difference_p(known[:, 1:], is_a, units, seed=0) == 1
+    assert resampling.difference_p(np.repeat(place[::2], 2)[:, None], is_a, units, seed=0) == 1  # pairs are aligned
+    assert resampling.difference_p(known, is_a, units, seed=0) > 0.05
     for shift in (4, -4):  # two-sided
         known[:, 0] = place + shift * is_a
-        assert permutation.difference_p(known, is_a, units, seed=0) < 0.01
+        assert resampling.difference_p(known, is_a, units, seed=0) < 0.01
 
 
 @pytest.mark.parametrize(("units", "p"), [(4, 1 / 16), (9, 1 / 512), (12, 1 / 1001)])
 def test_the_smallest_p_of_few_units(units, p):
-    assert permutation.smallest_p(units, draws=1000) == pytest.approx(p)
+    assert resampling.smallest_p(units, draws=1000) == pytest.approx(p)
 
 
 # --- corrected for all heads -----------------------------------------------------------------------------------------
@@ -172,7 +163,7 @@ def test_max_t_by_hand():
     """
     observed = np.array([5.0, 1.0, 3.0])
     null = np.array([[1.0, 0.0, 0.5], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.5, 0.0]])
-    found = permutation.max_t(observed, null)
+    found = resampling.max_t(observed, null)
     assert found.p.tolist() == [1 / 5, 3 / 5, 1 / 5]  # single-step would give the second 2 / 5: 4.0 reaches 3.0
     assert found.t.tolist() == observed.tolist()
     # by themselves 1/5, 3/5, 1/5; Benjamini-Hochberg: 1/5 * 3/2, 3/5, 1/5 * 3/2
@@ -183,7 +174,7 @@ def test_step_down_is_never_above_single_step_nor_below_the_uncorrected():
     for seed in range(20):
         rng = np.random.default_rng(seed)
         observed, null = rng.normal(size=(3, 4)) + rng.random() * 2, rng.normal(size=(99, 3, 4))
-        found = permutation.max_t(observed, null).p
+        found = resampling.max_t(observed, null).p
         single = (1 + (null.max((1, 2))[:, None, None] >= observed).sum(0)) / 100
         alone = (1 + (null >= observed).sum(0)) / 100
         assert (found <= single).all() and (found >= alone).all()
@@ -193,14 +184,14 @@ def test_step_down_is_never_above_single_step_nor_below_the_uncorrected():
 
 
 def test_p_is_never_zero_and_ties_count_against_a_head():
-    assert permutation.max_t(np.array([9.0]), np.zeros((99, 1))).p.tolist() == [0.01]
-    assert permutation.max_t(np.array([1.0]), np.ones((99, 1))).p.tolist() == [1]
+    assert resampling.max_t(np.array([9.0]), np.zeros((99, 1))).p.tolist() == [0.01]
+    assert resampling.max_t(np.array([1.0]), np.ones((99, 1))).p.tolist() == [1]
 
 
 def test_flips_of_whole_cue_words_by_hand():
     """Two cue words of two pairs each: the signs of a word's pairs turn together, so four means are possible."""
     effects = np.array([1.0, 3.0, 2.0, 2.0])[:, None]
-    null = permutation.flip_null(effects, ["u", "u", "v", "v"], draws=200, rng=np.random.default_rng(0))
+    null = resampling.flip_null(effects, ["u", "u", "v", "v"], draws=200, rng=np.random.default_rng(0))
     assert null.shape == (201, 1)
     error = np.sqrt((18 / 4 - 4) / 3)
     assert null[0, 0] == pytest.approx(2 / (error + error))  # one head: its own error is the median
@@ -211,7 +202,7 @@ def test_flips_of_whole_cue_words_by_hand():
 
 def test_relabelling_keeps_cue_words_whole_and_senses_as_frequent():
     is_a, units = [True, True, False, False, True, False], ["u", "u", "v", "v", "w", "w"]
-    labels = permutation.relabel(is_a, units, draws=300, rng=np.random.default_rng(0))
+    labels = resampling.relabel(is_a, units, draws=300, rng=np.random.default_rng(0))
     assert labels[0].tolist() == is_a
     assert (labels[:, 0] == labels[:, 1]).all() and (labels[:, 2] == labels[:, 3]).all()
     assert (labels[:, 0] != labels[:, 2]).all()  # one of the two words is of each sense
@@ -223,25 +214,18 @@ def test_relabelling_keeps_cue_words_whole_and_senses_as_frequent():
 def test_the_visible_effect_is_that_of_the_published_sample_sizes(d, n, pairs):
     """Family-wise level .05 over 144 heads and power .8: the table in the method, and a fifth fewer is not enough."""
     for size, paired in ((n, False), (pairs, True)):
-        assert permutation.smallest_effect(size, tests=144, paired=paired) <= d
-        assert permutation.smallest_effect(int(0.8 * size), tests=144, paired=paired) > d
+        assert resampling.smallest_effect(size, tests=144, paired=paired) <= d
+        assert resampling.smallest_effect(int(0.8 * size), tests=144, paired=paired) > d
 
 
 def test_the_sign_flip_test_finds_the_head_that_acts_and_no_other():
     rng = np.random.default_rng(3)
     effects = rng.normal(size=(60, 2, 3)) * 0.1
     effects[:, 1, 2] += 0.2
-    tested = permutation.sign_flip_test(effects, range(60), seed=0, draws=999)
+    tested = resampling.sign_flip_test(effects, range(60), seed=0, draws=999)
     assert tested.p[1, 2] == 1 / 1000
     assert (np.delete(tested.p.ravel(), 5) > 0.05).all()
-    assert (permutation.sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
-
-
-def test_pairs_of_one_unit_change_their_sign_together():
-    effects = np.full((40, 1), 1.0) + np.random.default_rng(0).normal(size=(40, 1)) * 0.01
-    assert permutation.sign_flip_test(effects, range(40), seed=0, draws=999).p[0] == 1 / 1000
-    two_units = permutation.sign_flip_test(effects, np.arange(40) // 20, seed=0, draws=999).p[0]
-    assert two_units == pytest.approx(0.25, abs=0.05)
+    assert (resampling.sign_flip_test(-effects, range(60), seed=0, draws=999).p > 0.05).all()
 
 
 # --- ties ------------------------------------------------------------------------------------------------------------
@@ -249,9 +233,9 @@ def test_pairs_of_one_unit_change_their_sign_together():
 
 def test_what_is_equal_within_float32_is_reached_and_what_is_less_is_not():
     drawn = np.array([[2.0, 0.5], [2.0 - 1e-7, 0.5 + 1e-7], [1.999, 0.5 - 1e-7], [-8.0, 0.4999]])
-    found = permutation.reached(drawn, np.array([2.0, 0.5]))
+    found = resampling.reached(drawn, np.array([2.0, 0.5]))
     assert found.tolist() == [[True, True], [True, True], [False, True], [False, False]]
-    assert permutation.reached(1e9 * drawn, np.array([2e9, 5e8])).tolist() == found.tolist()  # whatever its unit
+    assert resampling.reached(1e9 * drawn, np.array([2e9, 5e8])).tolist() == found.tolist()  # whatever its unit
 
 
 def noisy(values, run):
@@ -262,14 +246,7 @@ def noisy(values, run):
 def test_no_p_hangs_on_the_last_digit():
     """Whole numbers, few units: many relabellings give exactly the observed statistic."""
     effects = np.random.default_rng(4).integers(-2, 4, size=(6, 12)).astype(float)
-    flips = [permutation.sign_flip_test(noisy(effects, run), range(6), seed=0) for run in range(20)]
+    flips = [resampling.sign_flip_test(noisy(effects, run), range(6), seed=0) for run in range(20)]
     assert len({flip.p.tobytes() for flip in flips}) == len({flip.q.tobytes() for flip in flips}) == 1
     apart, is_a, units = (np.array(part) for part in paired([2.0, 1.0, 1.0, 2.0, -1.0, 1.0]))
     assert len({gate(noisy(apart, run), is_a, units).p for run in range(20)}) == 1
-
-
-def test_compared_without_a_margin_p_does_hang_on_the_last_digit(monkeypatch):
-    """The check can fail."""
-    monkeypatch.setattr(permutation, "TIE", 0.0)
-    with pytest.raises(AssertionError):
-        test_no_p_hangs_on_the_last_digit()

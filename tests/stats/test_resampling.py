@@ -44,10 +44,6 @@ def test_auroc_is_scikit_learns(decimals):
     np.testing.assert_allclose(resampling.auroc(b, a), 1 - ours, atol=1e-12)  # one-sided: labels swapped, sign flipped
 
 
-def test_auroc_of_equal_scores_is_chance():
-    assert resampling.auroc(np.ones(3), np.ones(5)) == 0.5
-
-
 def test_hedges_g_by_hand():
     # means 2 and 4, variances 1 and 4: pooled (2*1 + 2*4) / 4 = 2.5; correction 1 - 3 / (4*6 - 9) = 0.8
     g = resampling.hedges_g(np.array([1.0, 2, 3]), np.array([2.0, 4, 6]))
@@ -55,12 +51,6 @@ def test_hedges_g_by_hand():
     # means 1 and 0, variances 2 and 1: pooled (1*2 + 2*1) / 3 = 4/3; correction 1 - 3 / (4*5 - 9) = 8/11
     g = resampling.hedges_g(np.array([0.0, 2]), np.array([-1.0, 0, 1]))
     assert g == pytest.approx(1 / np.sqrt(4 / 3) * 8 / 11)
-
-
-def test_hedges_g_flips_with_the_labels():
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(9, 4)), rng.normal(size=(12, 4))
-    np.testing.assert_allclose(resampling.hedges_g(a, b), -resampling.hedges_g(b, a), atol=1e-12)
 
 
 @pytest.mark.parametrize(("a", "b", "expected"), [(0.3, 0.1, np.inf), (0.1, 0.3, -np.inf), (0.1, 0.1, 0.0)])
@@ -100,12 +90,12 @@ def test_a_draw_without_a_single_row_counts_as_the_data():
     assert (weights == 1).all(1).any()
 
 
-def coverage(make, factors, *, runs=400):
+def coverage(make, factors, *, runs=200):
     """How often the 95 % interval of the mean holds the true mean, 0."""
     hits = 0
     for run in range(runs):
         values = make(np.random.default_rng(run))
-        weights = resampling.bootstrap_weights(factors, seed=run, draws=400)
+        weights = resampling.bootstrap_weights(factors, seed=run, draws=300)
         low, high = resampling.interval(resampling.bootstrap_ratio(values, np.ones(len(values)), weights))
         hits += bool(low <= 0 <= high)
     return hits / runs
@@ -113,7 +103,7 @@ def coverage(make, factors, *, runs=400):
 
 def test_intervals_of_independent_rows_cover():
     rows = [str(row) for row in range(40)]
-    # Percentile intervals of 40 rows are a little narrow (nominal .94); 3 standard errors of 400 runs are .036.
+    # Percentile intervals of 40 rows are a little narrow (nominal .94); 3 standard errors of 200 runs are .05.
     assert 0.90 <= coverage(lambda rng: rng.normal(size=40), [rows]) <= 0.98
 
 

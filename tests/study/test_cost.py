@@ -82,9 +82,9 @@ def test_a_model_beside_is_part_of_the_plan(model):
     """Of bank no sentence of the lesson has a late cue; of apple one has, and each of its sentences is read once
     more.
     """
-    beside = load("tiny-senses-bidirectional")
-    assert plan(model, "bank", beside=beside).forwards == plan(model, "bank").forwards
-    with_apple = plan(model, "apple", beside=beside).forwards - plan(model, "apple").forwards
+    second = load("tiny-senses-bidirectional")
+    assert plan(model, "bank", second=second).forwards == plan(model, "bank").forwards
+    with_apple = plan(model, "apple", second=second).forwards - plan(model, "apple").forwards
     assert with_apple == len(expand("apple", both_sides=True).sentences)
 
 

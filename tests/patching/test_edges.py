@@ -1,21 +1,21 @@
 """Composition scores against the whole products of matrices, and on models in which it is known who reads whom."""
 
+import numpy as np
 import pytest
 import torch
-from families import SINGLE, family_model
+from families import SINGLE, each_family, family_model
 from handmade import HEADS
 from planted import way_model
 
 from probe.model.weights import read_weights
-from probe.patching.composition import composition
-from probe.patching.edges import CHANNELS
+from probe.patching.edges import CHANNELS, composition, composition_of, edges_of
 
 
 def norm(matrix):
     return float(torch.linalg.matrix_norm(matrix))
 
 
-@pytest.mark.parametrize("kind", SINGLE)
+@pytest.mark.parametrize("kind", each_family(*SINGLE))
 def test_scores_are_those_of_the_whole_products(kind):
     weights = read_weights(family_model(kind))
     early, late = (block.to(torch.float64, "cpu") for block in weights.blocks)
@@ -44,3 +44,17 @@ def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
     scores = composition(read_weights(model))[CHANNELS.index(channel), sender[0], :, receiver[0], receiver[1]]
     assert scores.shape == (HEADS,) and int(scores.argmax()) == sender[1]
     assert scores.max() > 3 * scores.sort().values[-2]
+
+
+def test_an_edge_between_heads_has_the_score_of_its_channel():
+    weights = read_weights(family_model("gpt2"))
+    edges = edges_of(weights, 2, (0,), (0,), mlps=True)
+    scores, found = composition(weights), composition_of(weights, edges)
+    for edge, score in zip(edges, found, strict=True):
+        if -1 in (edge["sender_head"], edge["receiver_head"]):
+            assert np.isnan(score)
+        else:
+            sender, receiver = ((edge[f"{end}_layer"], edge[f"{end}_head"]) for end in ("sender", "receiver"))
+            assert score == scores[(CHANNELS.index(edge["channel"]), *sender, *receiver)]
+    assert np.isfinite(found).sum() == 3 * HEADS**2
+    assert len(composition_of(weights, edges[:0])) == 0

@@ -284,19 +284,20 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def weight_map(folder: Path) -> dict[str, str]:
-    weight_map = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
+    """Which shard holds each tensor, as the index says. Raises ModelError for an index that names no files here."""
+    shards = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
         raise refuse(folder, f"{INDEX} holds no weight_map", RESAVE)
-    for name in weight_map.values():
+    for name in shards.values():
         if not isinstance(name, str) or Path(name).name != name:
             raise refuse(folder, f"{INDEX} points outside the folder ({name!r})", RESAVE)
-    return weight_map
+    return shards
 
 
 def cached_models() -> tuple[tuple[str, Path], ...]:
     """Name and folder of every model in the local hub cache that has a config, in name order; reads no weights."""
     try:
-        repositories = scan_cache_dir().repos
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return ()
     snapshots = []

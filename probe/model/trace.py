@@ -33,7 +33,6 @@ CHUNK = 64  # tokens of a long text that are run together: of a pattern only so 
 HEAD_VECTORS = ("q", "k", "v", "z")  # by position and head in a hook, by head and position in a trace
 SHARED = ("k", "v")
 AT_ONE_PLACE = (*HEAD_VECTORS, "pattern", "mlp_out", "resid_pre", "resid_post")
-Keep = Callable[[str, str, Tensor], None]  # the attention, the quantity, its tensor
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,7 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
     """Run `ids` (and `target` through the decoder, where there is one) and keep every tensor of every attention, on the
     CPU.
     """
-    kept: dict[str, dict[str, list[Tensor]]] = {
-        attention.name: {name: [] for name in attention.hooks} for attention in model.config.family.attentions
-    }
-
-    def keep(attention: str, name: str, tensor: Tensor) -> None:
-        kept[attention][name].append(tensor[0].detach().cpu().clone())
-
-    with _kept(model, keep):
+    with _kept(model, lambda name, tensor: tensor[0].cpu()) as kept:
         logits = run(model, [ids], None if target is None else [target])
     stacks = read_stacks(model.weights, model.config)
     tensors = {name: _whole(stack, kept[name]) for name, stack in stacks.items()}
@@ -103,14 +95,13 @@ def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> d
     head key_pos`.
     """
     row, place = torch.arange(len(rows), device=model.device), torch.tensor(at, device=model.device)
-    kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
 
-    def keep(attention: str, name: str, tensor: Tensor) -> None:
-        kept[name].append((tensor[row, :, place] if name == "pattern" else tensor[row, place]).clone())
+    def select(name: str, tensor: Tensor) -> Tensor:
+        return tensor[row, :, place] if name == "pattern" else tensor[row, place]
 
-    with _kept(model, keep, AT_ONE_PLACE):
+    with _kept(model, select, AT_ONE_PLACE) as kept:
         run(model, rows, head=False)
-    return _stacked(model, kept)
+    return _stacked(model, kept[""])
 
 
 def read_last(model: Model, ids: Sequence[int], before: "Cache", values: Tensor) -> dict[str, Tensor]:
@@ -119,38 +110,43 @@ def read_last(model: Model, ids: Sequence[int], before: "Cache", values: Tensor)
     The keys and values of these tokens are added to the cache; V of all of them goes into `values: layer head pos
     d_head`.
     """
-    kept: dict[str, list[Tensor]] = {name: [] for name in AT_ONE_PLACE}
-    heads = model.config.n_heads
+    layers = iter(values)
 
-    def keep(attention: str, name: str, tensor: Tensor) -> None:
+    def select(name: str, tensor: Tensor) -> Tensor:
         if name == "v":
-            values[len(kept["v"])] = formulas.share_heads(tensor[0].transpose(0, 1), heads)
-        kept[name].append((tensor[:, :, -1] if name == "pattern" else tensor[:, -1]).clone())
+            next(layers)[:] = formulas.share_heads(tensor[0].transpose(0, 1), model.config.n_heads)
+        return tensor[:, :, -1] if name == "pattern" else tensor[:, -1]
 
-    with _kept(model, keep, AT_ONE_PLACE):
+    with _kept(model, select, AT_ONE_PLACE) as kept:
         rows = torch.tensor([list(ids)], device=model.device)
         model.bridge.original_model.base_model(rows, past_key_values=before, use_cache=True)
-    return _stacked(model, kept)
+    return _stacked(model, kept[""])
 
 
 @contextmanager
-def _kept(model: Model, keep: Keep, names: Collection[str] | None = None) -> Iterator[None]:
-    """Inference in which `keep` is given every tensor, or those of these names, of every layer of every attention; the
-    hooks are removed again whatever happens.
+def _kept(
+    model: Model, select: Callable[[str, Tensor], Tensor], names: Collection[str] | None = None
+) -> Iterator[dict[str, dict[str, list[Tensor]]]]:
+    """Inference that keeps what `select` takes of every tensor, or of those of these names, of every layer: by
+    attention and name. The hooks are removed again whatever happens.
     """
 
-    def seen(attention: str, name: str, tensor: Tensor, hook: object) -> None:
-        keep(attention, name, tensor)
+    def keep(layers: list[Tensor], name: str, tensor: Tensor, hook: object) -> None:
+        layers.append(select(name, tensor).clone())
 
+    attentions = model.config.family.attentions
+    kept: dict[str, dict[str, list[Tensor]]] = {
+        attention.name: {name: [] for name in attention.hooks if names is None or name in names}
+        for attention in attentions
+    }
     hooks = [
-        (f"{attention.blocks}.{layer}.{hook}", partial(seen, attention.name, name))
-        for attention in model.config.family.attentions
+        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(keep, layers, name))
+        for attention in attentions
+        for name, layers in kept[attention.name].items()
         for layer in range(layers_of(attention, model.config))
-        for name, hook in attention.hooks.items()
-        if names is None or name in names
     ]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
-        yield
+        yield kept
 
 
 def _stacked(model: Model, kept: dict[str, list[Tensor]]) -> dict[str, Tensor]:

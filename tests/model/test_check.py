@@ -19,7 +19,6 @@ from torch.nn import functional
 from probe.errors import CrossCheckError, InputError
 from probe.model import attention as formulas
 from probe.model import check
-from probe.model import trace as hooks
 from probe.model.architectures import FAMILIES
 from probe.model.architectures.family import Attention, Family
 from probe.model.check import DEFAULT_TEXTS, FLOAT32_SCORES, FLOAT32_SOFTMAX, PLAIN_ROUNDED, Certificate, Row, certify
@@ -27,7 +26,7 @@ from probe.model.load import load
 from probe.model.model import Model
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states
-from probe.model.weights import read_stacks, read_weights
+from probe.model.weights import read_weights
 from probe.patching import swaps
 
 TEXT = "The mole dug a tunnel under the muddy bank"
@@ -386,33 +385,14 @@ def test_a_wrong_formula_is_named(
     assert first_failure(certify(model, [TEXT])) == (FAMILIES[kind].attentions[0].name, 0, quantity)
 
 
-@pytest.mark.parametrize("kind", each_family())
-def test_heads_cut_apart_the_wrong_way_are_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = FAMILIES[kind].attentions[0].name
-
-    def interleaved(raw, config):
-        stacks = read_stacks(raw, config)
-        block, *others = reversed(stacks[first].blocks)
-        cut = block.w_q.transpose(0, 1).flatten(1).unflatten(1, (config.d_head, HEADS)).permute(2, 0, 1)
-        wrong = replace(stacks[first], blocks=(*reversed(others), replace(block, w_q=cut)))
-        return {**stacks, first: wrong}
-
-    monkeypatch.setattr(hooks, "read_stacks", interleaved)
-    assert first_failure(certify(family_model(kind, torch.float64), [TEXT])) == (first, LAYERS - 1, "q")
-
-
-@pytest.mark.parametrize("kind", each_family())
-def test_a_wrong_epsilon_is_named(kind: str) -> None:
-    model, family = family_model(kind, torch.float64), FAMILIES[kind]
-    wrong = replace(model, config=replace(model.config, epsilon=2e-5))
-    quantity = "resid_pre" if family.embedding_norm else "x" if family.norm_first else "resid_mid"
-    quantity = "scores" if "norm_q" in family.attentions[0].parts and not family.norm_first else quantity
-    assert first_failure(certify(wrong, [TEXT])) == (family.attentions[0].name, 0, quantity)
-
-
 @pytest.mark.parametrize(
     ("kind", "changes", "quantity"),
     [
+        ("gpt2", {"epsilon": 2e-5}, "x"),
+        ("bert", {"epsilon": 2e-5}, "resid_pre"),
+        ("t5", {"epsilon": 2e-5}, "x"),
+        ("olmo2", {"epsilon": 2e-5}, "scores"),
+        ("marian", {"epsilon": 2e-5}, "resid_mid"),
         ("gpt2", {"first": 1}, "resid_pre"),
         ("roberta", {"first": 1}, "resid_pre"),
         ("bart", {"first": 0}, "resid_pre"),

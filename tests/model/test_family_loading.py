@@ -339,14 +339,10 @@ def test_special_tokens_are_put_as_the_tokenizer_puts_them() -> None:
     assert list(tokens.ids) == family_tokenizer("bert")("The muddy bank")["input_ids"]
     start, end = find_word(tokens.text, "bank")
     assert "".join(tokens.pieces[pos] for pos in positions_of_span(tokens, start, end)).strip() == "bank"
+    spelled = tokenize(family_model("bert", torch.float64), "a [SEP] b").ids
+    assert spelled.count(tokens.ids[-1]) == 1 and spelled[-1] == tokens.ids[-1]  # its name in a text is text
     plain = tokenize(family_model("gpt_neox", torch.float64), "The muddy bank")
     assert not plain.bos and "".join(plain.pieces) == "The muddy bank"
-
-
-def test_the_name_of_a_special_token_in_a_text_is_text() -> None:
-    tokens = tokenize(family_model("bert", torch.float64), "a [SEP] b")
-    special = family_tokenizer("bert").convert_tokens_to_ids("[SEP]")
-    assert tokens.ids.count(special) == 1 and tokens.ids[-1] == special
 
 
 def test_too_long_a_text_is_refused_with_its_special_tokens_counted() -> None:

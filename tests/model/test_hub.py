@@ -1,7 +1,7 @@
 """The hub path for real: a small hub on this machine and a cache of the test's own.
 
-A first load and one from the cache are processes of their own, as users have them. Everything else is asked here, with
-the client's own settings set for the test.
+A first load is a process of its own, as users have it. Everything else is asked here, with the client's own settings
+set for the test.
 """
 
 import hashlib
@@ -26,12 +26,8 @@ from probe.errors import ModelError
 from probe.model import find
 from probe.model.find import fetch
 
-LOAD = """
-import json, sys, probe
-origin = probe.load(sys.argv[1]).origin
-cached = [row.name for row in probe.available() if "local cache" in row.where]
-print(json.dumps({"origin": vars(origin), "cached": cached}))
-"""
+NAME = "somebody/gpt2-small"
+LOAD = f"import json, probe; print(json.dumps(vars(probe.load({NAME!r}).origin)))"
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 NOBODY = "http://127.0.0.1:9"  # a port at which nothing listens
 INSTEAD = "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing."
@@ -77,14 +73,6 @@ def refused(use: Callable[..., None], capfd: pytest.CaptureFixture[str]) -> Call
     return refused
 
 
-def run(address: str, cache: Path, stderr: int) -> subprocess.Popen[str]:
-    """A fresh process that loads a name and says from where, and which names are in the cache."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    settings = inherited | {"HF_ENDPOINT": address, "HF_HOME": str(cache), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", LOAD, "somebody/gpt2-small"]
-    return subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=stderr, text=True)
-
-
 def read_or_nothing(descriptor: int) -> bytes:
     """A terminal whose last writer is gone answers with an error instead of an end of file."""
     try:
@@ -95,11 +83,14 @@ def read_or_nothing(descriptor: int) -> bytes:
 
 @pytest.mark.slow
 def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_the_hub_is_gone(
-    hub: Hub, tmp_path: Path
+    hub: Hub, use: Callable[..., None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    settings = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "cache")}
     outside, inside = pty.openpty()
     termios.tcsetwinsize(inside, (24, 100))
-    done = run(hub.address, tmp_path / "cache", inside)
+    command, output = [sys.executable, "-c", LOAD], {"stdout": subprocess.PIPE, "stderr": inside}
+    done = subprocess.Popen(command, env=inherited | settings | {"OMP_NUM_THREADS": "1"}, text=True, **output)
     os.close(inside)
     drawn = b""
     with os.fdopen(outside, "rb", buffering=0) as terminal:
@@ -109,15 +100,14 @@ def test_first_from_the_hub_with_a_bar_on_a_terminal_then_from_the_cache_when_th
     assert done.returncode == 0
     assert b"Fetching 4 files: 100%" in drawn
     assert b"Warning" not in drawn and b"Traceback" not in drawn
-    name = "somebody/gpt2-small"
-    origin = {"kind": "hub", "location": name, "revision": COMMIT, "stored": "float32"}
-    digest = hashlib.sha256((hub.models[name] / "model.safetensors").read_bytes()).hexdigest()
-    assert first == {"origin": origin | {"sha256": digest}, "cached": [name]}
+    digest = hashlib.sha256((hub.models[NAME] / "model.safetensors").read_bytes()).hexdigest()
+    assert first == {"kind": "hub", "location": NAME, "revision": COMMIT, "sha256": digest, "stored": "float32"}
     assert hub.fetched() == FILES
 
-    again = run(NOBODY, tmp_path / "cache", subprocess.PIPE)
-    said, errors = again.communicate(timeout=60)
-    assert (json.loads(said), errors.strip(), again.returncode) == (first, "", 0)
+    use(NOBODY)
+    assert vars(probe.load(NAME).origin) == first
+    assert [row.name for row in probe.available() if "local cache" in row.where] == [NAME]
+    assert capfd.readouterr().err == ""
 
 
 def test_a_name_is_asked_for_once_and_an_incomplete_cache_is_completed(

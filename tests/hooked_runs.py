@@ -3,12 +3,13 @@
 import pytest
 import torch
 from families import SINGLE, each_family, family_model
-from handmade import random_model
+from handmade import random_model, tokens_of
 
 from probe.model import forward
 from probe.model import trace as hooked
 from probe.model.attention import share_heads
 from probe.model.tokens import Placed
+from probe.model.trace import target_states
 from probe.model.weights import read_weights
 
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -56,6 +57,12 @@ def random_z(model, depth, seed=1):
 
 def every_direction(model):
     return torch.eye(model.config.d_model, dtype=model.dtype)
+
+
+def target_z(model, texts):
+    """z of every head at the word of each text, from hooks. `-> row layer head d_head`"""
+    texts = [text if isinstance(text, Placed) else Placed(tuple(text), len(text) - 1) for text in texts]
+    return target_states(model, [tokens_of(text.ids) for text in texts], [text.at for text in texts]).z
 
 
 def drawn_pair(model, layout=LAYOUTS[0], seed=0):

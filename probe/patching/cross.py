@@ -155,8 +155,9 @@ def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Seque
     with torch.inference_mode():
         for choice, sets in zip(choices, places, strict=True):
             words, target = _first_tokens(model, choice), target_tokens(model, choice.target).ids
-            memory = _memories(model, stacks, choice)
-            taken = _taken(choice, sets, memory.shape[1]).to(memory.device)
+            rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
+            taken = _taken(choice, sets, *map(len, rows)).to(model.device)
+            memory = [forward.encode(stacks, ids) for ids in rows]
             mixed = [torch.where(taken, memory[1 - side], memory[side]) for side in (0, 1)]
             margin = [_margin(forward.decode(stacks, target, each).logits, words) for each in mixed]
             moved.append(torch.stack([each[1:] - each[0] for each in margin]))
@@ -167,29 +168,22 @@ def _stacks_of(model: Model) -> Stacks:
     if model.config.family.kind != "encoder-decoder":
         raise UnsupportedModel(
             f"Swapping cross-attention of {model.name}: it has none, expected an encoder-decoder; take a T5, BART or "
-            f"Marian."
+            "Marian."
         )
     return read_stacks(model.weights, model.config)
 
 
-def _memories(model: Model, stacks: Stacks, choice: WordChoice) -> Tensor:
-    """What the decoder reads of both sources. `-> source key_pos d_model`"""
-    rows = [tokenize(model, source).ids for source in (choice.source_a, choice.source_b)]
-    if len(rows[0]) != len(rows[1]):
-        raise InputError(
-            f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {len(rows[0])} and {len(rows[1])} "
-            f"tokens, "
-            "expected as many in both; give two sentences whose words stand at the same places."
-        )
-    return torch.stack([forward.encode(stacks, ids) for ids in rows])
-
-
-def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int) -> Tensor:
+def _taken(choice: WordChoice, sets: Sequence[Sequence[int]], size: int, other: int) -> Tensor:
     """Where each set takes the other run's, the first nowhere. `-> 1 + set, key_pos 1`"""
+    if size != other:
+        raise InputError(
+            f"Swapping words of {choice.source_a!r} and {choice.source_b!r}: got {size} and {other} tokens, expected "
+            "as many in both; give two sentences whose words stand at the same places."
+        )
     if outside := [place for places in sets for place in places if not 0 <= place < size]:
         raise InputError(
             f"Swapping words of {choice.source_a!r}: got position {outside[0]}, expected 0 to {size - 1}; choose one "
-            f"of these."
+            "of these."
         )
     taken = torch.zeros(1 + len(sets), size, 1, dtype=torch.bool)
     for row, places in zip(taken[1:], sets, strict=True):
@@ -206,8 +200,7 @@ def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
     if first == second:
         raise InputError(
             f"Choosing between {choice.word_a!r} and {choice.word_b!r}: both begin with the same token, expected two; "
-            f"give words that "
-            "begin differently, or a target that goes on as far as they agree."
+            "give words that begin differently, or a target that goes on as far as they agree."
         )
     return first, second
 
@@ -221,8 +214,7 @@ def first_token(model: Model, target: str, word: str) -> int:
     if whole[: len(before)] != before or len(whole) == len(before):
         raise InputError(
             f"Putting {word!r} behind {target!r}: the tokens of the target change, expected it to end where a word "
-            f"does; "
-            "give the target up to the end of a word."
+            "does; give the target up to the end of a word."
         )
     return whole[len(before)]
 

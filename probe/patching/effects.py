@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.model import forward
@@ -244,22 +243,25 @@ def measure(
 
     `texts`: row by row what `states` was read from.
     """
-    swaps = list(dict.fromkeys(_swaps(pairs)))
-    moved = moved_by(
-        weights, texts, [recipient for recipient, _ in swaps], states.z[[donor for _, donor in swaps]], axes
-    )
+    a, b = list(pairs.a), list(pairs.b)
+    given = [*zip(b, a, strict=True), *zip(a, b, strict=True)]
+    given += [*zip(a, pairs.same_a, strict=True), *zip(b, pairs.same_b, strict=True)]
+    swaps = list(dict.fromkeys(given))  # recipient and donor
+    rows = [recipient for recipient, _ in swaps]
+    z, along = states.z[[donor for _, donor in swaps]], axes.directions(rows)[:, 1:]
+    moved = patching.swap_heads(weights, [texts[row] for row in rows], z, along.to(z.dtype)).double().numpy()
     number = {swap: index for index, swap in enumerate(swaps)}
 
     def effect(recipients: Sequence[int], donors: Sequence[int]) -> Array:
         return moved[[number[swap] for swap in zip(recipients, donors, strict=True)]]  # pair layer head stage
 
-    a, b = list(pairs.a), list(pairs.b)
     denoise, noise = effect(b, a), -effect(a, b)
     same = (effect(b, pairs.same_b) - effect(a, pairs.same_a)) / 2
     gap = gaps(axes, stages_of(weights, states, axes.u.shape[1] - states.resid.shape[1]), pairs)
 
     def at(chosen: Sequence[int]) -> Effects:
-        parts = [by_layer(part, np.asarray(chosen) - 1) for part in (denoise, noise, same)]
+        stage = (np.asarray(chosen) - 1)[None, :, None, None]
+        parts = (np.take_along_axis(part, stage, -1)[..., 0] for part in (denoise, noise, same))
         return Effects(gap[:, list(chosen)], *parts)
 
     word = at(reading.at)
@@ -292,30 +294,10 @@ def predicts(weights: Weights) -> bool:
     return weights.causal and weights.config.has_head
 
 
-def by_layer(values: Array, stage: NDArray[np.intp]) -> Array:
-    """The stage at which each layer's heads are read. `pair layer head stage, layer -> pair layer head`"""
-    return np.take_along_axis(values, stage[None, :, None, None], -1)[..., 0]
-
-
-def moved_by(weights: Weights, texts: Rows, rows: Sequence[int], z: Tensor, axes: HeldOutAxes) -> Array:
-    """How far M moves at every stage behind the first block when one head's z is the donor's, for every head.
-
-    `z: n layer head d_head`, the donors of `rows` -> `n layer head stage`
-    """
-    directions = axes.directions(rows)[:, 1:].to(z.dtype)
-    return patching.swap_heads(weights, [texts[row] for row in rows], z, directions).double().numpy()
-
-
 def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:
     """G = M(A) - M(B) of every pair at every stage. `row stage d_model -> pair stage`"""
     a, b = (axes.coordinates(stages[list(rows)], rows) for rows in (pairs.a, pairs.b))
     return np.asarray(a - b)
-
-
-def _swaps(pairs: Pairs) -> list[tuple[int, int]]:
-    """(recipient, donor) of every swap that one pair of senses needs."""
-    both = [*zip(pairs.b, pairs.a, strict=True), *zip(pairs.a, pairs.b, strict=True)]
-    return both + [*zip(pairs.a, pairs.same_a, strict=True), *zip(pairs.b, pairs.same_b, strict=True)]
 
 
 def rank_intervals(net: Array) -> tuple[Array, Array]:

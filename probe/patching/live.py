@@ -16,13 +16,15 @@ behind it follows token by token (`write_on`): every token that is written adds 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from probe.errors import InputError
 from probe.model import forward
+from probe.model.attention import share_heads
 from probe.model.weights import Weights
 from probe.patching import engine
 from probe.patching.engine import KeysValues, Places
@@ -121,6 +123,35 @@ def pass_on(both: Both, point: Point, pos: int, entering: Tensor, written: Tenso
         return add(resid + entering, own + written) - add(resid, own)
     nothing = torch.zeros_like(own)
     return entering + add(nothing, own + written) - add(nothing, own)
+
+
+def receive(
+    both: Both, layer: int, receiver: int, heads: Sequence[int], into: Sequence[Sequence[Any]], inputs: Tensor
+) -> Tensor:
+    """z of one head of a block in each variant, at the position `receiver`, when some of what it reads is projected
+    from other streams.
+
+    `inputs: recipient input d_model` · `into`: the variant of each input, the channel that it enters, and its position
+    `-> recipient variant d_head`
+    """
+    weights, step, device = both.weights, both.steps[layer], both.weights.device
+    block, seen, count = weights.blocks[layer], both.seen(receiver), weights.shape[1]
+    head, variant, at = (
+        torch.from_numpy(np.array(part, dtype=np.int64)).to(device) for part in (heads, into[0], into[2])
+    )
+    q, k, v = (
+        share_heads(part, count)[:, head[variant], range(len(at))]
+        for part in engine.project(weights, block, inputs, both.places, at[None])
+    )  # recipient input d_head
+    asking = step.q[:, head, receiver]
+    keys, values = (share_heads(part[:, :, seen], count)[:, head] for part in (step.k, step.v))
+    query, key, value = (torch.from_numpy(np.asarray(into[1]) == name).to(device) for name in ("query", "key", "value"))
+    asking[:, variant[query]] = q[:, query]
+    keys[:, variant[key], at[key]] = k[:, key]
+    values[:, variant[value], at[value]] = v[:, value]
+    bias = both.places.row(block, receiver)
+    pattern = engine.pattern(weights, (keys @ asking[..., None])[..., 0], None if bias is None else bias[head, 0])
+    return (pattern[:, :, None] @ values)[:, :, 0]
 
 
 def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Point, Tensor]:

@@ -350,35 +350,12 @@ def _moved_heads(both: Both, layer: int, receiver: int, edges: Edges, changes: T
 
     `changes: recipient edge d_model -> recipient edge d_head`
     """
-    weights, step = both.weights, both.steps[layer]
-    block, device = weights.blocks[layer], weights.device
-    at = torch.from_numpy(both.at + edges["sender_pos"].astype(np.int64)).to(device)
-    head = torch.from_numpy(edges["receiver_head"].astype(np.int64)).to(device)
-    one, seen = torch.arange(len(edges), device=device), both.seen(receiver)
-    resid = step.resid_pre[:, at]
-    entered = [
-        [
-            share_heads(part, weights.shape[1])[:, head, one]
-            for part in engine.project(weights, block, x, both.places, at[None])
-        ]
-        for x in (resid, resid + changes)  # as it was comes first, so that nothing but the change is left
-    ]  # recipient edge d_head
-    keys, values = (share_heads(part[:, :, seen], weights.shape[1])[:, head] for part in (step.k, step.v))
-    asking = step.q[:, head, receiver]
-    bias = both.places.row(block, receiver)
-    by_channel = [torch.from_numpy(edges["channel"] == name).to(device)[:, None] for name in CHANNELS[:3]]
-    found = []
-    for own in entered:
-        q, k, v = (
-            torch.where(channel, new, old)
-            for channel, new, old in zip(by_channel, own, (asking, keys[:, one, at], values[:, one, at]), strict=True)
-        )
-        matches = (keys @ q[..., None])[..., 0]  # recipient edge key_pos
-        matches[:, one, at] = (q * k).sum(-1)
-        pattern = engine.pattern(weights, matches, None if bias is None else bias[head, 0])
-        z = (pattern[:, :, None] @ values)[:, :, 0]
-        found.append(z + pattern[:, one, at, None] * (v - values[:, one, at]))
-    return found[1] - found[0]
+    into = np.arange(len(edges)), edges["channel"], both.at + edges["sender_pos"].astype(np.int64)
+    resid = both.steps[layer].resid_pre[:, torch.from_numpy(into[-1]).to(both.weights.device)]
+    own, other = (
+        live.receive(both, layer, receiver, edges["receiver_head"], into, x) for x in (resid, resid + changes)
+    )  # as it was is run alike, so that nothing but the change is left
+    return other - own
 
 
 def _behind_heads(both: Both, layer: int, pos: int, heads: NDArray[np.int16], moved: Tensor) -> Tensor:

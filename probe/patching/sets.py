@@ -111,7 +111,8 @@ def measure_curves(
     total = np.zeros((len(random_sizes), 1 + RANDOM_SETS))
     for group in groups:
         drawn = [drawn_sets(mask_of(group.order[:size], shape), RANDOM_SETS, rng) for size in random_sizes]
-        total += _along(weights, texts, z, group, np.concatenate(drawn)).sum(0)[_sizes_apart(len(random_sizes))]
+        none, *found = _along(weights, texts, z, group, np.concatenate(drawn)).sum(0)
+        total += np.insert(np.reshape(found, (-1, RANDOM_SETS)), 0, none, axis=1)
     return Curves(
         order=tuple(shown),
         pairs=sum(map(len, all_pairs)),
@@ -198,12 +199,6 @@ def mask_of(heads: Sequence[HeadIndex], shape: tuple[int, int]) -> Mask:
     for layer, head in heads:
         mask[layer, head] = True
     return mask
-
-
-def _sizes_apart(sizes: int) -> NDArray[np.intp]:
-    """Where the sums of each size stand in a row of all sizes, with those of no head kept in front."""
-    sets = 1 + np.arange(sizes * RANDOM_SETS).reshape(sizes, RANDOM_SETS)
-    return np.concatenate([np.zeros((sizes, 1), dtype=np.intp), sets], axis=1)
 
 
 def drawn_sets(mask: Mask, count: int, rng: np.random.Generator) -> Mask:

@@ -49,24 +49,6 @@ def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
     return tree, variant_of[1:]
 
 
-def target_z(weights: Weights, rows: Rows, depth: int) -> Tensor:
-    """z of every head at the word of each row, from the same engine that swaps. `-> row layer head d_head`"""
-    tree = branches(_all_but_one(weights, depth)[:0])[0]
-    nowhere = torch.zeros(0, weights.shape[2], device=weights.device)
-
-    def read(texts: Texts, _: list[int], places: Places) -> Tensor:
-        seen: list[Tensor] = []
-
-        def keep(layer: int, own: Tensor) -> Tensor:
-            seen.append(own)
-            return own
-
-        _carry(weights, texts, tree, keep, nowhere, places)
-        return torch.stack(seen, dim=1)
-
-    return _in_batches(rows, weights, 1, read)
-
-
 def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor) -> Tensor:
     """How far the read-out moves along each direction when one head's z at the target is the donor's, for every head.
 

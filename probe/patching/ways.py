@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probe.model.attention import share_heads
 from probe.model.weights import Weights
 from probe.patching import engine, live
-from probe.patching.edges import CHANNELS, EMBEDDING, MLP, Edges, Node, receiver_of, sender_of
+from probe.patching.edges import EMBEDDING, MLP, Edges, Node, receiver_of, sender_of
 from probe.patching.live import Both, Point, Read
 from probe.patching.paths import Paths
 from probe.patching.swaps import Rows
@@ -176,25 +175,17 @@ def _moved_heads(
     both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
 ) -> Iterator[tuple[Node, Tensor]]:
     """The change of z of every head of a block into which edges lead. `recipient 1 d_head`"""
-    step, weights, at = both.steps[layer], both.weights, both.at
-    block = weights.blocks[layer]
     keys, inputs = _entering(both, 2 * layer, edges, writes)
-    if not keys:
-        return
-    pos = torch.tensor([[at + pos for _, _, pos in keys]], device=inputs.device)
-    entered = engine.project(weights, block, inputs, both.places, pos)
-    changed, own = ([share_heads(part, weights.shape[1]) for part in parts] for parts in (entered, step[1:4]))
-    for node in dict.fromkeys(node for node, _, _ in keys):
-        _, head, receiver = node
-        q, k, v = mine = [part[:, head].clone() for part in own]  # recipient pos d_head
-        for number, (other, channel, sender) in enumerate(keys):
-            if other == node:
-                role = CHANNELS.index(channel)
-                mine[role][:, at + sender] = changed[role][:, head, number]
-        seen = both.seen(at + receiver)
-        bias, matches = both.places.row(block, at + receiver), q[:, None, at + receiver] @ k[:, seen].mT
-        z = engine.pattern(weights, matches, None if bias is None else bias[head]) @ v[:, seen]  # recipient 1 d_head
-        yield node, z - step.z[:, at + receiver, None, head]
+    for receiver in dict.fromkeys(pos for (_, _, pos), _, _ in keys):
+        some = [number for number, (node, _, _) in enumerate(keys) if node[2] == receiver]
+        nodes = [*dict.fromkeys(keys[number][0] for number in some)]
+        entered = ((nodes.index(keys[number][0]), *keys[number][1:]) for number in some)
+        variants, channels, senders = zip(*entered, strict=True)
+        heads = [head for _, head, _ in nodes]
+        into = variants, channels, both.at + np.array(senders)
+        z = live.receive(both, layer, both.at + receiver, heads, into, inputs[:, some])
+        moved = z - both.steps[layer].z[:, both.at + receiver, heads]
+        yield from zip(nodes, moved.split(1, dim=1), strict=True)
 
 
 def _moved_neurons(

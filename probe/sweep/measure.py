@@ -62,12 +62,6 @@ class WordAxes:
     donor_sense: Tensor
     by_depth: Tensor
 
-    def __post_init__(self) -> None:
-        pairs, donors = len(sense_pairs(self.senses)), len(self.donors)
-        for name, first in (("u", pairs), ("own", pairs), ("gap", pairs), ("donor_z", donors), ("donor_sense", donors)):
-            if len(getattr(self, name)) != first:
-                raise ValueError(f"axes of {pairs} pairs: {name} has {len(getattr(self, name))} rows, expected {first}")
-
     def pair_of(self, sense: str, other: str) -> tuple[int, int]:
         """The number of the pair, and +1 where `sense` is its first sense, -1 where it is the second."""
         first, second = sorted((sense, other))

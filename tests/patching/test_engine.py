@@ -155,7 +155,6 @@ def test_every_tensor_is_made_where_the_weights_are(weights):
         lambda: swaps.swap_heads(weights, a, donor_z, directions),
         lambda: swaps.swap_pairs(weights, a, b, directions, depth=depth),
         lambda: swaps.swap_sets(weights, a, donor_z, kept, directions),
-        lambda: swaps.target_z(weights, a, depth),
         lambda: swaps.swap_sets(weights, a, donor_z, kept, own),
         lambda: torch.stack([*routes.route_z(weights, *texts, {"cue_only": cues}, mixed=True).values()]),
     ):

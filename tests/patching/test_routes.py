@@ -9,6 +9,7 @@ import pytest
 import torch
 from families import family_model
 from handmade import HEADS, LAYERS, WORD, corpus_of, make_sentences, random_model, resolver_model, without
+from hooked_runs import target_z
 from seeds import mostly_campaign
 
 from probe.model import forward
@@ -138,7 +139,7 @@ def test_the_parts_of_z_are_the_pattern_over_values_and_add_up(kind):
     rest = [[pos for pos in range(len(text.ids)) if pos not in some] for text, some in zip(texts, chosen, strict=True)]
     nothing = [[] for _ in texts]
     taken = {"chosen": (chosen, nothing), "rest": (rest, nothing)}
-    whole = swaps.target_z(weights, texts, len(weights.blocks))
+    whole = target_z(model, texts)
     left = routes.route_z(weights, texts, texts, taken, mixed=False)
     found = whole - left["chosen"]
     torch.testing.assert_close(left["chosen"] + left["rest"], whole, rtol=0, atol=1e-12)
@@ -172,11 +173,10 @@ def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
     looking.append([5, 6, 7])
     carrying.append([8, 9, 10])
     carrying = looking if same else carrying
-    depth = len(weights.blocks)
     one, other = (swaps.placed(weights, rows) for rows in (carrying, looking))
     found = routes.route_z(weights, one, other, {}, mixed=True)["pattern_only"]
     if same:
-        torch.testing.assert_close(found, swaps.target_z(weights, looking, depth), rtol=0, atol=1e-12)
+        torch.testing.assert_close(found, target_z(model, looking), rtol=0, atol=1e-12)
     for row, (one, other) in enumerate(zip(looking, carrying, strict=True)):
         steps = [list(forward.run(weights, torch.tensor(ids), torch.float64)) for ids in (one, other)]
         for layer, (mine, theirs) in enumerate(zip(*steps, strict=True)):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from handmade import ODD, random_model
+from hooked_runs import target_z
 
 from probe.model import forward
 from probe.model.weights import read_weights
@@ -37,7 +38,7 @@ def setting():
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)
     ids[:, -1] = 7
     weights, rows = read_weights(model), ids.tolist()
-    z, [*_, last] = patching.target_z(weights, rows, LAYERS), forward.run(weights, ids, torch.float64)
+    z, [*_, last] = target_z(model, rows), forward.run(weights, ids, torch.float64)
     resid = last["resid_post"][:, -1]
     fitted = [fit_axis(resid[:5] + shift, resid[5:], ("a", "b"), LAYERS) for shift in (0, 0.3)]
     u, midpoint = (torch.stack([getattr(axis, name) for axis in fitted])[:, None] for name in ("u", "midpoint"))

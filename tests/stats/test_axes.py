@@ -161,19 +161,6 @@ def test_the_read_out_is_within_one_standard_error_by_hand(g, expected):
     assert axes.choose_depth([by_hand(one) for one in g]) == expected
 
 
-@pytest.mark.parametrize(("gaps", "expected"), [((1.0, 1, -5), 0.0), ((3.0, 1, -0.5), 2 / 3), ((1.0, 2, 3), 1.0)])
-def test_folds_that_contradict_each_other_are_averaged(gaps, expected):
-    """Three groups are the three folds; each is scored with the sign of the sum of the other two."""
-    labels, groups = ["a", "b"] * 9, [row // 6 for row in range(18)]
-    resid = torch.tensor([0.5, -0.5]).repeat(9) * torch.tensor(gaps).repeat_interleave(6)
-    found = by_depth(resid[:, None, None].double(), labels, groups)
-    assert found.auroc.tolist() == pytest.approx([expected])
-    others = [(sum(gaps) - gap) / 2 for gap in gaps]  # the gap that a fold is measured in is that of the others
-    along = np.repeat([gap / other for gap, other in zip(gaps, others, strict=True)], 3) / 2
-    assert found.g.tolist() == pytest.approx([resampling.hedges_g(along, -along).item()])
-    assert found.error.tolist() == pytest.approx([np.sqrt(2 / 3 + found.g[0] ** 2 / 12)])
-
-
 def test_nothing_to_score_is_chance():
     found = by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0])
     assert found.auroc.tolist() == [0.5] * 3 and found.g.tolist() == [0] * 3

@@ -2,13 +2,19 @@
 campaign, which runs many of each and keeps the record.
 """
 
+import csv
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
-from kill_campaign import FULL, GONE, can_mount, make_stage, run_kind
+from kill_campaign import COLUMNS, FULL, GONE, KINDS, can_mount, make_stage, run_kind
+from seeds import mostly_campaign
 from sweeping import fingerprints, make_corpus, make_model
 
+from probe.sweep.deal import Options
 from probe.sweep.run import sweep
+from probe.sweep.work import Workers, _settings, engine
 
 pytest.importorskip("distributed", reason="the extra probe-heads[cluster] is not installed")
 pytestmark = pytest.mark.slow
@@ -19,60 +25,28 @@ def stage(tmp_path_factory):
     return make_stage(tmp_path_factory.mktemp("stage"), seed=1, rows=400, forked=True)
 
 
-def assert_nothing_is_lost(outcome):
+FAULTS = {  # how the run ends first, and what it says
+    "driver_killed": (-9, ""),
+    "interrupted": (130, "probe: interrupted; finished "),
+    "truncated": (-9, ""),
+    "driver_killed_with_dask": (-9, ""),
+    "worker_killed": (0, ""),  # the run ends well by itself
+    "scheduler_killed": (2, GONE),
+    "disk_full": (2, FULL),
+}
+
+
+@pytest.mark.parametrize("kind", mostly_campaign(FAULTS, here=2))
+def test_nothing_is_lost(stage, kind):
+    if kind == "disk_full" and not can_mount():
+        pytest.skip("no small file system can be mounted here")
+    outcome, (code, said) = run_kind(stage, kind), FAULTS[kind]
     assert (outcome.lost, outcome.doubled, outcome.different, outcome.left_over) == (0, 0, 0, 0), outcome
-    assert outcome.kills > 0 and outcome.codes[-1] == 0, outcome
-
-
-def test_the_driver_is_killed(stage):
-    outcome = run_kind(stage, "driver_killed", times=1)
-    assert_nothing_is_lost(outcome)
-    assert -9 in outcome.codes
-
-
-@pytest.mark.campaign
-def test_a_dask_worker_is_killed_in_the_middle(stage):
-    outcome = run_kind(stage, "worker_killed")
-    assert_nothing_is_lost(outcome)
-    assert outcome.codes == [0, 0], "the run ends well by itself"
-
-
-@pytest.mark.campaign
-def test_the_scheduler_is_killed(stage):
-    outcome = run_kind(stage, "scheduler_killed")
-    assert_nothing_is_lost(outcome)
-    assert outcome.codes[0] == 2 and outcome.said.startswith("probe: Sweeping ") and GONE in outcome.said, outcome
-
-
-@pytest.mark.campaign
-def test_the_driver_of_a_cluster_is_killed(stage):
-    assert_nothing_is_lost(run_kind(stage, "driver_killed_with_dask"))
-
-
-def test_ctrl_c_is_130_and_goes_on_later(stage):
-    outcome = run_kind(stage, "interrupted")
-    assert_nothing_is_lost(outcome)
-    assert outcome.codes[0] == 130 and outcome.said.startswith("probe: interrupted; finished "), outcome
-
-
-@pytest.mark.campaign
-def test_finished_shards_are_cut(stage):
-    assert_nothing_is_lost(run_kind(stage, "truncated"))
-
-
-@pytest.mark.campaign
-@pytest.mark.skipif(not can_mount(), reason="no small file system can be mounted here")
-def test_the_disk_is_full(stage):
-    outcome = run_kind(stage, "disk_full")
-    assert_nothing_is_lost(outcome)
-    assert outcome.codes[0] == 2 and FULL in outcome.said and "/out/set-" in outcome.said, outcome
+    assert outcome.kills > 0 and outcome.codes == [code, 0] and said in outcome.said, outcome
 
 
 @pytest.mark.campaign
 def test_the_tables_are_the_same_whoever_made_them(stage, tmp_path):
-    from probe.sweep.deal import Options
-    from probe.sweep.work import Workers
-
     model, corpus = stage.folder / "model", stage.folder / "sentences.jsonl"
     workers = Workers("dask", None, 2)
     result = sweep(str(model), [corpus], tmp_path / "out", options=Options(block=16), workers=workers)
@@ -89,10 +63,6 @@ def test_without_dask_the_engine_says_what_to_install(run, tmp_path, monkeypatch
 
 
 def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeypatch):
-    import psutil
-
-    from probe.sweep.work import Workers, engine
-
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     with engine(Workers("dask", number=1), tmp_path) as run:
         me = psutil.Process()
@@ -109,8 +79,6 @@ def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeyp
 def test_workers_get_one_thread_and_no_heap_trimming():
     import dask
 
-    from probe.sweep.work import _settings
-
     assert "MALLOC_TRIM_THRESHOLD_" in dask.config.get("distributed.nanny.pre-spawn-environ"), (
         "what is dropped is there"
     )
@@ -120,11 +88,6 @@ def test_workers_get_one_thread_and_no_heap_trimming():
 
 
 def test_a_campaign_of_thirty_kills_is_on_record():
-    import csv
-    from pathlib import Path
-
-    from kill_campaign import COLUMNS, KINDS
-
     with (Path(__file__).parents[2] / "reports" / "kill_campaign.csv").open(encoding="utf-8") as opened:
         rows = list(csv.DictReader(opened))
     assert tuple(rows[0]) == COLUMNS and {row["kind"] for row in rows} == {*KINDS, "all"}

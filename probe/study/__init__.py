@@ -2,7 +2,7 @@
 
 material                        a word's sentences placed in tokens
 word, controls, cost            one word's results; its controls; what it will take
-study, evaluation, nearest      the front doors; nearest sense centroids and bags of words
+study, evaluation               the front doors; the evaluation by nearest sense centroids
 examples, suppliers             single sentences to look at
 ways                            where the sense travels, from the cue to the word
 columns, tables                 results to frames, and what each column means

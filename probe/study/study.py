@@ -22,10 +22,9 @@ from probe.model.model import Model
 from probe.model.tokens import is_one_token
 from probe.provenance import Origin
 from probe.study import cost, examples, tables, ways
-from probe.study.controls import measure_controls
 from probe.study.cost import StudyCost
 from probe.study.material import Material, prepare
-from probe.study.word import StudyOptions, observe_word, study_word
+from probe.study.word import StudyOptions, measure_controls, observe_word, study_word
 from probe.text import lexicon
 from probe.text.sentences import Corpus, as_corpus
 

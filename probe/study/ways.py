@@ -41,8 +41,7 @@ from probe.patching.ways import DIGITS, LEAST, Ways
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.study.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
-from probe.study.controls import clearest
-from probe.study.word import PairResult, StudyOptions, WordResult
+from probe.study.word import PairResult, StudyOptions, WordResult, clearest
 from probe.text.splits import ALIGNED
 
 PAIRS = 8

@@ -203,7 +203,7 @@ FAULTS = (
         "(lambda d: d > 1, lambda d: d == 1)",
     ),
     Fault(
-        "study/nearest.py",
+        "study/evaluation.py",
         "tested on what it learned",
         "train, test = list(holdout.train), list(holdout.test)",
         "train, test = list(holdout.test), list(holdout.test)",

@@ -11,16 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from handmade import (
-    HEADS,
-    LAYERS,
-    SENSES,
-    WORD,
-    corpus_of,
-    make_handmade,
-    make_sentences,
-    resolver_model,
-)
+from handmade import HEADS, LAYERS, SENSES, WORD, corpus_of, make_handmade, make_sentences, resolver_model
 from seeds import mostly_campaign
 
 import probe

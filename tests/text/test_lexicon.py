@@ -16,11 +16,7 @@ from probe.text import lexicon
 from probe.text.sentences import Sentence
 
 GPT2 = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer" / "tokenizer.json"
-LESSON_WORDS = {
-    "bank": {"river", "money"},
-    "mole": {"animal", "unit", "skin", "spy"},
-    "apple": {"fruit", "company"},
-}
+LESSON_WORDS = {"bank": {"river", "money"}, "mole": {"animal", "unit", "skin", "spy"}, "apple": {"fruit", "company"}}
 OTHER_WORDS = {"seal", "spring", "crane", "bat", "pitcher", "bark", "organ", "trunk", "match"}
 ENTRIES = [lexicon.entry(word) for word in lexicon.words()]
 ALL_CUES = {cue for entry in ENTRIES for sense in entry.senses for cue in sense.cues}

@@ -52,6 +52,7 @@ TABLES = {
     "agreement": "every formula of every layer against its hook",
     "parameters": "the parameters of the model by part",
     "certificate": "the hooked model against the from-scratch math, row by row",
+    "columns": "what every column of these tables says, how it is worked out, and its unit",
 }
 FORMULAS: tuple[Callable[..., Any], ...] = (
     forward.embed,

@@ -235,13 +235,14 @@ def token_axis(**options: Any) -> alt.Axis:
     return bare_axis(labelOverlap=False, **options)
 
 
-def depth_axis(depths: pd.Series, entering: str = "+ position", **options: Any) -> alt.Axis:
+def depth_axis(depths: pd.Series, *, entering: bool = False, **options: Any) -> alt.Axis:
     """Depth -1 is the token embedding, 0 what enters the first block, d is after layer d - 1; deep models label some
-    layers.
+    layers. `entering`: d is what enters layer d, the last depth what leaves the last layer.
     """
     first, last = int(depths.min()), int(depths.max())
     step = 1 if last <= 6 else 2 if last <= 16 else -(-last // 8)
-    labels = f"datum.value < 0 ? 'token' : datum.value < 1 ? ['', '{entering}'] : datum.value - 1"
+    labels = "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1"
+    labels = f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'" if entering else labels
     ticks = sorted({*range(first, 1), *range(last, 0, -step)})
     return alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **options)
 

@@ -4,15 +4,18 @@ refusals.
 
 import base64
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from families import family_model
 
 import probe
 from probe.model import attention
 from probe.pages.walk import choose, numbers, scene
+from probe.pages.walk.frames import DESCRIBED
 from probe.pages.walk.page import TABLES, formula, pictures
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -185,6 +188,25 @@ def test_every_table_is_described_and_every_picture_comes_from_them(walked):
         spec = chart.to_dict()
         assert len(spec["description"]) > 30, name
         assert spec["data"]["name"] and spec["data"]["values"], name
+
+
+def test_every_column_is_described_and_every_description_has_a_column(model):
+    walks = [
+        probe.walk(model, "The old river was by the bank", against="The old mole was by the bank", word="bank"),
+        probe.walk(family_model("bart"), "He sat by the river", target="a fluffy river roamed", word="river"),
+    ]
+    used = set()
+    for made in walks:
+        rows = made.frames["columns"].set_index(["table", "column"])
+        frames = made.frames
+        assert list(rows.index) == [(name, column) for name in frames for column in frames[name]]
+        assert (rows["meaning"].str.len() > 3).all()
+        for name, column in rows.index:
+            measured = frames[name][column].dtype.kind == "f" and column != "tolerance"
+            assert not measured or rows.loc[(name, column), ["formula", "unit"]].all(), (name, column)
+            key = re.sub(r"\d+$", "#", column)
+            used.add((name if key in DESCRIBED[name] else "any", key))
+    assert used == {(table, column) for table, columns in DESCRIBED.items() for column in columns}
 
 
 def test_the_grid_turned_is_the_grid_transposed(walked):

@@ -52,6 +52,7 @@ TABLES = {
     "agreement": "every formula of every layer against its hook",
     "parameters": "the parameters of the model by part",
     "certificate": "the hooked model against the from-scratch math, row by row",
+    "columns": "what every column of these tables says, how it is worked out, and its unit",
 }
 FORMULAS: tuple[Callable[..., Any], ...] = (
     forward.embed,
@@ -168,11 +169,7 @@ def pictures(walk: "Walk") -> dict[str, Any]:
         made["lengths"] = grid.lengths(norms, norm=walk.block["norm"])
     if "steep" in cells:
         made["softmax"] = grid.softmax_bars(weights_of(cells[cells["chosen"]]))
-    return (
-        made
-        | _planes(frames["vectors"], walk.at, looking, looked_at)
-        | _by_depth(frames["layers"], "E" if walk.block["positions"] == "rotary" else "+ position")
-    )
+    return made | _planes(frames["vectors"], walk.at, looking, looked_at) | _by_depth(frames["layers"])
 
 
 def _planes(vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at: "pd.Series[int]") -> dict[str, Any]:
@@ -186,13 +183,11 @@ def _planes(vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at
     }
 
 
-def _by_depth(layers: pd.DataFrame, entering: str) -> dict[str, Any]:
+def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
     turns = [name for name in ("token_cosine", "beside_cosine") if name in layers]
     return {
-        "stream_lengths": depth.stream_lengths(
-            _long(layers, depth.LENGTHS, ["norm", "attention", "mlp"]), entering=entering
-        ),
-        "stream_turns": depth.stream_turns(_long(layers, depth.TURNS, turns), entering=entering),
+        "stream_lengths": depth.stream_lengths(_long(layers, depth.LENGTHS, ["norm", "attention", "mlp"])),
+        "stream_turns": depth.stream_turns(_long(layers, depth.TURNS, turns)),
     }
 
 

@@ -320,7 +320,8 @@ def _parting(scene: Scene, measured: Measured) -> str:
     if not differs:
         return f"At “{word}” the two sentences are the same at every depth: nothing that it reads differs."
     depth, here = differs[0], _mostly(scene.seen.source, quantities["share"][c, scene.at], of_one=True)
-    where = f"is the same vector where it enters both sentences, and another after layer {depth - 1}"
+    later = f"where it enters layer {depth}" if depth < scene.sizes[0] else "behind the last layer"
+    where = f"is the same vector in both sentences where it enters layer {depth - 1}, and another {later}"
     where = where if depth > 0 else "is the same token in both sentences, at another position"
     where = where if depth >= 0 else "is another token in each sentence"
     there = _mostly(other.place.tokens, quantities["there_share"][c], of_one=True)

@@ -60,13 +60,6 @@ class CrossSwaps:
     moved: Tensor
     together: Tensor
 
-    def __post_init__(self) -> None:
-        if self.moved.dim() != 4 or not self.moved.shape[:2] == self.margin.shape == self.together.shape:
-            shapes = [tuple(tensor.shape) for tensor in (self.margin, self.moved, self.together)]
-            raise ValueError(
-                f"swaps of cross-attention heads: got shapes {shapes}, expected choice recipient (layer head)"
-            )
-
     @property
     def gap(self) -> Tensor:
         """G = M(A) - M(B). `-> choice`"""

@@ -85,13 +85,6 @@ def ways_in(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[
     return query + [(channel, receiver) for channel in ("key", "value") for receiver in reading]
 
 
-def grouped(edges: Edges, some: NDArray[np.int64], names: Sequence[str]) -> list[NDArray[np.int64]]:
-    """The numbers of edges that are alike in the named fields, together."""
-    _, group = np.unique(edges[some][[*names]], return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    return np.split(some[order], np.flatnonzero(np.diff(group[order])) + 1)
-
-
 def numbers_of_senders(edges: Edges, heads: int) -> NDArray[np.int64]:
     """Where each edge's sender stands in the order of `edges_of`."""
     number = 1 + edges["sender_layer"].astype(np.int64) * (heads + 1) + edges["sender_head"] % (heads + 1)

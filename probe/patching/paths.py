@@ -42,7 +42,6 @@ from probe.patching.edges import (
     EDGE,
     Edges,
     edges_of,
-    grouped,
     numbers_of_senders,
     ways_in,
 )
@@ -134,7 +133,9 @@ def paths(
         gaps = torch.stack([one.gap for one in read])
         measured = [_measure(one.both, senders, receiving, one.along, mlps=mlps) for one in read]
         fraction, direct = (torch.stack(part) for part in zip(*measured, strict=True))
-        swapped = [_effects_of_receivers(one.both, receiving, one.along[:1], mlps=mlps) for one in read]
+        parts = [HEAD, "mlp_out"] if mlps else [HEAD]
+        moved = [effects(one.both, receiving, one.along[:1], parts) for one in read]
+        swapped = [torch.cat([one[part][..., 0] for part in parts], dim=2) for one in moved]
         could = (_could_reach(edges, fraction, swapped, receiving) / gaps[:, 0].sum().abs()).cpu().numpy()
         first = order(could)[:most]
         chosen, sampled = _choose(np.isin(np.arange(len(could)), first) & (could >= reach), sample, seed)
@@ -142,8 +143,8 @@ def paths(
         for number, one in enumerate(read):
             total[number][:, chosen] = totals(one.both, edges[chosen], one.along)
         found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(swapped))]
-    gap, fraction, direct, total, moved = (part.clone() for part in found)
-    return Paths(edges, gap, fraction, direct, total, sampled, moved)
+    gap, fraction, direct, total, whole = (part.clone() for part in found)
+    return Paths(edges, gap, fraction, direct, total, sampled, whole)
 
 
 def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: Edges, *, depth: int) -> Tensor:
@@ -262,16 +263,6 @@ def _direct(both: Both, point: Point, moved: Tensor, weight: Tensor | None, dire
     return (change @ directions.T).unflatten(1, written.shape[1:3])
 
 
-def _effects_of_receivers(both: Both, receivers: Sequence[int], directions: Tensor, *, mlps: bool) -> Tensor:
-    """The swap effect of every head along the first direction, and of every MLP behind them.
-
-    `-> recipient layer head pos`
-    """
-    parts = [HEAD, "mlp_out"] if mlps else [HEAD]
-    moved = effects(both, receivers, directions, parts)
-    return torch.cat([moved[part][..., 0] for part in parts], dim=2)
-
-
 def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]) -> Tensor:
     """Σ |fraction times the receiver's swap effect| over pairs, mean of both ways.
 
@@ -330,8 +321,9 @@ def _behind_receivers(both: Both, edges: Edges) -> Tensor:
     arriving = zip(*(_arriving(both, both.at + pos) for pos in senders), strict=True)
     for layer, changes in zip(range(edges["receiver_layer"].max() + 1), arriving, strict=False):
         here = np.flatnonzero(edges["receiver_layer"] == layer)
-        for alike in grouped(edges, here, ["receiver_pos"]) if len(here) else ():
-            pos, is_mlp = both.at + int(edges["receiver_pos"][alike[0]]), edges["channel"][alike] == CHANNELS[-1]
+        for receiver in np.unique(edges["receiver_pos"][here]).tolist():
+            alike, pos = here[edges["receiver_pos"][here] == receiver], both.at + receiver
+            is_mlp = edges["channel"][alike] == CHANNELS[-1]
             if len(into := alike[is_mlp]):
                 change = changes[senders.index(pos - both.at)][1][:, sent[into]]
                 written = _moves_of_mlp(both, layer, pos, change)

@@ -15,7 +15,7 @@ Owen 2007 (bootstrap of crossed factors); Hesterberg 2015 (few units); Westfall 
 2014 (exchangeable groups); Benjamini & Hochberg 1995; Tusher et al. 2001 (a floor under standard errors).
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -222,18 +222,12 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     for row, holdout in zip(learned, split.holdouts, strict=True):
         row[member[list(holdout.train)]] = 1
     tested = [np.flatnonzero(split.cells[first] == part) for part in range(len(learned))]
-    sums = [_sums(stage, member, number) for stage in _stages(resid)]
+    offsets = resid - resid[:1]  # identical vectors become exactly 0
+    sums = [_sums(stage - stage.mean(0), member, number) for stage in np.moveaxis(offsets, 1, 0)]
     drawn = _agreement([stage @ stage.T for stage in sums], labels, count, learned, tested)
     spread = drawn[1:].std(0)
     drawn = np.divide(drawn, spread, out=np.zeros_like(drawn), where=spread > TIE * spread.max(initial=0))
     return Gap(permutation_p(drawn.max(1)), drawn[0])
-
-
-def _stages(resid: Array) -> Iterator[Array]:
-    """The rows of every stage around their mean, which no sense may be confused with."""
-    for stage in np.moveaxis(resid, 1, 0):
-        offset = stage - stage[:1]  # identical vectors become exactly 0
-        yield offset - offset.mean(0)
 
 
 def _sums(rows: Array, member: NDArray[np.intp], number: int) -> Array:
@@ -294,9 +288,8 @@ def flip_null(effects: Array, units: Sequence[Hashable], *, draws: int, rng: np.
     """
     member, number = as_numbers(units)
     flat = effects.reshape(len(effects), -1)
-    by_unit = np.zeros((number, flat.shape[1]))
-    np.add.at(by_unit, member, flat)
-    null = flipped(by_unit, (flat**2).sum(0), number=len(effects), draws=draws, rng=rng)
+    squares = (flat**2).sum(0)
+    null = flipped(_sums(flat, member, number), squares, number=len(effects), draws=draws, rng=rng)
     return null.reshape(-1, *effects.shape[1:])
 
 

@@ -16,10 +16,11 @@ behind it follows token by token (`write_on`): every token that is written adds 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from probe.errors import InputError
@@ -126,7 +127,7 @@ def pass_on(both: Both, point: Point, pos: int, entering: Tensor, written: Tenso
 
 
 def receive(
-    both: Both, layer: int, receiver: int, heads: Sequence[int], into: Sequence[Sequence[Any]], inputs: Tensor
+    both: Both, layer: int, receiver: int, heads: ArrayLike, into: tuple[ArrayLike, ...], inputs: Tensor
 ) -> Tensor:
     """z of one head of a block in each variant, at the position `receiver`, when some of what it reads is projected
     from other streams.

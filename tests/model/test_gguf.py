@@ -428,10 +428,7 @@ BYTES: Mapping[str, tuple[Callable[[bytes], bytes], str]] = {
     "another format": (lambda whole: b"PK\x03\x04" + bytes(60), f"it is not a GGUF file; {STEP}"),
     "nothing": (lambda whole: b"", f"it cannot be read (cannot mmap an empty file); {NEXT['copy']}"),
     "version 1": (packed("<I", 1, at=4), VERSION.format(1)),
-    "the other order": (
-        packed("<I", 3 << 24, at=4),
-        VERSION.format(f"{3 << 24} (its bytes are in the other order)"),
-    ),
+    "the other order": (packed("<I", 3 << 24, at=4), VERSION.format(f"{3 << 24} (its bytes are in the other order)")),
     "no UTF-8": (
         replaced(b"llama.context_length", b"llama.context_l\xff\xfe\xfdth"),
         f"its metadata are not UTF-8 at byte {{place:,}}; {NEXT['copy']}",

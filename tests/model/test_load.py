@@ -228,10 +228,7 @@ REFUSED = {
         tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T),
         "h.0.mlp.c_fc.weight has shape [128, 32] where config.json asks for [32, 128]; use the config.json that bel",
     ),
-    "NaN": (
-        tensors(transformer__ln_f__bias=with_value(float("nan"))),
-        "ln_f.bias contains NaN; take an undamaged",
-    ),
+    "NaN": (tensors(transformer__ln_f__bias=with_value(float("nan"))), "ln_f.bias contains NaN; take an undamaged"),
     "inf": (tensors(transformer__wpe__weight=with_value(float("inf"))), "wpe.weight contains an infinite number; take"),
     "integers": (tensors(transformer__ln_f__bias=lambda t: t.int()), "ln_f.bias is stored as I32; load a plain float"),
     "unknown tensor": (

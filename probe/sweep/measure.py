@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow
 import torch
 from safetensors import safe_open
@@ -235,13 +236,27 @@ def measure(
     chosen = [record for record in records if outcome[record["sentence"]] == (REPORT, None)]
     readings, reasons = read_words(model, chosen)
     outcome |= {number: (None, reason) for number, reason in reasons.items()}
-    sentences, heads = [], []
-    for word, reading in readings.items():
-        if (along := axes[word]) is not None:
-            by_sentence, by_head = _measure_word(weights, reading, along)
-            sentences.append(by_sentence)
-            heads.append(by_head)
-    return _sentence_table(records, outcome, sentences, weights), _head_table(heads, weights)
+    read = [(reading, along) for word, reading in readings.items() if (along := axes[word]) is not None]
+    sentences, heads = zip(*(_measure_word(weights, *one) for one in read), strict=True) if read else ((), ())
+    rows = pd.DataFrame([_row(record, *outcome[record["sentence"]]) for record in records])
+    rows = rows.merge(_joined(sentences).drop(columns=["word", "sense"], errors="ignore"), how="left", on="sentence")
+    return _table(rows, sentence_schema(weights)), _table(_joined(heads), HEAD_SCHEMA)
+
+
+def _row(record: Record, part: str | None, reason: str | None) -> Columns:
+    """A row of the block and what became of it."""
+    about = {name: record[name] for name in ("sentence", "where", "word", "sense")}
+    return about | {"cue": sentence_of(record).cue_word, "part": part, "reason": reason}
+
+
+def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(frames) if frames else pd.DataFrame(columns=["sentence"])
+
+
+def _table(frame: pd.DataFrame, schema: pyarrow.Schema) -> pyarrow.Table:
+    """The frame's columns of the schema, each empty where the frame has none."""
+    frame = frame.reindex(columns=schema.names)
+    return pyarrow.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata()
 
 
 def _before(
@@ -261,8 +276,8 @@ def _before(
     return REPORT, None
 
 
-def _measure_word(weights: Weights, reading: Reading, axes: WordAxes) -> tuple[Columns, Columns]:
-    """Columns by sentence, and by sentence, layer and head, of rows of one word."""
+def _measure_word(weights: Weights, reading: Reading, axes: WordAxes) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of one word by sentence, and by sentence, layer and head."""
     records, states = reading.records, reading.states
     drawn = [_draw(record, axes) for record in records]
     pair, sign = (torch.tensor([one[name] for one in drawn]) for name in ("pair", "sign"))
@@ -272,20 +287,19 @@ def _measure_word(weights: Weights, reading: Reading, axes: WordAxes) -> tuple[C
     coordinate = exact.round(decimals=DIGITS)  # below what float32 holds, so that the same vectors are exactly 0 apart
     donors, same = ([one[name] for one in drawn] for name in ("donor", "same"))
     theirs = sign * axes.donor_coordinate[donors, pair]
-    by_sentence = {
-        "sentence": [record["sentence"] for record in records],
-        "word": [record["word"] for record in records],
-        "sense": [record["sense"] for record in records],
-        "other": [one["other"] for one in drawn],
-        "depth": [axes.depth] * len(records),
-        "coordinate": coordinate,
-        "gap": coordinate[:, axes.depth + 1] - theirs,
-    }
+    keys = pd.DataFrame([{name: record[name] for name in ("sentence", "word", "sense")} for record in records])
+    keys["other"] = [one["other"] for one in drawn]
+    by_sentence = pd.DataFrame(coordinate.numpy(), columns=_coordinates(weights))
+    by_sentence = keys.assign(depth=axes.depth, gap=(coordinate[:, axes.depth + 1] - theirs).numpy()).join(by_sentence)
     swaps = _swapped(weights, reading, axes, [*donors, *same]).chunk(2)
     rows = torch.arange(len(records))
-    moved = [-sign[:, None, None] * swap[rows, :, :, pair] for swap in swaps]
-    by_head = _observed(weights, reading, axes, pair, sign) | dict(zip(("swap", "same_sense"), moved, strict=True))
-    return by_sentence, by_sentence | by_head
+    moved = (-sign[:, None, None] * swap[rows, :, :, pair] for swap in swaps)
+    measured = _observed(weights, reading, axes, pair, sign) | dict(zip(("swap", "same_sense"), moved, strict=True))
+    layers, heads, *_ = weights.shape
+    by_head = keys.loc[keys.index.repeat(layers * heads)].reset_index(drop=True)
+    layer, head = np.divmod(np.arange(len(by_head)) % (layers * heads), heads)
+    columns = {name: values.numpy().ravel() for name, values in measured.items()}
+    return by_sentence, by_head.assign(layer=layer, head=head, **columns)
 
 
 def _draw(record: Record, axes: WordAxes) -> dict[str, Any]:
@@ -331,61 +345,24 @@ def _observed(weights: Weights, reading: Reading, axes: WordAxes, pair: Tensor, 
     }
 
 
-def _sentence_table(
-    records: Sequence[Record],
-    outcome: Mapping[int, tuple[str | None, str | None]],
-    measured: Sequence[Columns],
-    weights: Weights,
-) -> pyarrow.Table:
-    """One row per row of the block, in its order: what became of it and, where it was measured, its coordinates."""
-    stages = ["token", *(str(depth) for depth in range(len(weights.blocks) + 1))]
-    place = {number: (columns, at) for columns in measured for at, number in enumerate(columns["sentence"])}
-    rows = []
-    for record in records:
-        part, reason = outcome[record["sentence"]]
-        row = {name: record[name] for name in ("sentence", "where", "word", "sense")}
-        row |= {"cue": sentence_of(record).cue_word, "part": part, "reason": reason}
-        if record["sentence"] in place:
-            columns, at = place[record["sentence"]]
-            row |= {"other": columns["other"][at], "depth": columns["depth"][at], "gap": columns["gap"][at].item()}
-            row |= {f"coordinate_{stage}": columns["coordinate"][at, n].item() for n, stage in enumerate(stages)}
-        rows.append(row)
-    return pyarrow.Table.from_pylist(rows, schema=sentence_schema(stages))
+def _coordinates(weights: Weights) -> list[str]:
+    """The columns of coordinates: the token embedding's, then those of every depth."""
+    return ["coordinate_token", *(f"coordinate_{depth}" for depth in range(len(weights.blocks) + 1))]
 
 
-def sentence_schema(stages: Sequence[str]) -> pyarrow.Schema:
-    """The columns of the table of sentences; `stages`: token, then the depths."""
-    text = ("where", "word", "sense", "cue", "part", "reason", "other")
-    kinds = {"sentence": pyarrow.int64(), "depth": pyarrow.int16()} | dict.fromkeys(text, pyarrow.string())
-    names = ("sentence", "where", "word", "sense", "cue", "part", "reason", "other", "depth", "gap")
-    return pyarrow.schema(
-        [(name, kinds.get(name, pyarrow.float32())) for name in (*names, *(f"coordinate_{stage}" for stage in stages))]
-    )
+def sentence_schema(weights: Weights) -> pyarrow.Schema:
+    """The columns of the table of sentences."""
+    text = [(name, pyarrow.string()) for name in ("where", "word", "sense", "cue", "part", "reason", "other")]
+    numbers = [(name, pyarrow.float32()) for name in ("gap", *_coordinates(weights))]
+    return pyarrow.schema([("sentence", pyarrow.int64()), *text, ("depth", pyarrow.int16()), *numbers])
 
 
-NAMES = ("word", "sense", "other")
 MEASURED = ("attention_cue", "attention_previous", "norm", "axis", "own", "swap", "same_sense")
-
-
-def head_schema() -> pyarrow.Schema:
-    """The columns of the table of sentences and heads."""
-    keys = [("sentence", pyarrow.int64()), *((name, pyarrow.string()) for name in NAMES)]
-    keys += [("layer", pyarrow.int16()), ("head", pyarrow.int16())]
-    return pyarrow.schema([*keys, *((name, pyarrow.float32()) for name in MEASURED)])
-
-
-def _head_table(measured: Sequence[Columns], weights: Weights) -> pyarrow.Table:
-    """One row per measured sentence, layer and head, sentences in the order of the block's words."""
-    layers, heads, *_ = weights.shape
-    numbers = [number for columns in measured for number in columns["sentence"]]
-    layer, head = np.divmod(np.arange(layers * heads), heads)
-    table = {"sentence": np.repeat(np.array(numbers, dtype=np.int64), layers * heads)}
-    for name in NAMES:
-        texts = [text for columns in measured for text in columns[name]]
-        table[name] = np.repeat(np.array(texts, dtype=object), layers * heads)
-    table |= {"layer": np.tile(layer, len(numbers)), "head": np.tile(head, len(numbers))}
-    for name in MEASURED:
-        table[name] = np.concatenate([np.empty(0), *(columns[name].numpy().ravel() for columns in measured)])
-    schema = head_schema()
-    arrays = [pyarrow.array(table[field.name], field.type, from_pandas=True) for field in schema]
-    return pyarrow.Table.from_arrays(arrays, schema=schema)
+HEAD_SCHEMA = pyarrow.schema(
+    [
+        ("sentence", pyarrow.int64()),
+        *((name, pyarrow.string()) for name in ("word", "sense", "other")),
+        *((name, pyarrow.int16()) for name in ("layer", "head")),
+        *((name, pyarrow.float32()) for name in MEASURED),
+    ]
+)

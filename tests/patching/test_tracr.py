@@ -42,7 +42,7 @@ def name(request):
 
 @needs_tracr
 @pytest.mark.slow
-def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input(name):
+def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input_and_the_circuit_is_the_programs(name):
     program = compiled(name)
     assert len(program.inputs) == 3**5
     made = outputs(program)[:, 1:]  # Tracr itself gives the begin token no meaning
@@ -52,12 +52,6 @@ def test_a_compiled_program_runs_as_tracr_runs_it_on_every_input(name):
     logits = forward.unembed(weights, last["resid_post"])[..., list(program.outputs)]
     np.testing.assert_allclose(logits[:, 1:], program.said[:, 1:], rtol=0, atol=1e-5)
     assert len({int(row) for row in program.said[:, -1].argmax(-1)}) > 1
-
-
-@needs_tracr
-@pytest.mark.slow
-def test_the_circuit_is_the_programs(name):
-    program = compiled(name)
     assert program.edges == CIRCUITS[name]
     assert program.heads == {part for edge in program.edges for part in edge[:2] if part[1] != MLP}
     assert program.steps == len(program.heads)

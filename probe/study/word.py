@@ -355,7 +355,7 @@ class Controls:
 
         labels permuted   the senses reassigned to cue words, many times: the band of chance, below one half where
                           held-out folds of a balanced set lean away from the fitted ones
-        later token       the token after the word, if every sentence has one: a head that carries the topic separates it
+        later token       the token after the word, if every text has one: a head that carries the topic separates it
         untrained model   random weights of the same shape: what the architecture and the sentences do by themselves
 
     Of the clearest pair of senses · `band: quantile layer head`, of the permutations at BAND · `untrained_p`: the

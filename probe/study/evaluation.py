@@ -144,14 +144,14 @@ def evaluate(model: Model, corpus: Any, *, seed: int = 0, progress: Progress | N
     if not tested:
         raise _nothing_to_test(corpus, left_out)
     report("certificate", 0.02)
-    certify(model, [tested[0].sentences[0].text]).require()
+    certify(model, [tested[0].material.sentences[0].text]).require()
     report("reading", 0.05)
     word_rows, depth_rows = [], []
     for count, (task, resid) in enumerate(material.read(model, tested), start=1):
         answers = answer(task, resid, seed=seed)
         word_rows.append(_word_row(task, answers))
         depth_rows += _depth_rows(task, answers, resid)
-        report(task.word, 0.05 + 0.95 * count / len(tested))
+        report(task.material.word, 0.05 + 0.95 * count / len(tested))
     words, depths = pd.DataFrame(word_rows), pd.DataFrame(depth_rows)
     words, depths, mean = (rounded(frame) for frame in (words, depths, _mean(words, depths)))
     made = manifest(
@@ -168,7 +168,7 @@ def evaluate(model: Model, corpus: Any, *, seed: int = 0, progress: Progress | N
 
 def _left_out(corpus: Corpus, everything: Sequence[Task]) -> pd.DataFrame:
     rows: list[tuple[str | None, str, str]] = [(None, item.where, item.reason) for item in corpus.left_out]
-    rows += [(task.word, item.where, item.reason) for task in everything for item in task.left_out]
+    rows += [(task.material.word, item.where, item.reason) for task in everything for item in task.material.left_out]
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 
 
@@ -182,11 +182,11 @@ def _nothing_to_test(corpus: Corpus, left_out: pd.DataFrame) -> InputError:
 
 def _word_row(task: Task, answers: Answers) -> dict[str, object]:
     row: dict[str, object] = {
-        "word": task.word,
-        "senses": len(set(numbered(task.sentences))),
-        "sentences": len(task),
+        "word": task.material.word,
+        "senses": len(set(numbered(task.material.sentences))),
+        "sentences": len(task.material),
         "tested": len(answers.gold),
-        "left_out": len(task.left_out),
+        "left_out": len(task.material.left_out),
         "split_design": task.plan.design,
         "depth": answers.depth,
     }
@@ -199,9 +199,9 @@ def _word_row(task: Task, answers: Answers) -> dict[str, object]:
 
 
 def _depth_rows(task: Task, answers: Answers, resid: Tensor) -> list[dict[str, object]]:
-    angles = angle_gap(resid, numbered(task.sentences))
+    angles = angle_gap(resid, numbered(task.material.sentences))
     return [
-        {"word": task.word, "depth": depth, "label": tables.depth_label(depth)}
+        {"word": task.material.word, "depth": depth, "label": tables.depth_label(depth)}
         | _scores(answers.gold, said)
         | {"angle": float(angles[depth])}
         for depth, said in enumerate(answers.by_depth)
@@ -286,16 +286,17 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
 
     `resid: sentence depth d_model`
     """
-    labels = numbered(task.sentences)
-    by_depth = np.zeros((resid.shape[1], len(task)), dtype=np.int64)
-    said = {method: np.zeros(len(task), dtype=np.int64) for method in METHODS}
-    places = [[at, len(text)] for at, text in zip(task.material.targets, task.material.tokens, strict=True)]
+    given = task.material
+    labels, count = numbered(given.sentences), len(given)
+    by_depth = np.zeros((resid.shape[1], count), dtype=np.int64)
+    said = {method: np.zeros(count, dtype=np.int64) for method in METHODS}
+    places = [[at, len(text)] for at, text in zip(given.targets, given.tokens, strict=True)]
     where = torch.tensor(places, dtype=resid.dtype)[..., None]  # sentence (position, length) 1
-    bags = {"bag": [whole_bag(one) for one in task.sentences], "left": [left_bag(one) for one in task.sentences]}
+    bags = {"bag": [whole_bag(one) for one in given.sentences], "left": [left_bag(one) for one in given.sentences]}
     chosen = []
     for holdout in task.plan.holdouts:
         train, test = list(holdout.train), list(holdout.test)
-        chosen.append(choose_depth([task.sentences[row] for row in train], resid[train], seed=seed))
+        chosen.append(choose_depth([given.sentences[row] for row in train], resid[train], seed=seed))
         by_depth[:, test] = predict(resid, labels, holdout)
         said["nearest"][test] = by_depth[chosen[-1], test]
         said["frequent"][test] = by_frequency(labels[train])[0]

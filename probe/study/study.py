@@ -161,7 +161,8 @@ def _sha256(of_words: Sequence[str]) -> str:
 
 def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
     """The words to study as they are spelled where their sentences are; InputError names the known ones otherwise."""
-    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences)) if corpus else _shipped()
+    shipped = sorted({*lexicon.words(), *lexicon.natural_words()})
+    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences) if corpus else shipped)
     given = (words,) if isinstance(words, str) else words or (known if corpus else WORDS)
     return tuple(dict.fromkeys(_spelled(word, known, own=corpus is not None) for word in given))
 
@@ -176,11 +177,6 @@ def _spelled(word: str, known: Sequence[str], *, own: bool) -> str:
     listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
     step = "give one of these" if own else "give one of these, or your own sentences with --sentences"
     raise InputError(f"Looking for sentences with {word!r}: there are none{meant}; known words are {listed}; {step}.")
-
-
-def _shipped() -> tuple[str, ...]:
-    """The words that sentences ship for."""
-    return tuple(sorted({*lexicon.words(), *lexicon.natural_words()}))
 
 
 def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:

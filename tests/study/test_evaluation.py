@@ -267,11 +267,14 @@ def test_what_cannot_be_used_is_left_out_with_the_reason(model):
     elsewhere = Sentence("bank", "a", "the river bank", 4, 9)
     alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
     found = material.prepare_task(model, corpus_of([long, *ROWS, elsewhere, *alone]), seed=0)
-    assert [(task.word, len(task), len(task.left_out)) for task in found] == [("bank", 8, 2), ("seal", 0, 3)]
-    reasons = {item.where: item.reason for item in found[0].left_out}
+    assert [(task.material.word, len(task.material), len(task.material.left_out)) for task in found] == [
+        ("bank", 8, 2),
+        ("seal", 0, 3),
+    ]
+    reasons = {item.where: item.reason for item in found[0].material.left_out}
     assert reasons[long.text] == "it has more tokens than the context window of 48"
     assert reasons[elsewhere.text] == material.NOT_THE_WORD
-    assert {item.reason for item in found[1].left_out} == {ONE_SENSE}
+    assert {item.reason for item in found[1].material.left_out} == {ONE_SENSE}
 
 
 def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(model, monkeypatch):
@@ -280,9 +283,9 @@ def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(mode
     zebras = [row(f"{n} zebra ran", "ab"[n % 2], word="zebra") for n in range(4)]
     assert len(tokenize(model, "zebra")) > 2  # more than BOS and one token
     found = list(material.read(model, material.prepare_task(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0)))
-    assert [task.word for task, _ in found] == ["bank", "mole", "zebra"]
+    assert [task.material.word for task, _ in found] == ["bank", "mole", "zebra"]
     for task, resid in found:
-        for sentence, states in zip(task.sentences, resid, strict=True):
+        for sentence, states in zip(task.material.sentences, resid, strict=True):
             whole = probe.trace(model, sentence.text)
             # The last token of the word is the last one that starts before its end.
             target = max(pos for pos, (start, _) in enumerate(whole.tokens.spans) if start < sentence.end)
@@ -469,4 +472,4 @@ def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
     assert {sentence.word for sentence in folder.sentences} == {"apple", "bank", "crane", "mole", "seal"}
     homonyms = material.prepare_task(wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0)
     assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
-    assert sum(map(len, homonyms)) == 996
+    assert sum(len(task.material) for task in homonyms) == 996

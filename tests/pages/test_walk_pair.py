@@ -22,7 +22,6 @@ from probe.pages.walk.page import ACROSS, TABLES, pictures
 from probe.patching.cross import first_token
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
-HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> {{ 7*7 }}"
 
 
 @pytest.fixture(scope="module")
@@ -228,9 +227,3 @@ class TestPage:
         said = page.locator('[data-rows="lens"] tr').last.locator("td").first.locator("small")
         titles = said.evaluate_all("all => all.map(item => item.title)")
         assert [number(title) for title in titles] == pytest.approx(following, rel=1e-4)
-
-    def test_hostile_text_runs_nothing(self, open_page, tmp_path):
-        walked = probe.walk(family_model("bart"), HOSTILE[:16], target=HOSTILE[-12:], word=HOSTILE[40:50])
-        opened = open_page(probe.write_walk(walked, tmp_path))
-        assert opened.page.evaluate("() => window.canary") is None and opened.trouble == []
-        assert HOSTILE[:16] in opened.page.locator("header").inner_text()

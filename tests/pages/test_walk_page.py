@@ -346,10 +346,11 @@ def test_the_page_asks_for_nothing_fits_and_is_accessible(looks, page_path, widt
     check_look(looks(page_path, width, scheme), page_path, width)  # last, because the shared pages are spoilt
 
 
-def test_the_page_of_two_texts_asks_for_nothing_fits_and_is_accessible(looks, tmp_path):
-    walked = probe.walk(
-        family_model("bart"), "He sat by the river near the bank", "a fluffy river roamed", word="river", head=(1, 2)
-    )
+def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(looks, tmp_path):
+    walked = probe.walk(family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", word="onerror")
     path = probe.write_walk(walked, tmp_path, command="probe walk")
-    check_look(looks(path, 390, "dark"), path, 390)
-    check_look(looks(path, 320, "light"), path, 320)
+    for width, scheme in ((320, "light"), (390, "dark")):
+        opened = looks(path, width, scheme)
+        assert opened.page.evaluate("window.canary") is None
+        assert HOSTILE[:17] in opened.page.inner_text("header") and opened.page.locator("main img").count() == 0
+        check_look(opened, path, width)

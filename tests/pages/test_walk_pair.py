@@ -22,7 +22,6 @@ from probe.pages.walk.page import ACROSS, TABLES, pictures
 from probe.patching.cross import first_token
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
-HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> {{ 7*7 }}"
 
 
 @pytest.fixture(scope="module")
@@ -97,60 +96,42 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
     assert walked.answer in shown and "<script" not in shown
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "error", "sentence"),
-    [
+REFUSED = [
+    ("bart", {}, "Walking a text through bart: it is an encoder-decoder; give the translation so far with --target."),
+    (
+        "llama",
+        {"target": TARGET},
         (
-            "bart",
-            {"text": SOURCE},
-            probe.InputError,
-            "Walking a text through bart: it is an encoder-decoder; give the translation so far with --target.",
-        ),
-        (
-            "llama",
-            {"text": SOURCE, "target": TARGET},
-            probe.InputError,
             "Walking a text through llama: it has no decoder for a target; leave --target away, or take an "
-            "encoder-decoder, as " + "tiny-translator.",
+            "encoder-decoder, as tiny-translator."
         ),
+    ),
+    (
+        "bart",
+        {"target": TARGET, "beside": SOURCE},
         (
-            "bart",
-            {"text": SOURCE, "target": TARGET, "beside": SOURCE},
-            probe.InputError,
-            (
-                "Walking a text through bart: a walk through two texts compares no word with another sentence; leave "
-                "--beside and --against away."
-            ),
+            "Walking a text through bart: a walk through two texts compares no word with another sentence; leave "
+            "--beside and --against away."
         ),
-        (
-            "bert",
-            {"text": SOURCE, "word": "lake"},
-            probe.InputError,
-            f"Looking for 'lake' (occurrence 1) in {SOURCE!r}: found it 0 times; give a word that stands in the text.",
-        ),
-        (
-            "bart",
-            {"text": SOURCE, "target": TARGET, "word": " "},
-            probe.InputError,
-            "Choosing a word to follow: got an empty one, expected a word of the translation; give --word rive, say.",
-        ),
-        (
-            "bart",
-            {"text": SOURCE, "target": TARGET, "head": (2, 0)},
-            probe.InputError,
-            "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1.",
-        ),
-        (
-            "bart",
-            {"text": SOURCE, "target": " "},
-            probe.InputError,
-            "Reading the text: got an empty text, expected at least one word; give a sentence.",
-        ),
-    ],
-)
-def test_what_cannot_be_walked_is_one_sentence(kind, given, error, sentence):
-    with pytest.raises(error) as raised:
-        probe.walk(family_model(kind), **given)
+    ),
+    (
+        "bart",
+        {"target": TARGET, "word": " "},
+        "Choosing a word to follow: got an empty one, expected a word of the translation; give --word rive, say.",
+    ),
+    (
+        "bart",
+        {"target": TARGET, "head": (2, 0)},
+        "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1.",
+    ),
+    ("bart", {"target": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "sentence"), REFUSED)
+def test_what_cannot_be_walked_is_one_sentence(kind, given, sentence):
+    with pytest.raises(probe.InputError) as raised:
+        probe.walk(family_model(kind), SOURCE, **given)
     assert str(raised.value) == sentence
 
 
@@ -197,21 +178,6 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
         walked.frames["attention"].query("key_pos < 3 and query_pos < 3").assign(allowed=True, chosen=True), "pattern"
     )
     assert ", 3 tokens." in square.to_dict()["description"]
-
-
-def test_grouped_bars_share_an_axis_and_keep_the_order():
-    rows = pd.DataFrame(
-        [("first", "b", 0.9, 0.8, 1.0), ("first", "a", 0.1, 0.0, 0.2), ("second", "c", -0.1, -0.2, 0.0)],
-        columns=["group", "row", "value", "low", "high"],
-    )
-    spec = charts.grouped_bars(rows, "share").to_dict()
-    panels = spec["vconcat"]
-    assert [panel["title"]["text"] for panel in panels] == ["first", "second"]
-    domains = [panel["layer"][1]["encoding"]["x"]["scale"]["domain"] for panel in panels]
-    assert domains[0] == domains[1] and domains[0][0] == -0.2 and domains[0][1] > 1.0
-    assert panels[0]["layer"][1]["encoding"]["y"]["sort"] == ["b", "a"]
-    assert [panel["layer"][1]["encoding"]["x"]["title"] for panel in panels] == [None, "share"]
-    assert "first: b 90" in spec["description"] and "second: c −10" in spec["description"]
 
 
 class TestPage:
@@ -261,9 +227,3 @@ class TestPage:
         said = page.locator('[data-rows="lens"] tr').last.locator("td").first.locator("small")
         titles = said.evaluate_all("all => all.map(item => item.title)")
         assert [number(title) for title in titles] == pytest.approx(following, rel=1e-4)
-
-    def test_hostile_text_runs_nothing(self, open_page, tmp_path):
-        walked = probe.walk(family_model("bart"), HOSTILE[:16], target=HOSTILE[-12:], word=HOSTILE[40:50])
-        opened = open_page(probe.write_walk(walked, tmp_path))
-        assert opened.page.evaluate("() => window.canary") is None and opened.trouble == []
-        assert HOSTILE[:16] in opened.page.locator("header").inner_text()

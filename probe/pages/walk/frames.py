@@ -77,12 +77,11 @@ def described(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     KeyError for a column that is not described.
     """
     own = tuple(DESCRIBED["columns"])
+    named = [(table, str(column)) for table, frame in tables.items() for column in frame]
     rows = []
-    for table, columns in [*tables.items(), ("columns", own)]:
-        for column in columns:
-            name = re.sub(r"\d+$", "#", column)
-            said = (DESCRIBED["any"] | DESCRIBED[table])[name]
-            rows.append({"table": table, "column": column} | {part: said.get(part, "") for part in own[2:]})
+    for table, column in [*named, *(("columns", column) for column in own)]:
+        said = (DESCRIBED["any"] | DESCRIBED[table])[re.sub(r"\d+$", "#", column)]
+        rows.append({"table": table, "column": column} | {part: said.get(part, "") for part in own[2:]})
     return pd.DataFrame(rows, columns=list(own))
 
 

@@ -3,7 +3,7 @@ frame.
 
 For each pair of senses the sentences are held out in folds of cue words and frames (`splits.cross_fit`), and sense axes
 are fitted at every depth. Before anything is swapped the gap itself must be there, at some depth
-(`permutation.gap_test`, p below `verdicts.GATE`). Then every head is swapped at the word, exactly, and read at every
+(`resampling.gap_test`, p below `verdicts.GATE`). Then every head is swapped at the word, exactly, and read at every
 depth behind it and in what the model says next. The read-out L* of a word is the first depth that separates its senses
 as well as any (`axes.choose_depth`); it is chosen from held-out separations, never from an effect.
 """
@@ -27,10 +27,9 @@ from probe.patching import effects
 from probe.patching.effects import Effects, Measured, Pairs, Readings
 from probe.patching.routes import Routes, measure_routes
 from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves
-from probe.stats import axes, permutation, resampling
+from probe.stats import axes, resampling
 from probe.stats.axes import Axis, DepthSeparation, HeldOutAxes
-from probe.stats.permutation import Gap
-from probe.stats.resampling import Array
+from probe.stats.resampling import Array, Gap
 from probe.stats.separation import Separation, Tests, corrected_tests, measure_separation
 from probe.stats.verdicts import GATE, LARGE, LEVEL, SMALLEST
 from probe.study.material import Material, continuations
@@ -205,7 +204,7 @@ def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool)
     A causal model sees no more of a text than up to the word.
     """
     known = [[material.targets[row]] + ([] if causal else [len(material.tokens[row])]) for row in split.rows]
-    return permutation.difference_p(np.array(known, dtype=float), split.is_a, split.exchanged, seed=seed)
+    return resampling.difference_p(np.array(known, dtype=float), split.is_a, split.exchanged, seed=seed)
 
 
 def _observed(
@@ -224,11 +223,11 @@ def _observed(
     pairs = _pairs(word, split, options)
 
     def test(vectors: torch.Tensor) -> Gap:
-        return permutation.gap_test(vectors.double().numpy(), split, seed=options.seed)
+        return resampling.gap_test(vectors.double().numpy(), split, seed=options.seed)
 
     gate, gap = test(stages[rows, 1 : 1 + layers]), effects.gaps(held_out, stages, pairs)
     continues = stages.shape[1] > layers + 2
-    continued = permutation.sign_flip_test(gap[:, -1:], pairs.units, seed=options.seed) if continues else None
+    continued = resampling.sign_flip_test(gap[:, -1:], pairs.units, seed=options.seed) if continues else None
     apart = np.flatnonzero(separation.g[1:] >= HALF_APART * separation.g[word.depth])
     first = 1 + int(apart[0]) if len(apart) else word.depth
     a, b = (word.resid[[row for row in rows if word.material.labels[row] == sense]] for sense in held_out.senses)
@@ -299,7 +298,7 @@ def _stand_ins(
         moved = joint_swaps(weights, word.placed, word.states.z, (pair.axes, few), (layer, head), later) / gap
         alone = np.array([last[other] for other in later])
         extra = moved[:, 1:] - moved[:, :1] - alone  # beyond what either does by itself
-        tested = permutation.sign_flip_test(extra, few.units, seed=options.seed)
+        tested = resampling.sign_flip_test(extra, few.units, seed=options.seed)
         stand_ins += [
             StandIn((layer, head), other, float(more), float(p))
             for other, more, p in zip(later, extra.mean(0), tested.p, strict=True)
@@ -387,7 +386,7 @@ def measure_controls(model: Model, random_model: Model, word: WordResult, option
     untrained = target_states(random_model, word.material.tokens, word.material.targets)
     auroc[UNTRAINED] = separation(random_model, untrained, rows)
     untrained_p = {
-        each.senses: permutation.gap_test(
+        each.senses: resampling.gap_test(
             untrained.resid[list(each.split.rows), 1:].double().numpy(), each.split, seed=options.seed
         ).p
         for each in word.pairs

@@ -22,7 +22,8 @@ ioi: $(READY)
 	PROBE_MODEL="$(MODEL)" $(BIN)/python analyses/ioi.py
 
 # A file stays with one worker, so that what its tests share is made once; tests/conftest.py puts the longest first.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
+# What is compiled is kept, or every process of every run would compile it again.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 
 test: $(READY)
 	$(PYTEST)

@@ -7,9 +7,9 @@ from .errors import UnsupportedModel as UnsupportedModel
 from .explore.notebook import explore as explore
 from .model.check import certify as certify
 from .model.find import available as available
-from .model.lens import logit_lens as logit_lens
-from .model.lens import nearest_tokens as nearest_tokens
-from .model.lens import residual_stream as residual_stream
+from .model.ledger import logit_lens as logit_lens
+from .model.ledger import nearest_tokens as nearest_tokens
+from .model.ledger import residual_stream as residual_stream
 from .model.load import load as load
 from .model.model import Model as Model
 from .model.parameters import count_parameters as count_parameters

@@ -134,7 +134,7 @@ def report(
 
         load, chosen = _loading(device, dtype), {"seed": seed, "permutations": permutations}
         given, other = load(model), load(second) if second else None
-        result = study(given, words, corpus=corpus, beside=other, progress=progress, planned=planned, **chosen)
+        result = study(given, words, corpus=corpus, second=other, progress=progress, planned=planned, **chosen)
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
         page = write_report(result, out, command=_command(model, second, sentences, options))

@@ -4,7 +4,7 @@ name only, so that it is loaded when something is shown.
 
 from importlib import import_module
 
-DRAWS = "probe.pages.notebook"
+DRAWS = "probe.pages.report"
 
 
 class Shown:

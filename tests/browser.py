@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -59,17 +60,68 @@ def settled(page):
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 80)))")
 
 
-def serious_findings(page):
-    """What axe-core, vendored by a package for tests, finds serious or critical; the page must bypass its policy.
+# What differs from a sibling before it in nothing but texts and numbers: the second row of a table, the tenth dot.
+ALIKE = """() => {
+  const blank = / (?!class|style|role|fill)([\\w-]+)="[^"]+"/g;
+  const shape = (one) => one.outerHTML.replace(/>[^<>]+</g, ">text<").replace(blank, " $1");
+  for (const parent of document.querySelectorAll("body *")) {
+    const known = new Set();
+    for (const child of [...parent.children]) {
+      if (child.tagName !== "LABEL" && known.size === known.add(shape(child)).size) child.remove();
+    }
+  }
+}"""
 
-    axe is asked to spell out violations only: it runs every rule all the same, and describing the thousands of
-    elements that pass would take ten times as long.
+
+def serious_findings(page):
+    """What axe-core, vendored by a package for tests, finds serious or critical; of parts alike it looks at the first.
+
+    The others are taken out of the page, which is of no more use then: contrasts cost time for every element. axe is
+    asked to spell out violations only. It speaks to the page past its policy.
     """
-    page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
-    found = page.evaluate("() => axe.run({resultTypes: ['violations']})")["violations"]
+    pytest.importorskip("axe_playwright_python")
+    page.evaluate(ALIKE)
+    devtools = page.context.new_cdp_session(page)
+    axe = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+    devtools.send("Runtime.evaluate", {"expression": axe})
+    asked = {"expression": "axe.run({resultTypes: ['violations']})", "awaitPromise": True, "returnByValue": True}
+    found = devtools.send("Runtime.evaluate", asked)["result"]["value"]["violations"]
     return [
         f"{each['id']}: {each['nodes'][0]['html'][:200]}" for each in found if each["impact"] in {"serious", "critical"}
     ]
+
+
+def check_look(opened, path, width):
+    """That an unfolded page asks for nothing and fits; where it is not very narrow also that it is accessible.
+
+    That spoils it.
+    """
+    page = opened.page
+    assert opened.trouble == []
+    assert opened.requests == [path.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    widths = "all => all.filter(box => box.offsetParent).map(box => box.clientWidth)"
+    assert min(page.eval_on_selector_all(".chart.drawn", widths)) > 200
+    assert width < 390 or serious_findings(page) == []
+
+
+def check_policy(opened, path, folder):
+    """That links of a page are relative and lead to something, and that it runs its own scripts only."""
+    page, text = opened(path).page, path.read_text(encoding="utf-8")
+    links = page.eval_on_selector_all("a[href]", "all => all.map(link => link.getAttribute('href'))")
+    names = {link for link in links if not link.startswith("#")}
+    assert "manifest.json" in names and names & {"heads.parquet", "values.parquet"}
+    assert all((path.parent / name).is_file() for name in names)
+    targets = {link[1:] for link in links if link.startswith("#")}
+    assert targets <= set(page.eval_on_selector_all("[id]", "all => all.map(item => item.id)"))
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert "default-src &#39;none&#39;" in policy and "unsafe" not in policy and "http" not in policy
+    assert policy.count("sha256-") == 3 and len(text) < 3_000_000  # one bundle, one script, one style sheet
+    tampered = folder / "tampered.html"
+    tampered.write_text(text.replace("<noscript>", "<script>window.canary = 1</script><noscript>"), encoding="utf-8")
+    spoilt = opened(tampered)
+    assert spoilt.page.evaluate("window.canary") is None
+    assert any("Content Security Policy" in message for message in spoilt.trouble)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Fixtures that several test files share: a small seeded GPT-2 folder, the model in it, and copies to damage."""
 
+import gc
 import os
 import shutil
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from browser import chromium, opening, sharing
 from checkpoints import make_checkpoint
+from example_study import make_study
 
 import probe
 from probe.cli import main
@@ -22,8 +24,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 LONGEST = (
     *("study/test_study.py", "patching/test_positions.py", "analyses/test_analyses.py", "house/test_docs.py"),
     *("pages/test_walk_families.py", "patching/test_paths.py", "model/test_check.py", "sweep/test_sweep_faults.py"),
-    *("pages/test_page.py", "pages/test_every_page.py", "study/test_planted.py", "study/test_known_answers.py"),
-    *("patching/test_engine.py", "patching/test_both_ways.py", "study/test_beside.py", "charts/test_charts.py"),
+    *("pages/test_page.py", "pages/test_walk_page.py", "study/test_planted.py", "study/test_known_answers.py"),
+    *("patching/test_engine.py", "patching/test_both_ways.py", "charts/test_charts.py"),
 )
 
 
@@ -68,6 +70,13 @@ def shared_page(browser):
         yield opened
 
 
+@pytest.fixture(scope="session")
+def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the made-up study, its folder below one that was not there; tests leave it as it is."""
+    out = tmp_path_factory.mktemp("report") / "new" / "folder"
+    return probe.write_report(make_study(), out, command="probe report")
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs `probe ARGS` in this process; returns exit code, standard output, standard error."""
@@ -86,3 +95,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def copy(checkpoint: Path, tmp_path: Path) -> Path:
     """A copy of `checkpoint` for one test to damage."""
     return Path(shutil.copytree(checkpoint, tmp_path / "copied"))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded before the first test stays: no collection of garbage has to look through it again."""
+    gc.collect()
+    gc.freeze()

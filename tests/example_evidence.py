@@ -108,7 +108,7 @@ def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
     steps = steps.assign(**ends, receiver_pos="word", channel="value", p=0.01, pairs=8)
     steps = steps.assign(way=steps.groupby("word").cumcount(), step=0, share=rows["net"], together=0.62)
     steps = steps.assign(size=None, kept=0.62, random=0.0, random_high=0.02)
-    edges = steps.assign(fraction=1.0, direct=rows["net"], total=rows["net"], q=0.01)
+    edges = steps.assign(fraction=1.0, direct=rows["net"], total=rows["net"], q=0.01, composition=float("nan"))
     edges = edges.assign(low=rows["net"] - 0.05, high=rows["net"] + 0.04)
     grid = [
         {"component": name, "layer": layer, "head": None, "pos": pos, "behind": behind, "pairs": 8}

@@ -21,11 +21,7 @@ from probe.study.study import Study
 
 LAYERS, HEADS = 4, 4
 READ_AT = 3
-SENSES = {
-    "bank": ("river", "money"),
-    "mole": ("animal", "unit", "skin", "spy"),
-    "apple": ("fruit", "company"),
-}
+SENSES = {"bank": ("river", "money"), "mole": ("animal", "unit", "skin", "spy"), "apple": ("fruit", "company")}
 NOT_APART = {("apple", "fruit", "company"), ("mole", "skin", "spy")}
 PLANTED = {"bank": {(0, 2): 0.41, (1, 0): 0.18, (2, 3): -0.06}, "mole": {(0, 1): 0.3, (0, 2): 0.28}, "apple": {}}
 MEASURED = CAUSAL[: CAUSAL.index("net")]

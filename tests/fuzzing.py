@@ -28,8 +28,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from probe.errors import ProbeError
-from probe.model.checkpoint import locate, read_checkpoint
-from probe.model.config import read_config
+from probe.model.load import locate, read_checkpoint
+from probe.model.model import read_config
 from probe.model.tokens import positions_of_span, tokenize
 from probe.pages import html
 from probe.pages.sweep import read_manifest
@@ -446,9 +446,8 @@ def read_a_gguf_file(folder: Path, content: bytes) -> str:
     """Header, config, tensors and tokenizer, as far as each is believed; all numbers finite, no memory beyond the
     file's.
     """
-    from probe.model.gguf import read_gguf_config, read_gguf_tokenizer, read_tensors
-    from probe.model.gguf_header import open_gguf
-    from probe.model.load import check_tokenizer
+    from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
+    from probe.model.load import check_tokenizer, read_gguf_tokenizer
 
     file = _written(folder / "model.gguf", content)
     try:

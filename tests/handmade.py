@@ -75,21 +75,8 @@ WORD = "lock"
 SENSES = ("door", "canal")
 CUES = {sense: tuple(f"{sense}{number}" for number in range(40)) for sense in SENSES}
 PLAIN = (
-    "the",
-    "a",
-    "near",
-    "saw",
-    "they",
-    "behind",
-    "old",
-    "grey",
-    "small",
-    "once",
-    "again",
-    "we",
-    "passed",
-    "and",
-    "it",
+    *("the", "a", "near", "saw", "they", "behind", "old", "grey"),
+    *("small", "once", "again", "we", "passed", "and", "it"),
 )
 BOS, UNKNOWN = "<bos>", "<unk>"
 FUNCTION = {"door": "this", "canal": "that"}  # words that go with a sense and carry the feature "second"

@@ -6,7 +6,7 @@ from families import SINGLE, each_family, family_model
 from handmade import random_model, tokens_of
 
 from probe.model import forward
-from probe.model import hooks as hooked
+from probe.model import trace as hooked
 from probe.model.attention import share_heads
 from probe.model.tokens import Placed
 from probe.model.trace import target_states

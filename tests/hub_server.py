@@ -39,7 +39,7 @@ def serve(models: Mapping[str, Path], *, gated: frozenset[str] = frozenset()) ->
     """Serves `models` until the block ends; `gated` names answer that terms must be accepted first."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.hub = Hub(f"http://127.0.0.1:{server.server_port}", models, gated)
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)  # seconds between looks whether to stop
     thread.start()
     try:
         yield server.hub

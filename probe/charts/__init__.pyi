@@ -1,10 +1,15 @@
 # The pictures and what draws them, each name once; `probe/charts/__init__.py` imports each when it is first asked for.
-from .channels import of_word as of_word
-from .channels import part_name as part_name
 from .depth import depth_profile as depth_profile
 from .depth import depth_profiles as depth_profiles
 from .depth import gap_at as gap_at
 from .depth import lines_by_depth as lines_by_depth
+from .evidence import circuit as circuit
+from .evidence import distance_lines as distance_lines
+from .evidence import in_order as in_order
+from .evidence import position_limit as position_limit
+from .evidence import position_maps as position_maps
+from .evidence import route_bars as route_bars
+from .evidence import set_curves as set_curves
 from .heads import MARKS as MARKS
 from .heads import MEANINGS as MEANINGS
 from .heads import control_strips as control_strips
@@ -16,6 +21,8 @@ from .heads import mlps_at_word as mlps_at_word
 from .heads import named as named
 from .heads import separation_and_effect as separation_and_effect
 from .palette import as_pictures as as_pictures
+from .palette import of_word as of_word
+from .palette import part_name as part_name
 from .palette import save as save
 from .palette import sense_colour as sense_colour
 from .palette import senses_of as senses_of
@@ -25,13 +32,6 @@ from .panels import compared as compared
 from .panels import line_panels as line_panels
 from .panels import matrix_panels as matrix_panels
 from .panels import parameter_bars as parameter_bars
-from .sets import distance_lines as distance_lines
-from .sets import route_bars as route_bars
-from .sets import set_curves as set_curves
-from .ways import circuit as circuit
-from .ways import in_order as in_order
-from .ways import position_limit as position_limit
-from .ways import position_maps as position_maps
 from .writes import added_vectors as added_vectors
 from .writes import cue_ledger as cue_ledger
 from .writes import grouped_bars as grouped_bars

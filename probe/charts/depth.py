@@ -6,18 +6,25 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import (
+from probe.charts.palette import (
+    INK,
+    MUTED,
+    SENSES,
+    WITH,
     by_value,
     depth_axis,
     ends_of_lines,
+    finish,
     heading,
     line_legend,
     lines_with_dots,
+    live,
     of_word,
     reference_line,
+    sense_colour,
+    senses_of,
     tips,
 )
-from probe.charts.palette import INK, MUTED, SENSES, WITH, finish, live, sense_colour, senses_of
 from probe.stats.numbers import decimal
 
 
@@ -129,36 +136,32 @@ def _panel(rows: pd.DataFrame, kind: PanelKind, *, lowest: float, hues: dict[str
     return alt.layer(*lines_with_dots(base, 36, tooltip=tip)).properties(height=170)
 
 
-def _x(depths: pd.Series, entering: str = "+ position") -> alt.X:
-    return alt.X(
-        "depth:Q", title="after layer", axis=depth_axis(depths, entering), scale=alt.Scale(nice=False, padding=8)
-    )
+def _x(depths: pd.Series, *, entering: bool = False) -> alt.X:
+    title, axis = "entering layer" if entering else "after layer", depth_axis(depths, entering=entering)
+    return alt.X("depth:Q", title=title, axis=axis, scale=alt.Scale(nice=False, padding=8))
 
 
 LENGTHS = {"the vector": INK, "attention writes": WITH, "MLP writes": MUTED}
 TURNS = {"its own token vector": INK, "the same word in the other sentence": SENSES[1]}
 
 
-def stream_lengths(rows: pd.DataFrame, *, entering: str = "+ position") -> Any:
-    """Length of the vector after each block, and of its attention and MLP outputs. `rows`: `depth what value`.
-
-    `entering` names the vector that enters the first block.
-    """
-    return _stream(rows, LENGTHS, "lengths", said="Lengths", title="length", entering=entering)
+def stream_lengths(rows: pd.DataFrame) -> Any:
+    """Length of the vector entering each layer, and of what attention and MLP wrote. `rows`: `depth what value`."""
+    return _stream(rows, LENGTHS, "lengths", said="Lengths", title="length")
 
 
-def stream_turns(rows: pd.DataFrame, *, entering: str = "+ position") -> Any:
+def stream_turns(rows: pd.DataFrame) -> Any:
     """Cosine of the vector with its token's embedding, and with the same word's vector in another sentence."""
-    return _stream(rows, TURNS, "turns", said="Cosines", title="cosine with", entering=entering)
+    return _stream(rows, TURNS, "turns", said="Cosines", title="cosine with")
 
 
-def _stream(rows: pd.DataFrame, colours: dict[str, str], name: str, *, said: str, title: str, entering: str) -> Any:
+def _stream(rows: pd.DataFrame, colours: dict[str, str], name: str, *, said: str, title: str) -> Any:
     """Lines by depth whose rows a page's script may replace by their `name`; the ends of the first line are `said`."""
     shown = [what for what in colours if what in set(rows["what"])]
     key = line_legend(orient="top", columns=1, labelLimit=300)
     colour = by_value(alt.Color, "what:N", shown, [colours[what] for what in shown], key)
     y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=5))
-    base = alt.Chart().encode(x=_x(rows["depth"], entering), y=y, color=colour)
+    base = alt.Chart().encode(x=_x(rows["depth"], entering=True), y=y, color=colour)
     tip = tips("what:N", "depth:Q | blocks passed", "value:Q | | .6g")
     picture = alt.layer(*lines_with_dots(base, 36, tooltip=tip), data=live(rows, name))
     ends = ends_of_lines(rows[rows["what"] == next(iter(colours))], "depth", "what", decimal)

@@ -11,8 +11,20 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import by_value, reference_line, tips, token_axis
-from probe.charts.palette import AGAINST, INK, LINE, MUTED, SENSES, WITH, finish, live
+from probe.charts.palette import (
+    AGAINST,
+    INK,
+    LINE,
+    MUTED,
+    SENSES,
+    WITH,
+    by_value,
+    finish,
+    live,
+    reference_line,
+    tips,
+    token_axis,
+)
 from probe.stats.numbers import decimal, percent
 
 Orientation = Literal["rows", "columns"]

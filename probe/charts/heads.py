@@ -10,8 +10,23 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import TEXT, bare_axis, by_value, head_names, of_word, reference_line, tips
-from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish, layer_height
+from probe.charts.palette import (
+    AGAINST,
+    INK,
+    LINE,
+    MUTED,
+    TEXT,
+    WITH,
+    bare_axis,
+    by_value,
+    effect_scale,
+    finish,
+    head_names,
+    layer_height,
+    of_word,
+    reference_line,
+    tips,
+)
 from probe.stats.numbers import NARROW, decimal, percent
 from probe.stats.verdicts import ORDER
 

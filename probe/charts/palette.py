@@ -12,7 +12,7 @@ import base64
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from os import PathLike
 from pathlib import Path
@@ -176,12 +176,13 @@ def repacked(png: bytes) -> bytes:
 def _packed(pixels: Pixels, more: list[tuple[bytes, bytes]]) -> bytes:
     """`height width 3` as a PNG, with these chunks beside its own."""
     height, width, _ = pixels.shape
-    colours, index = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)
+    codes = pixels.reshape(-1, 3) @ np.array([1 << 16, 1 << 8, 1])  # numbers are sorted faster than rows
+    colours, index = np.unique(codes, return_inverse=True)
     few = len(colours) <= 256
     kept = index.astype(np.uint8).reshape(height, width) if few else pixels.reshape(height, 3 * width)
     rows = np.pad(kept, ((0, 0), (1, 0)), constant_values=UNFILTERED)
     header = struct.pack(">IIBBBBB", width, height, 8, INDEXED if few else RGB, 0, 0, 0)
-    palette = [(b"PLTE", colours.tobytes())] if few else []
+    palette = [(b"PLTE", b"".join(int(code).to_bytes(3) for code in colours))] if few else []
     body = (b"IDAT", zlib.compress(rows.tobytes(), 9))
     return SIGNATURE + b"".join(
         _written(*chunk) for chunk in [(b"IHDR", header), *more, *palette, body, (b"IEND", b"")]
@@ -204,3 +205,95 @@ def _written(kind: bytes, data: bytes) -> bytes:
 def live(rows: pd.DataFrame, name: str) -> Any:
     """The rows as the named data of a chart; columns keep the types that the chart's encodings state."""
     return alt.InlineData(values=rows.astype(object).where(rows.notna(), None).to_dict("records"), name=name)
+
+
+DASHES = [2, 3]
+TEXT = {"align": "left", "fontSize": 11, "color": INK}
+
+
+def tips(*lines: str) -> list[alt.Tooltip]:
+    """Tooltip lines, each written "field:type", "field:type | title" or "field:type | title | format"."""
+    names = ("shorthand", "title", "format")
+    parts = [dict(zip(names, map(str.strip, line.split("|")), strict=False)) for line in lines]
+    return [alt.Tooltip(**{name: text for name, text in part.items() if text}) for part in parts]
+
+
+def by_value(
+    channel: type, field: str, values: Sequence[str], looks: Sequence[Any], legend: Any = None, title: Any = None
+) -> Any:
+    """A colour, shape, size or dash channel in which each of `values` has its look."""
+    return channel(field, title=title, scale=alt.Scale(domain=list(values), range=list(looks)), legend=legend)
+
+
+def bare_axis(**options: Any) -> alt.Axis:
+    """An axis of names: labels only, without ticks or line."""
+    return alt.Axis(ticks=False, domain=False, **options)
+
+
+def token_axis(**options: Any) -> alt.Axis:
+    """An axis of tokens: every one of them is written, long ones are cut."""
+    return bare_axis(labelOverlap=False, **options)
+
+
+def depth_axis(depths: pd.Series, *, entering: bool = False, **options: Any) -> alt.Axis:
+    """Depth -1 is the token embedding, 0 what enters the first block, d is after layer d - 1; deep models label some
+    layers. `entering`: d is what enters layer d, the last depth what leaves the last layer.
+    """
+    first, last = int(depths.min()), int(depths.max())
+    step = 1 if last <= 6 else 2 if last <= 16 else -(-last // 8)
+    labels = "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1"
+    labels = f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'" if entering else labels
+    ticks = sorted({*range(first, 1), *range(last, 0, -step)})
+    return alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **options)
+
+
+def line_legend(**options: Any) -> alt.Legend:
+    """A legend without a title that shows strokes."""
+    return alt.Legend(**{"title": None, "symbolType": "stroke", "symbolStrokeWidth": 3} | options)
+
+
+def heading(text: str) -> alt.TitleParams:
+    """The title of one picture of several."""
+    return alt.TitleParams(text, fontSize=12, fontWeight="normal", color=INK)
+
+
+def reference_line(channel: str, at: float, *, dash: bool = True) -> alt.Chart:
+    """A line across the picture at a value of `channel` (x or y)."""
+    mark = alt.Chart(pd.DataFrame({"at": [at]})).mark_rule(color=MUTED, strokeDash=DASHES if dash else [1, 0])
+    return mark.encode(**{channel: alt.X("at:Q") if channel == "x" else alt.Y("at:Q")})
+
+
+def lines_with_dots(base: alt.Chart, size: int, *, line: dict[str, Any] | None = None, **dot: Any) -> list[alt.Chart]:
+    """A line and a dot of `size` at each of its values; `line` and `dot` are further channels of the two."""
+    lines = base.mark_line(strokeWidth=2)
+    dots = base.mark_point(filled=True, size=size, opacity=1)
+    return [lines.encode(**line) if line else lines, dots.encode(**dot)]
+
+
+def numbers_at(rows: pd.DataFrame, edge: str, *, dx: int = 5, color: str = INK, **place: Any) -> alt.Chart:
+    """The column `text` of the rows, written to the right of the value `edge`."""
+    marks = alt.Chart(rows).mark_text(**TEXT | {"dx": dx, "color": color})
+    return marks.encode(x=alt.X(f"{edge}:Q"), text="text:N", **place)
+
+
+def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
+    """The rows of one word."""
+    return frame[frame["word"] == word]
+
+
+def head_names(rows: pd.DataFrame) -> list[str]:
+    """The name of each row's head: L0H2."""
+    return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
+
+
+def part_name(layer: Any, head: Any) -> str:
+    """A part of the network: L0H2, the MLP of layer 0 where there is no head, the token itself where no layer."""
+    if pd.isna(layer):
+        return "the token itself"
+    return f"MLP of layer {layer}" if pd.isna(head) else f"L{layer}H{head}"
+
+
+def ends_of_lines(rows: pd.DataFrame, x: str, line: str, written: Callable[[float], str]) -> str:
+    """In words: from which value to which each line goes, in the order of `x`."""
+    ends = rows.sort_values(x).groupby(line, sort=False)["value"].agg(["first", "last"])
+    return ", ".join(f"{name} from {written(first)} to {written(last)}" for name, first, last in ends.itertuples())

@@ -11,8 +11,22 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import bare_axis, by_value, ends_of_lines, heading, lines_with_dots, tips, token_axis
-from probe.charts.palette import INK, LINE, MUTED, SENSES, WITH, effect_scale, finish
+from probe.charts.palette import (
+    INK,
+    LINE,
+    MUTED,
+    SENSES,
+    WITH,
+    bare_axis,
+    by_value,
+    effect_scale,
+    ends_of_lines,
+    finish,
+    heading,
+    lines_with_dots,
+    tips,
+    token_axis,
+)
 from probe.stats.numbers import decimal, percent
 
 HUES = (WITH, MUTED, SENSES[0], SENSES[1], SENSES[2])

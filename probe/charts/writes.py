@@ -8,8 +8,23 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from probe.charts.channels import bare_axis, by_value, heading, numbers_at, of_word, reference_line, tips, token_axis
-from probe.charts.palette import AGAINST, INK, LINE, MUTED, WITH, effect_scale, finish
+from probe.charts.palette import (
+    AGAINST,
+    INK,
+    LINE,
+    MUTED,
+    WITH,
+    bare_axis,
+    by_value,
+    effect_scale,
+    finish,
+    heading,
+    numbers_at,
+    of_word,
+    reference_line,
+    tips,
+    token_axis,
+)
 from probe.stats.numbers import decimal, percent, scientific
 from probe.study import suppliers
 

@@ -20,22 +20,20 @@ import torch
 from torch import Tensor
 
 from probe.errors import InputError, ProbeError, UnsupportedModel
-from probe.explore.page import choices
-from probe.explore.question import Question, parse
+from probe.explore.page import Question, choices, parse
 from probe.model import forward, ledger
-from probe.model.lens import residual_stream
+from probe.model.ledger import residual_stream
 from probe.model.model import Model
 from probe.model.records import Trace
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
-from probe.pages.walk import choose, senses, tracing
+from probe.pages.walk import choose, tracing
 from probe.pages.walk.frames import carried, packed
 from probe.pages.walk.numbers import measure
 from probe.pages.walk.page import write_walk
 from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen
-from probe.pages.walk.senses import SenseAxis
-from probe.pages.walk.walk import answer, check_steps, walk
+from probe.pages.walk.walk import answer, check_head, check_steps, walk
 from probe.patching import live, positions, swaps
 from probe.patching.live import Both, Change, Read, Run, rerun, write_on
 from probe.stats.axes import Axis
@@ -66,12 +64,12 @@ class Explorer:
         if model.config.start_token is not None:
             raise UnsupportedModel(
                 f"Exploring {model.name}: it is an encoder-decoder, whose heads read two texts; use `probe walk TEXT "
-                f"--target`, or explore a model with one stack, as tiny-senses."
+                f"--target`, or explore a model with one stack, as tiny-choose."
             )
         self.model, self.weights = model, read_weights(model)
         self.traced: Callable[[str], Trace] = lru_cache(KEPT)(partial(trace, model))
         self.run: Callable[[str], Both] = lru_cache(KEPT)(self._run)
-        self.known: Callable[[str, str, str | None, str], SenseAxis] = lru_cache(KEPT)(self._known)
+        self.known: Callable[[str, str, str | None, str], choose.SenseAxis] = lru_cache(KEPT)(self._known)
         self.unchanged: Callable[[str, int], Run] = lru_cache(KEPT)(self._unchanged)
 
     def answer(self, question: Question) -> Iterator[Message]:
@@ -98,7 +96,7 @@ class Explorer:
             check_steps(self.model, len(tokens))
         here = choose.place(self.model, question.text, question.word, also_in=question.other)
         for layer, head in [*filter(None, [question.follow]), *((one.layer, one.head) for one in question.swaps)]:
-            choose.check_head(self.model, layer, head)
+            check_head(self.model, layer, head)
         there = None if question.other is None else choose.place(self.model, question.other, here.word)
         return Stand(question, here, there)
 
@@ -123,7 +121,7 @@ class Explorer:
         ]
         following = None if seen.stream.head_output is None else self._likeliest(seen.stream.logits[self._reads(here)])
         told |= {"block": block | said, "choices": choices(tokens), "next": following}
-        yield {"result": told | {"lexicon": bool(senses.ambiguous(here.word))}}
+        yield {"result": told | {"lexicon": bool(choose.ambiguous(here.word))}}
 
     def _choose(
         self, seen: Seen, here: Place, other: Elsewhere | None, asked: tuple[int, int] | None
@@ -156,7 +154,7 @@ class Explorer:
         with torch.inference_mode():
             return live.keep(self.weights, [ids], len(ids) - 1, len(self.weights.blocks))
 
-    def _axis(self, stand: Stand) -> SenseAxis:
+    def _axis(self, stand: Stand) -> choose.SenseAxis:
         """The axis that is asked for, or else that of the two sentences, or with one alone the lexicon's.
 
         Raises InputError where there is neither.
@@ -165,13 +163,13 @@ class Explorer:
         kind = "lexicon" if question.axis == "lexicon" or stand.there is None else "sentences"
         return self.known(question.text, stand.here.word, question.other, kind)
 
-    def _known(self, text: str, word: str, other: str | None, kind: str) -> SenseAxis:
+    def _known(self, text: str, word: str, other: str | None, kind: str) -> choose.SenseAxis:
         here = choose.place(self.model, text, word)
         there = None if other is None else choose.place(self.model, other, word)
         if kind == "sentences" and there is not None:
-            return senses.axis_between(self.model, here, there, (THIS, THAT), len(self.weights.blocks))
+            return choose.axis_between(self.model, here, there, (THIS, THAT), len(self.weights.blocks))
         stream = None if there is None else residual_stream(self.traced(str(other)), there.at)
-        found = senses.axis_of(self.model, Seen.within(self.traced(text)), here, stream)
+        found = choose.axis_of(self.model, Seen.within(self.traced(text)), here, stream)
         if found is None:
             raise InputError(
                 f"Looking for an axis of “{word}”: the lexicon does not have the word, so give a second sentence in "

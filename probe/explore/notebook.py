@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 from probe.errors import InputError
 from probe.explore import page
 from probe.explore.explorer import Explorer
-from probe.explore.question import Question
+from probe.explore.page import Question
 from probe.model.model import Model
 
 if TYPE_CHECKING:

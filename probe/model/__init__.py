@@ -2,10 +2,9 @@
 
 attention                        the formulas
 architectures                    the table, one row a family
-config, checkpoint, gguf_header, gguf, find, bridge, load
-                                 from a name to a checked Model
-model, weights                   the record of a model; the record of one stack's weights
-tokens, hooks, records, trace    text to tokens, hooks to tensors, tensors to records
+model, weights                   the record of a model and its sizes; the record of one stack's weights
+find, gguf, bridge, load         from a name to a checked Model
+tokens, records, trace           text to tokens, what a trace holds, hooks to traces
 forward, check                   the forward from scratch; the certificate that holds it against the hooks
-ledger, lens, parameters         the residual stream as a sum; what a vector reads as; how many numbers there are
+ledger, parameters               the residual stream as a sum and as words; how many numbers there are
 """

@@ -12,15 +12,14 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES
-from probe.model.checkpoint import check_finite
-from probe.model.config import Config, config_from, refuse
-from probe.model.model import Model
-from probe.model.weights import expected_shapes, optional_shapes
+from probe.model.model import Config, Model, config_from, refuse
+from probe.model.weights import check_finite, expected_shapes, optional_shapes
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -113,7 +112,7 @@ def _read_by_transformers(
     from transformers import modeling_gguf_pytorch_utils as reader
 
     once = cache(gguf.get_tensor_name_map)
-    with _replaced(gguf, "get_tensor_name_map", once), _replaced(reader, "tqdm", lambda items, **_: items):
+    with patch.object(gguf, "get_tensor_name_map", once), patch.object(reader, "tqdm", lambda items, **_: items):
         model, info = model_class.from_pretrained(
             file.parent,
             gguf_file=file.name,
@@ -125,17 +124,6 @@ def _read_by_transformers(
         )
     _require_whole(info, config, where=file)
     return dict(model.state_dict())
-
-
-@contextmanager
-def _replaced(place: Any, name: str, value: object) -> Iterator[None]:
-    """Another value for a name of a library, for a while."""
-    original = getattr(place, name)
-    setattr(place, name, value)
-    try:
-        yield
-    finally:
-        setattr(place, name, original)
 
 
 def _require_whole(info: Mapping[str, Any], config: Config, *, where: Path) -> None:

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from probe.errors import CrossCheckError
-from probe.model import forward, hooks
+from probe.model import forward
 from probe.model.architectures.family import Attention, Family
 from probe.model.bridge import plain_model
-from probe.model.config import Config
-from probe.model.hooks import HookedRun
-from probe.model.model import Model
+from probe.model.model import Config, Model
 from probe.model.tokens import target_tokens, tokenize
+from probe.model.trace import HookedRun, read
 from probe.model.weights import Block, Weights
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -126,7 +125,7 @@ def _compare(model: Model, text: str, answer: str, plain: torch.nn.Module | None
     ids = tokenize(model, text).ids
     target = target_tokens(model, answer).ids if model.config.start_token is not None else None
     with torch.inference_mode():
-        return list(_rows(model, hooks.read(model, ids, target), ids, target, plain))
+        return list(_rows(model, read(model, ids, target), ids, target, plain))
 
 
 def _row(

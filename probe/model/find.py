@@ -35,13 +35,14 @@ from huggingface_hub.utils import logging as hub_logging
 
 from probe.errors import ModelError
 from probe.model.architectures import GGUF_KNOWN, SUPPORTED
-from probe.model.checkpoint import INDEX, SINGLE, has_tokenizer, has_weights
-from probe.model.config import read_config, refuse
+from probe.model.model import RESAVE, read_config, read_json, refuse
 from probe.provenance import Origin
 
 EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 GGUF = ".gguf"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 # Names of folders that say nothing of the model in them: the folder around them is named as well.
 UNTOLD = ("model", "models", "checkpoint", "weights", "output")
 WANTED = (
@@ -252,10 +253,51 @@ def _only_what_helps() -> Iterator[None]:
             enable_progress_bars()
 
 
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The safetensors files of `folder`, single or sharded, in name order. Raises ModelError when there are none."""
+    if (folder / SINGLE).is_file():
+        return (folder / SINGLE,)
+    if (folder / INDEX).is_file():
+        names = sorted(set(weight_map(folder).values()))
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise refuse(folder, f"{INDEX} names {missing[0]}, which is missing", "copy every shard into the folder")
+        return tuple(folder / name for name in names)
+    pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+    if pickled:
+        problem = f"its weights are only a pickle ({pickled[0]}), which can run code when opened"
+        raise refuse(folder, problem, f"{RESAVE}(safe_serialization=True) to get {SINGLE}")
+    raise refuse(folder, f"there is no {SINGLE} and no {INDEX}", RESAVE)
+
+
+def has_weights(folder: Path) -> bool:
+    """True when `weight_files` would find something to read."""
+    try:
+        return bool(weight_files(folder))
+    except ModelError:
+        return False
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """True when real tokenizer files are there; without them transformers quietly makes up an empty tokenizer."""
+    return (folder / "tokenizer.json").is_file() or all((folder / n).is_file() for n in ("vocab.json", "merges.txt"))
+
+
+def weight_map(folder: Path) -> dict[str, str]:
+    """Which shard holds each tensor, as the index says. Raises ModelError for an index that names no files here."""
+    shards = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise refuse(folder, f"{INDEX} holds no weight_map", RESAVE)
+    for name in shards.values():
+        if not isinstance(name, str) or Path(name).name != name:
+            raise refuse(folder, f"{INDEX} points outside the folder ({name!r})", RESAVE)
+    return shards
+
+
 def cached_models() -> tuple[tuple[str, Path], ...]:
     """Name and folder of every model in the local hub cache that has a config, in name order; reads no weights."""
     try:
-        repositories = scan_cache_dir().repos
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return ()
     snapshots = []

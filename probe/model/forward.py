@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from probe.model import attention as formulas
-from probe.model.config import Config, Positions
+from probe.model.model import Config, Positions
 from probe.model.weights import Block, Weights
 
 Stacks = Mapping[str, Weights]

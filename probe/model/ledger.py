@@ -24,19 +24,26 @@ of changing the term (that is a swap, `probe.patching.swaps`). A source is a pos
 second block on its vector holds what earlier blocks gathered there. What a head wrote and an MLP then turned into sense
 is booked on the MLP.
 
+A vector of the stream is also read as words: the next token if the model stopped there (the logit lens; before the last
+depth it is a reading, not a thing that the model does), and the tokens it lies near. Depth 0 enters the first block,
+depth d leaves block d - 1.
+
 Source: Elhage et al. 2021 (the residual stream as a sum, frozen LayerNorm); Modarressi et al. 2022 (the same for
-post-norm encoders); Wang et al. 2022 (direct logit attribution).
+post-norm encoders); Wang et al. 2022 (direct logit attribution); nostalgebraist 2020 (the logit lens).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from probe.errors import CrossCheckError, InputError
-from probe.model import forward
+from probe.model import attention, forward
+from probe.model.model import Model
 from probe.model.records import TargetStates, Trace
+from probe.model.tokens import position
 from probe.model.trace import at_position, with_embeddings
 from probe.model.weights import Weights
 from probe.stats.axes import Axis
@@ -183,12 +190,17 @@ def shares(
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """What one component adds to the read-out of every text: `vectors: row d_model`, as they arrive there."""
+    """What one component adds to the read-out, as it arrives there: `vectors: row d_model`, of every text.
+
+    In the ledger of one text, of every source: a head's sources are the positions it may look at, with `attention:
+    source`; everything else has a single one, with attention 1.
+    """
 
     component: str
     layer: int | None
     head: int | None
     vectors: Tensor
+    attention: Tensor = field(default_factory=lambda: torch.ones(1))
 
 
 def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Component]:
@@ -221,20 +233,6 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
         yield from biases(f"MLP {layer}", 2 + 2 * layer, layer)
 
 
-@dataclass(frozen=True, eq=False)
-class Term:
-    """What one component adds to the read-out of one text, by source: `vectors: source d_model`, `attention: source`.
-
-    Sources of a head are the positions it may look at; everything else has a single one, with attention 1.
-    """
-
-    component: str
-    layer: int | None
-    head: int | None
-    vectors: Tensor
-    attention: Tensor
-
-
 @dataclass(frozen=True)
 class LedgerEntry:
     """One line of the ledger: a component, for a head by source: its position `pos` and `token`, as `Tokens.labels` has
@@ -253,7 +251,7 @@ class LedgerEntry:
     contribution: float | None
 
 
-def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
+def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Component]:
     """Every component's term of the residual stream at position `at` after `depth` blocks, in the order of the forward
     pass.
 
@@ -271,13 +269,11 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Term]:
     norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else len(trace.tokens)
     for part in parts(weights, states, depth):
         if part.layer is None or part.head is None:
-            yield Term(part.component, part.layer, None, part.vectors, torch.ones(1))
+            yield part
         else:
             written = trace.delta_e_by_source(part.layer, part.head, at)[:sources]
             arrived = norms.arriving(written.double()[None], norms.behind_attention(part.layer))[0]
-            yield Term(
-                part.component, part.layer, part.head, arrived, trace.pattern[part.layer, part.head, at, :sources]
-            )
+            yield replace(part, vectors=arrived, attention=trace.pattern[part.layer, part.head, at, :sources])
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:
@@ -343,3 +339,33 @@ def write_basis(weights: Weights) -> Tensor:
     """R of W_Oᵀ = Q R of every head, which takes z to its write's coordinates. `-> layer head d_head d_head`"""
     w_o = torch.stack([block.w_o for block in weights.blocks]).cpu().double()  # layer head d_head d_model
     return torch.linalg.qr(w_o.transpose(-1, -2)).R
+
+
+def residual_stream(trace: Trace, at: int | str) -> Tensor:
+    """The vector at position `at`, or at a word, at every depth. `-> depth d_model`, layers + 1 of them"""
+    at = position(trace.tokens, at)
+    return torch.cat([trace.resid_pre[:, at], trace.resid_post[-1:, at]])
+
+
+def logit_lens(trace: Trace, at: int | str) -> Tensor:
+    """Probability of every next token, read from each depth as if it were the last: softmax(LN_f(E) W_Uᵀ).
+
+    `-> depth d_vocab`
+    """
+    stream = residual_stream(trace, at).to(trace.weights.device)
+    trace.logits  # noqa: B018 (raises where there is no language-model head)
+    return attention.softmax(forward.unembed(trace.weights, stream)).cpu()
+
+
+def nearest_tokens(
+    model: Model, vector: Tensor, *, count: int = 5, without: Collection[int] = ()
+) -> tuple[tuple[int, float], ...]:
+    """The ids of the tokens whose embeddings are nearest to `vector` by cosine, with the cosines, nearest first.
+
+    `d_model -> count (id, cosine)`. `without` are ids left out, such as the word that one started from.
+    """
+    table = model.weights[model.config.family.embed + ".weight"]
+    cosines = normalize(table, dim=-1) @ normalize(vector.to(table), dim=-1)
+    cosines[list(without)] = -torch.inf
+    top = cosines.topk(count)
+    return tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))

@@ -3,35 +3,46 @@
 
 Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager attention, no
 remote code, safetensors or GGUF only, and a self-check of the hooks on one short text before anybody sees the model.
-What a folder must hold is decided in `checkpoint`, what a GGUF file must in `gguf_header` and `gguf`, what
-TransformerLens must do in `bridge`, what a name stands for in `find`.
+What a name stands for is decided in `find`, what a GGUF file must hold in `gguf`, what TransformerLens must do in
+`bridge`; what a folder must hold before any of it is believed, here: the sizes that the config promises are compared
+with those that the safetensors headers state before memory is taken. The forward from scratch runs from the tensors
+read here, which never pass through Hugging Face's model classes.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from probe.errors import InputError
+from probe.model.architectures import FAMILIES
 from probe.model.bridge import boot, boot_gguf, boot_untrained, check_config_file, in_short, quiet, read_bridge
-from probe.model.checkpoint import has_tokenizer, read_checkpoint, sha256_of, stored_types, weight_files
-from probe.model.config import Config, read_config, read_json, refuse
-from probe.model.find import find, name_of
-from probe.model.hooks import check_hooks
-from probe.model.model import Model
+from probe.model.find import INDEX, SINGLE, find, has_tokenizer, name_of, weight_files, weight_map
+from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
+from probe.model.trace import check_hooks
+from probe.model.weights import check_finite, expected_shapes, optional_shapes
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedTokenizerFast
 
-    from probe.model.gguf_header import GgufFile
+    from probe.model.gguf import GgufFile
 
+TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
 DTYPES = (torch.float32, torch.float64)
+# The cuts in front of byte-level merges that transformers' converter takes where it knows no other: GPT-2's. SmolLM's
+# own, which sets digits apart, gives the same tokens: its merges know no two digits.
+LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
+GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 SHORT_TEXT = "The mole dug under the river bank."
 
 
@@ -98,8 +109,7 @@ def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: t
 
 
 def _from_gguf(file: Path, origin: Origin, *, device: torch.device, dtype: torch.dtype, prepend_bos: bool) -> Model:
-    from probe.model.gguf import read_gguf_config, read_raw_config, read_tensors
-    from probe.model.gguf_header import open_gguf
+    from probe.model.gguf import open_gguf, read_gguf_config, read_raw_config, read_tensors
 
     opened = open_gguf(file)
     config = read_gguf_config(opened, prepend_bos=prepend_bos)
@@ -115,12 +125,51 @@ def _tokenizer_of_gguf(opened: "GgufFile", config: Config) -> "PreTrainedTokeniz
     """The tokenizer.json in the folder of a GGUF file, or the tokenizer that the file describes."""
     from transformers import PreTrainedTokenizerFast
 
-    from probe.model.gguf import read_gguf_tokenizer
-
     folder = opened.path.parent
     there = (folder / "tokenizer.json").is_file()
     tokenizer = _read_tokenizer(folder, PreTrainedTokenizerFast) if there else read_gguf_tokenizer(opened, config)
     return check_tokenizer(tokenizer, config, where=opened.path)
+
+
+def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
+    """The tokenizer that the metadata describe, converted by transformers.
+
+    Raises ModelError for one that it would get wrong.
+    """
+    from transformers import PreTrainedTokenizerFast
+    from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS, GGUF_TOKENIZER_TYPES
+
+    kind, cut = (opened.metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+    if not isinstance(opened.metadata.get("tokenizer.ggml.tokens"), list):
+        raise refuse(opened.path, "it holds no tokenizer", GIVE_TOKENIZER)
+    if config.family.kind != "decoder" or not isinstance(kind, str) or kind not in GGUF_TOKENIZER_TYPES:
+        raise refuse(
+            opened.path, f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted", GIVE_TOKENIZER
+        )
+    if kind == "gpt2" and cut not in (*LIKE_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
+        problem = f"its tokenizer cuts text by the rule {str(cut)[:40]!r}, which is not converted"
+        raise refuse(opened.path, problem, GIVE_TOKENIZER)
+    try:
+        architecture, described, settings = get_gguf_tokenizer(str(opened.path))
+        backend, _ = convert_gguf_tokenizer(architecture, described)
+        own = _without_added(backend, len(described["tokens"]))
+        return PreTrainedTokenizerFast(tokenizer_object=own, **settings)
+    except Exception as error:  # broad, because tokenizers raises Exception itself
+        raise refuse(opened.path, f"its tokenizer cannot be converted ({in_short(error)})", GIVE_TOKENIZER) from error
+
+
+def _without_added(backend: Any, known: int) -> Any:
+    """The tokenizer without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of
+    text.
+    """
+    if backend.get_vocab_size(with_added_tokens=True) <= known:
+        return backend
+    from tokenizers import Tokenizer
+
+    state = json.loads(backend.to_str())
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] < known]
+    return Tokenizer.from_str(json.dumps(state))
 
 
 def _tokenizer_of_folder(folder: Path, config: Config) -> "PreTrainedTokenizerFast":
@@ -193,3 +242,131 @@ def _checked(model: Model) -> Model:
     with quiet():
         check_hooks(model, ids[: model.config.n_ctx])
     return model
+
+
+@dataclass(frozen=True)
+class Located:
+    """One tensor as a safetensors header states it: where it lies, under which name, its shape and element type."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def stored_types(folder: Path, architecture: str) -> str:
+    """The element types of the weights of `folder`, the one of most tensors first, as "bfloat16, float32"."""
+    kinds = [TYPES.get(tensor.dtype, tensor.dtype) for tensor in locate(folder, architecture).values()]
+    return ", ".join(sorted(set(kinds), key=lambda kind: (-kinds.count(kind), kind)))
+
+
+def locate(folder: Path, architecture: str) -> dict[str, Located]:
+    """Every tensor that the headers state, by name without its family's prefix ("transformer.").
+
+    Reads no tensor data.
+    """
+    located: dict[str, Located] = {}
+    for file in weight_files(folder):
+        for tensor in _header(file):
+            name = _short(tensor.name, architecture)
+            if name in located:
+                raise refuse(folder, f"{name} is there twice ({located[name].file.name} and {file.name})", RESAVE)
+            located[name] = tensor
+    if not (folder / SINGLE).is_file():
+        lacking = [name for name in weight_map(folder) if _short(name, architecture) not in located]
+        if lacking:
+            raise refuse(folder, f"{INDEX} promises {lacking[0]}, and no shard holds it", RESAVE)
+    return located
+
+
+def _short(name: str, architecture: str) -> str:
+    plain = name.removeprefix(FAMILIES[architecture].prefix)
+    return next((plain.removesuffix(old) + new for old, new in OLD_NAMES.items() if plain.endswith(old)), plain)
+
+
+def _header(file: Path) -> list[Located]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (safe_open is no mapping)
+            return [Located(file, n, tuple(s.get_shape()), s.get_dtype()) for n, s in sorted(slices.items())]
+    except (SafetensorError, OSError) as error:
+        raise refuse(file.parent, f"{file.name} is corrupt ({str(error)[:80]})", "copy or download it again") from error
+
+
+def _wanted(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
+    """The tensors to read, headers held against the config: every one there, of the right shape and a float, and
+    nothing that is not known.
+    """
+    wanted = []
+    optional = ((name, shape) for name, shape in optional_shapes(config) if name in located)
+    for name, shape in chain(expected_shapes(config), optional):
+        _check_header(located, name, shape, where=where)
+        wanted.append(name)
+    unknown = sorted(name for name in located.keys() - set(wanted) if not _is_ignored(name, config))
+    if unknown:
+        kind = config.family.name
+        raise refuse(where, f"{unknown[0]} is not a tensor of the {kind} that config.json describes", RESAVE)
+    return wanted
+
+
+def _check_header(located: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
+    if name not in located:
+        raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
+    if located[name].shape != shape:
+        problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
+        raise refuse(where, problem, "use the config.json that belongs to these weights")
+    if located[name].dtype not in TYPES:
+        raise refuse(where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint")
+
+
+def _is_ignored(name: str, config: Config) -> bool:
+    """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other
+    heads.
+    """
+    for known in (config.family.unembed + ".weight", *config.family.ignored):
+        if known.endswith("."):
+            held = name.startswith(known)
+        else:
+            held = name.endswith(known) if known.startswith(".") else name == known
+        if held:
+            return True
+    return False
+
+
+def read_checkpoint(
+    folder: Path, config: Config, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
+) -> dict[str, torch.Tensor]:
+    """The raw tensors by Hugging Face name without the family's prefix, cast to `dtype` on `device`, all finite.
+
+    The unembedding ("lm_head.weight") is among them only when it is not tied. Raises ModelError naming file and tensor.
+    """
+    located = locate(folder, config.architecture)
+    weights = {name: _read(located[name], dtype).to(device) for name in _wanted(located, config, where=folder)}
+    family = config.family
+    embed = family.embed + ".weight"
+    for name in located.keys() - weights.keys():
+        copies = name.endswith("embed_tokens.weight") or (name == family.unembed + ".weight" and config.tied)
+        if copies and not torch.equal(_read(located[name], dtype), weights[embed].cpu()):
+            step = 'write "tie_word_embeddings": false into config.json if the two are meant to differ'
+            raise refuse(folder, f"{name} differs from {embed} although config.json ties them", step)
+    return weights
+
+
+def _read(tensor: Located, dtype: torch.dtype) -> torch.Tensor:
+    try:
+        with safe_open(tensor.file, framework="pt") as opened:
+            values: torch.Tensor = opened.get_tensor(tensor.name).to(dtype)
+    except (SafetensorError, OSError) as error:
+        problem = f"{tensor.file.name} is corrupt at {tensor.name} ({str(error)[:80]})"
+        raise refuse(tensor.file.parent, problem, "copy or download it again") from error
+    check_finite(values, tensor.name.removeprefix("transformer."), where=tensor.file.parent)
+    return values
+
+
+def sha256_of(files: tuple[Path, ...]) -> str:
+    """sha256 of the bytes of the weight files, in the order given."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            hashlib.file_digest(opened, lambda: digest)
+    return digest.hexdigest()

@@ -1,19 +1,109 @@
-"""A loaded model as a record: the hooked bridge, the raw tensors that the same numbers come from, and where both are
-from.
+"""A loaded model as a record, and its sizes and switches: read from a config by the table of architectures, refused
+where absurd or where the formulas do not hold.
+
+A folder, a GGUF file and an existing bridge are held to the same rules. Sizes come from the file, never from a default:
+a config that leaves one out is refused. A key that would make the formulas another model's must have its standard
+value.
 """
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from probe.model.config import Config
+from probe.errors import ModelError, UnsupportedModel
+from probe.model.architectures import FAMILIES, SUPPORTED
+from probe.model.architectures.family import Family, Keys
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import PreTrainedTokenizerFast
+
+LOCAL = {"sliding_attention": True, "local": True, "full_attention": False, "global": False}
+MOST_LAYERS = 10_000  # what a config may promise before any tensor is looked at
+RESAVE = "save the model again with save_pretrained"
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new", "relu": "relu"}
+ACTIVATIONS |= {"silu": "silu", "swish": "silu"}
+
+
+@dataclass(frozen=True)
+class Positions:
+    """How a model knows where a token stands: the rows of its table and which is the first, or rotary, or T5's buckets.
+
+    `dims` coordinates of each head are turned at the `base` frequency, at `local_base` in local layers where that is
+    not 0; `stretch` holds Llama 3's factor, low, high and length; offsets fall into `buckets` up to `furthest`.
+    """
+
+    kind: Literal["learned", "sinusoidal", "rotary", "relative bias"] = "learned"
+    rows: int = 0
+    first: int = 0
+    dims: int = 0
+    base: float = 0.0
+    local_base: float = 0.0
+    stretch: tuple[float, float, float, float] | None = None
+    buckets: int = 0
+    furthest: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes and switches of a language model, in the words used everywhere in `probe`.
+
+    `n_ctx` is the longest text in tokens, `d_vocab` the number of token embeddings, `epsilon` the norms'. `tied` says
+    that the unembedding is the transposed token embedding; `n_layers` are those of the encoder where there is a
+    decoder, too; `n_kv_heads` heads hold keys and values (as many as `n_heads` where it is 0); `has_head` is False when
+    the checkpoint holds no language-model head; `special_tokens` says that the tokenizer puts its own, such as [CLS],
+    `prepend_bos` that one is put in front instead. Layers that are `local` look back over `window` tokens, their own
+    among them. `query_scalar` stands under the root in place of d_head; `score_cap` and `logit_cap` bound what they
+    name; 0 where there is none. Raises ModelError where heads and d_model disagree.
+    """
+
+    architecture: str
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_mlp: int
+    n_ctx: int
+    d_vocab: int
+    causal: bool
+    epsilon: float
+    activation: str
+    prepend_bos: bool
+    tied: bool = True
+    special_tokens: bool = False
+    n_kv_heads: int = 0
+    n_decoder_layers: int = 0
+    n_token_types: int = 0
+    gated: bool = False
+    has_head: bool = True
+    embed_scale: float = 1.0
+    window: int = 0
+    local: tuple[bool, ...] = ()
+    query_scalar: float = 0.0
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+    start_token: int | None = None
+    positions: Positions = Positions()
+
+    @property
+    def family(self) -> Family:
+        """The row of the table of architectures."""
+        return FAMILIES[self.architecture]
+
+    def __post_init__(self) -> None:
+        if not self.n_kv_heads:
+            object.__setattr__(self, "n_kv_heads", self.n_heads)
+        if self.n_heads * self.d_head != self.d_model and not self.family.free_heads:
+            raise ModelError(
+                f"A config has {self.n_heads} heads of {self.d_head} dimensions and d_model {self.d_model}, which is "
+                "not their product; correct the sizes."
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,3 +127,267 @@ class Model:
         c = self.config
         layers = f"{c.n_layers} + {c.n_decoder_layers}" if c.n_decoder_layers else str(c.n_layers)
         return f"<Model {self.name}: {layers} layers x {c.n_heads} heads, d_model {c.d_model}, {self.origin.kind}>"
+
+
+def refuse(where: object, problem: str, step: str) -> ModelError:
+    """The one form that every refusal to load has: what was tried, what was found, what to do."""
+    return ModelError(f"Cannot load {where}: {problem}; {step}.")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object from `file`. Raises ModelError when it is absent, not UTF-8 JSON, or not an object."""
+    if not file.is_file():
+        raise refuse(file.parent, f"{file.name} is missing", RESAVE + " so that the folder is complete")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
+        raise refuse(file.parent, f"{file.name} is not readable JSON ({str(error)[:80]})", RESAVE) from error
+    if not isinstance(content, dict):
+        raise refuse(file.parent, f"{file.name} is not a JSON object", RESAVE)
+    return content
+
+
+def read_config(folder: Path, *, prepend_bos: bool) -> Config:
+    """The config of `folder`. Raises ModelError for what is missing or absurd, UnsupportedModel for other models."""
+    raw = read_json(folder / "config.json")
+    architectures = raw.get("architectures")
+    if not isinstance(architectures, list) or len(architectures) != 1:
+        kind = raw.get("model_type", "gpt2")  # the first checkpoints of GPT-2 name no type
+        if not isinstance(kind, str) or kind not in FAMILIES:
+            raise _unsupported(folder, f"its model_type is {kind!r}")
+        step = f'add "architectures": ["{FAMILIES[kind].architectures[0]}"] to config.json if that is what the model is'
+        raise refuse(folder, f"config.json does not name one architecture (got {architectures!r})", step)
+    return config_from(raw, where=folder, architecture=str(architectures[0]), prepend_bos=prepend_bos)
+
+
+def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, prepend_bos: bool) -> Config:
+    """Hugging Face's config keys in `probe`'s words.
+
+    Raises UnsupportedModel for a family or class beyond the table, ModelError for absurd sizes.
+    """
+    kind = str(raw.get("model_type"))
+    family = FAMILIES.get(kind)
+    if family is None or architecture not in (*family.architectures, *family.headless):
+        raise _unsupported(where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})")
+    for key in ("auto_map", "quantization_config"):
+        if raw.get(key):
+            reason = "would run code of its own" if key == "auto_map" else "is quantized"
+            raise UnsupportedModel(f"Cannot load {where}: it {reason} ({key}); load a plain float checkpoint.")
+    keys = family.keys
+    _refuse_variants(raw, family, where)
+    sizes = {ours: size_from(raw.get(key), key, where) for ours, key in keys.sizes.items()}
+    d_head = sizes.get("d_head") or _head_size(raw, keys, sizes, where)
+    activation, gated = _activation(raw, keys, where)
+    heads = size_from(raw.get("num_key_value_heads") or sizes["n_heads"], "num_key_value_heads", where)
+    if sizes["n_heads"] % heads:
+        problem = f"{sizes['n_heads']} heads cannot share num_key_value_heads = {heads} evenly"
+        raise refuse(where, problem, "correct its config")
+    two = family.kind == "encoder-decoder"
+    window, local = _windows(raw, keys, sizes["n_layers"], where)
+    scaled = raw.get("scale_embedding") or family.scaled_embedding
+    return Config(
+        architecture=kind,
+        n_layers=sizes["n_layers"],
+        n_heads=sizes["n_heads"],
+        d_model=sizes["d_model"],
+        d_head=d_head,
+        d_mlp=sizes.get("d_mlp") or _mlp_size(raw, keys, sizes, where),
+        n_ctx=_context(raw, keys, sizes, where),
+        d_vocab=sizes["d_vocab"],
+        causal=family.kind == "decoder",
+        epsilon=_epsilon(raw, keys, where),
+        activation=activation,
+        prepend_bos=prepend_bos and not family.special_tokens,
+        tied=raw.get("tie_word_embeddings", keys.tied) is not False,
+        special_tokens=family.special_tokens,
+        n_kv_heads=heads,
+        n_decoder_layers=sizes.get("n_decoder_layers", sizes["n_layers"]) if two else 0,
+        n_token_types=raw.get("type_vocab_size", 2) if family.type_table else 0,
+        gated=gated or family.gated,
+        has_head=architecture not in family.headless,
+        embed_scale=sizes["d_model"] ** 0.5 if scaled else 1.0,
+        window=window,
+        local=local,
+        query_scalar=_above_0(raw, keys.query_scalar, where),
+        score_cap=_above_0(raw, keys.score_cap, where),
+        logit_cap=_above_0(raw, keys.logit_cap, where),
+        start_token=_start_token(raw, keys, where) if two else None,
+        positions=_positions(raw, family, sizes | {"d_head": d_head}, where),
+    )
+
+
+def _unsupported(where: object, problem: str) -> UnsupportedModel:
+    classes = ", ".join(name for family in FAMILIES.values() for name in (*family.architectures, *family.headless))
+    return UnsupportedModel(
+        f"Cannot load {where}: {problem}, and certified are {SUPPORTED} ({classes}) only; load one of these or "
+        f"tiny-senses."
+    )
+
+
+def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> None:
+    for key, usual in family.keys.must.items():
+        if raw.get(key, usual[0]) not in usual:
+            raise UnsupportedModel(
+                f"Cannot load {where}: {key} is {raw[key]!r} in its config, and the from-scratch check covers "
+                f"{family.name} with {usual[0]!r} only; load a standard {family.name}."
+            )
+    for one, other in family.keys.equal:
+        if raw.get(one) != raw.get(other, raw.get(one)):
+            raise UnsupportedModel(
+                f"Cannot load {where}: {one} is {raw.get(one)!r} and {other} {raw[other]!r} in its config, and only an "
+                f"encoder and a decoder of the same shape are certified; load a standard {family.name}."
+            )
+
+
+def size_from(value: object, key: str, where: object) -> int:
+    """A whole number of at least 1. Raises ModelError, naming `key`, for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise refuse(where, f"{key} is {value!r} in its config", "give a whole number of at least 1")
+    return value
+
+
+def _is_number(value: object, *, below: float = math.inf) -> bool:
+    """Whether it is a number above 0 and below the bound."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 < value < below
+
+
+def _head_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
+    if raw.get("head_dim"):
+        return size_from(raw["head_dim"], "head_dim", where)
+    if sizes["d_model"] % sizes["n_heads"]:
+        width, heads = keys.sizes["d_model"], keys.sizes["n_heads"]
+        problem = f"{width} is {sizes['d_model']} and does not divide evenly among {heads} = {sizes['n_heads']} heads"
+        raise refuse(where, problem, "correct its config")
+    return sizes["d_model"] // sizes["n_heads"]
+
+
+def _mlp_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
+    return 4 * sizes["d_model"] if raw.get(keys.wide) is None else size_from(raw[keys.wide], keys.wide, where)
+
+
+def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str, bool]:
+    """The activation by the name of its formula in `probe.model.attention`, and whether T5 gates it."""
+    key, usual = keys.activation
+    given = str(raw.get(key, usual))
+    gated = given.startswith("gated-")
+    name = given.removeprefix("gated-")
+    if gated and name == "gelu":
+        name = "gelu_new"  # what T5's own config turns "gated-gelu" into
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UnsupportedModel(
+            f"Cannot load {where}: {key} is {given!r} in its config; known are {known}; load a standard model."
+        )
+    return ACTIVATIONS[name], gated
+
+
+def _epsilon(raw: Mapping[str, Any], keys: Keys, where: object) -> float:
+    """The number a norm adds to the variance. Raises ModelError for anything but a number between 0 and 1."""
+    key, usual = keys.epsilon
+    epsilon = raw.get(key, usual)
+    if not _is_number(epsilon, below=1):
+        raise refuse(where, f"{key} is {epsilon!r}", "give a number between 0 and 1 in config.json")
+    return float(epsilon)
+
+
+def _above_0(raw: Mapping[str, Any], key: tuple[str, float | None], where: object) -> float:
+    """A number above 0 where the family has the key, 0 where it has not or the config says null."""
+    name, usual = key
+    value = raw.get(name, usual) if name else None
+    if value is None:
+        return 0.0
+    if not _is_number(value):
+        raise refuse(where, f"{name} is {value!r} in its config", "give a number above 0")
+    return float(value)
+
+
+def _windows(raw: Mapping[str, Any], keys: Keys, n_layers: int, where: object) -> tuple[int, tuple[bool, ...]]:
+    """How far local layers look back, and which layers are local; 0 and none where a family or a model has no such."""
+    name, usual = keys.window
+    if not name or raw.get(name, usual) is None:
+        return 0, ()
+    window = size_from(raw.get(name, usual), name, where)
+    if n_layers > MOST_LAYERS:
+        raise refuse(where, f"{keys.sizes['n_layers']} is {n_layers:,} in its config", "correct its config")
+    kinds: Any = raw.get(keys.kinds)
+    every = raw.get(*keys.global_every)
+    if kinds is None and isinstance(every, int) and every >= 0:
+        return window, tuple(not every or (layer + 1) % every > 0 for layer in range(n_layers))
+    try:  # a list of kinds, or GPT-Neo's of kinds and how often they come again
+        parts = (([part], 1) if isinstance(part, str) else part for part in kinds)
+        named = (name for names, times in parts for _ in range(times) for name in names)
+        return window, tuple(LOCAL[name] for name, _ in zip(named, range(n_layers), strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"{keys.kinds or keys.global_every[0]} does not say which of its {n_layers} layers are local"
+        raise refuse(where, problem, "correct its config") from error
+
+
+def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
+    if keys.context:  # relative positions have no end; this is the length that the family was trained on
+        return size_from(raw.get("n_positions", keys.context), "n_positions", where)
+    taken = 0 if keys.reserved else _first_row(raw, keys)
+    return size_from(sizes["n_ctx"] - taken, keys.sizes["n_ctx"], where)
+
+
+def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
+    """The row of the position table for the first token: RoBERTa counts from behind the padding token's, BART keeps two
+    free.
+    """
+    if isinstance(keys.first, int):
+        return keys.first
+    key, usual = keys.first
+    return int(raw.get(key, usual)) + 1
+
+
+def _positions(raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int], where: object) -> Positions:
+    if family.positions == "relative bias":
+        buckets = size_from(raw.get("relative_attention_num_buckets", 32), "relative_attention_num_buckets", where)
+        furthest = size_from(raw.get("relative_attention_max_distance", 128), "relative_attention_max_distance", where)
+        return Positions("relative bias", buckets=buckets, furthest=furthest)
+    if family.positions == "rotary":
+        return _rotary(raw, family, sizes["d_head"], where)
+    rows = sizes["n_ctx"] + family.keys.reserved
+    return Positions(family.positions, rows=rows, first=_first_row(raw, family.keys))
+
+
+def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) -> Positions:
+    """Rotary settings in either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
+    rope_scaling.
+    """
+    keys, given = family.keys, raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    local: Mapping[str, Any] = given.get("sliding_attention") or {}
+    given = given.get("full_attention") or given
+    kinds = [one.get("rope_type", one.get("type", "default")) for one in (local, given)]
+    kind = next((kind for kind in kinds if kind != "default"), "default")
+    if kind not in ("default", "llama3") or kinds[0] == "llama3":
+        raise UnsupportedModel(
+            f"Cannot load {where}: its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are "
+            "certified; load a model with plain rotary positions."
+        )
+    base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or keys.rotary_base
+    near = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
+    for number in (base, near):
+        if number != 0 and not _is_number(number):
+            raise refuse(where, f"rope_theta is {number!r} in its config", "give a number above 0")
+    usual = raw.get("rotary_pct", raw.get("partial_rotary_factor", keys.rotary_share))
+    share = given.get("partial_rotary_factor", usual)
+    dims = size_from(raw.get(keys.rotary_dims), keys.rotary_dims, where) if keys.rotary_dims else int(d_head * share)
+    stretch = _stretch(given, where) if kind == "llama3" else None
+    return Positions("rotary", dims=dims, base=float(base), local_base=float(near), stretch=stretch)
+
+
+def _stretch(given: Mapping[str, Any], where: object) -> tuple[float, float, float, float]:
+    keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    for key in keys:
+        if not _is_number(given.get(key)):
+            raise refuse(where, f"{key} of its rotary positions is {given.get(key)!r}", "give a number in config.json")
+    factor, low, high, length = (float(given[key]) for key in keys)
+    return factor, low, high, length
+
+
+def _start_token(raw: Mapping[str, Any], keys: Keys, where: object) -> int:
+    """The token in front of every target; T5 writes it as its padding token."""
+    token = next((raw[key] for key in keys.start if key in raw), None)
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise refuse(where, f"decoder_start_token_id is {token!r} in its config", "give the token that starts a target")
+    return token

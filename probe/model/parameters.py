@@ -21,8 +21,7 @@ from probe.stats.numbers import percent
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from probe.model.config import Config
-    from probe.model.model import Model
+    from probe.model.model import Config, Model
 HEAD_PARTS = ("query", "key", "value down", "value up")
 NOT_MATRICES = ("position embedding", "attention biases", "MLP biases", "norms")
 
@@ -52,14 +51,6 @@ class Sizes:
     norms: int | None = None
     positions: int | None = None
     others: int = 0
-
-    @property
-    def kv_heads(self) -> int:
-        return self.n_kv_heads or self.n_heads
-
-    @property
-    def mlps(self) -> int:
-        return self.n_mlps or self.n_layers
 
 
 @dataclass(frozen=True)
@@ -142,7 +133,7 @@ def published(name: str) -> Count:
 def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
     """The parameters of a model of these sizes, by formula; what they leave out is as in GPT-2."""
     s = sizes
-    heads, keys = s.n_heads * s.n_layers, s.kv_heads * s.n_layers
+    heads, keys, mlps = s.n_heads * s.n_layers, (s.n_kv_heads or s.n_heads) * s.n_layers, s.n_mlps or s.n_layers
     down, up = f"{s.d_model:,} x {s.d_head:,}", f"{s.d_head:,} x {s.d_model:,}"
     of_attention, of_mlp = s.biases or (3 * s.n_heads * s.d_head + s.d_model, s.d_mlp + s.d_model)
     usual = s.biases is None
@@ -162,10 +153,10 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
             of_attention,
             s.n_layers,
         ),
-        *([Part("MLP gate", wide, s.d_model * s.d_mlp, s.mlps)] if s.gated else []),
-        Part("MLP up", wide, s.d_model * s.d_mlp, s.mlps),
-        Part("MLP down", narrow, s.d_model * s.d_mlp, s.mlps),
-        Part("MLP biases", f"{s.d_mlp:,} + {s.d_model:,}" if usual else f"{of_mlp:,}", of_mlp, s.mlps),
+        *([Part("MLP gate", wide, s.d_model * s.d_mlp, mlps)] if s.gated else []),
+        Part("MLP up", wide, s.d_model * s.d_mlp, mlps),
+        Part("MLP down", narrow, s.d_model * s.d_mlp, mlps),
+        Part("MLP biases", f"{s.d_mlp:,} + {s.d_model:,}" if usual else f"{of_mlp:,}", of_mlp, mlps),
         Part("norms", f"2 x {s.d_model:,}" if s.norms is None else f"{s.norms:,}", *norms),
         *([Part("others", f"{s.others:,}", s.others, 1)] if s.others else []),
         Part("unembedding", f"{s.d_model:,} x {s.d_vocab:,}", s.d_vocab * s.d_model, 0 if s.tied else 1),

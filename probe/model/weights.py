@@ -15,8 +15,7 @@ from torch import Tensor
 
 from probe.model.architectures import require_single
 from probe.model.architectures.family import Attention
-from probe.model.config import Config
-from probe.model.model import Model
+from probe.model.model import Config, Model, refuse
 
 NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
@@ -133,6 +132,15 @@ class Weights:
         """The same weights on another device."""
         blocks = tuple(block.to(self.dtype, device) for block in self.blocks)
         return replace(self, blocks=blocks, raw={name: tensor.to(device) for name, tensor in self.raw.items()})
+
+
+def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
+    """Raises ModelError when any number in a weight is NaN or infinite: it would spread into every result."""
+    extremes = torch.stack(torch.aminmax(values))  # one pass and no mask as large as the tensor; NaN wins
+    if bool(torch.isfinite(extremes).all()):
+        return
+    kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
+    raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
 
 
 def read_weights(model: Model) -> Weights:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from probe import charts
 from probe.charts import of_word
-from probe.charts.sets import ROUTES
+from probe.charts.evidence import ROUTES
 from probe.pages import remarks
 from probe.pages.rows import Frames, Row, Section, head_name, sense_marks, with_sentences, with_tests, words_of
 from probe.pages.sections import head_facts
@@ -108,9 +108,7 @@ def _token(token: Row, target: int, marks: dict[str, str], limit: float) -> Sect
     toward = token["sense_a"] if value >= 0 else token["sense_b"]
     later = token["pos"] > target and not token["attention"]  # behind the mask
     told = "comes after the word" if later else f"attention {percent(token['attention'])}"
-    return {
-        "lead": len(piece) - len(piece.lstrip(" ")),
-        "text": "".join(VISIBLE.get(character, character) for character in piece.lstrip(" ")),
+    return visible(piece) | {
         "tint": round(float(token["attention"]) * TINTS),
         "role": "later" if later else token["role"],
         "label": token["label"],
@@ -122,6 +120,12 @@ def _token(token: Row, target: int, marks: dict[str, str], limit: float) -> Sect
         "side": "up" if value >= 0 else "down",
         "height": round(min(abs(value) / limit, 1.0) * BAR),
     }
+
+
+def visible(piece: str) -> Section:
+    """A token's text with its white space made visible, apart from the number of spaces in front of it."""
+    text = piece.lstrip(" ")
+    return {"lead": len(piece) - len(text), "text": "".join(VISIBLE.get(character, character) for character in text)}
 
 
 def showcase(frames: Frames) -> Section:

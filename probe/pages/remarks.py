@@ -16,7 +16,7 @@ from probe.study.columns import LEADERS
 def agreement(certificate: pd.DataFrame) -> str:
     """The certificate in a sentence: how many comparisons, and the worst of them."""
     worst = certificate.nlargest(1, "error").to_dict("records")[0]
-    where = "the whole model" if pd.isna(worst["layer"]) else f"layer {worst['layer']}"
+    where = worst.get("where", "the whole model" if pd.isna(worst["layer"]) else f"layer {worst['layer']}")
     held = int(certificate["ok"].sum())
     if held < len(certificate):
         wrong = f"{len(certificate) - held} of {len(certificate)} differences"

@@ -1,33 +1,33 @@
-"""The report of a study: a folder with one page, its tables, and what made them.
-
-rows                       frames -> the heads, words and sets that a page speaks of
-opening                    frames -> the first screen
-answers, remarks           frames -> the sentences that may be said
-sections, excerpts, ways   frames -> the values of the page's sections
-graph                      frames -> attribution graphs for other viewers
-folder                     page, tables and manifest -> files
+"""The report of a study: a folder with one page, its tables and graphs, and what made them; and what a notebook shows.
 
 The page is one HTML file: no network, no eval, every text escaped, the same bytes from the same study. What keeps the
-file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there.
+file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there. A
+notebook shows HTML without scripts, its pictures inside, so that it stays when the notebook is saved, sent and opened
+where nothing runs.
 """
 
 import os
 from collections.abc import Mapping
+from functools import singledispatch
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from probe import charts
-from probe.pages import excerpts, graph, html, opening, remarks, sections, ways
-from probe.pages.folder import REPORT, write_folder
+from probe.charts import grid, heads
+from probe.charts.palette import image
+from probe.model.records import Trace
+from probe.pages import excerpts, html, opening, remarks, sections, ways
+from probe.pages.folder import REPORT, check_folder, write_folder
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
 from probe.study.columns import LEADERS
-
-if TYPE_CHECKING:
-    from probe.study.study import Study
+from probe.study.study import Study
 
 
-def render(study: "Study", manifest: Mapping[str, Any]) -> str:
+def render(study: Study, manifest: Mapping[str, Any]) -> str:
     """The page of a study; `manifest` says what made it (everything but the time is shown)."""
     frames, columns = study.frames, sections.dictionary(study.frames)
     templates = html.environment("report")
@@ -59,11 +59,12 @@ def render(study: "Study", manifest: Mapping[str, Any]) -> str:
     )
 
 
-def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = "") -> Path:
+def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
     """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
 
     `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
     """
+    check_folder(out)
     made = manifest(
         study.model_name,
         study.origin,
@@ -74,5 +75,68 @@ def write_report(study: "Study", out: str | os.PathLike[str], *, command: str = 
         options=study.options,
     )
     frames = study.frames | {"columns": sections.dictionary(study.frames)}
-    files = {REPORT: render(study, made)} | graph.files(study.frames, study.model_name)
+    files = {REPORT: render(study, made)} | ways.graphs(study.frames, study.model_name)
     return write_folder(out, files, frames=frames, made=made) / REPORT
+
+
+HUES = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
+LOOK = "background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block"
+CHIP = f'<span style="{LOOK}">{{}}</span>'
+READ = (
+    "Attention of every head, layers down and heads across. In a square the tokens that look go down and those looked "
+    "at go across, both from 0 at the top left."
+)
+
+
+@singledispatch
+def html_of(result: object) -> str:
+    """The HTML of a result; TypeError for what has none."""
+    raise TypeError(f"no picture of a {type(result).__name__}")
+
+
+@html_of.register
+def _trace(trace: Trace) -> str:
+    """Tokens, the attention of every head, and what the trace holds."""
+    layers, head_count, d_model, d_head = trace.stack.shape
+    n = len(trace.tokens)
+    chips = "".join(CHIP.format(HUES[pos % 4], escape(label)) for pos, label in enumerate(trace.tokens.labels))
+    shapes = {
+        "q k v z": f"{layers} layer × {head_count} head × {n} pos × {d_head} d_head",
+        "scores pattern": f"{layers} layer × {head_count} head × {n} query_pos × {n} key_pos",
+        "x resid_pre attn_out resid_mid mlp_out resid_post": f"{layers} layer × {n} pos × {d_model} d_model",
+    }
+    rows = "".join(f"<tr><td><code>{names}</code></td><td>{shape}</td></tr>" for names, shape in shapes.items())
+    return (
+        f"<div><p><b>Trace</b> of {n} tokens through {escape(trace.model_name)}</p><p>{chips}</p>"
+        f"{image(grid.head_grids(_weights(trace), tokens=n))}<p>{READ}</p><table>{rows}</table></div>"
+    )
+
+
+def _weights(trace: Trace) -> pd.DataFrame:
+    """Every attention weight of the trace."""
+    names = ["layer", "head", "query_pos", "key_pos"]
+    index = pd.MultiIndex.from_product([*map(range, trace.pattern.shape)], names=names)
+    return pd.Series(trace.pattern.flatten().double().numpy(), index, name="weight").reset_index()
+
+
+@html_of.register
+def _study(study: Study) -> str:
+    """The first screen of its report: the answer, the maps, and a line for each word."""
+    frames = study.frames
+    shown = opening.opening(frames, study.model_name, study.origin.kind)
+    lines = "".join(
+        f"<tr><th>{escape(line['word'])}</th><td>{_heads(line['heads'])}</td><td>{escape(line['sure'])}</td></tr>"
+        for line in shown["lines"]
+    )
+    notes = "".join(f"<p>{escape(caution)}</p>" for caution in shown["cautions"])
+    maps = image(heads.head_maps(frames["word_heads"])) if len(frames["word_heads"]) else ""
+    head = "<tr><th>word</th><th>first heads: per cent of the way between two meanings</th><th>how sure</th></tr>"
+    return (
+        f"<div><p><b>Study</b> of {escape(study.model_name)}: {escape(shown['question'])}</p>"
+        f"<p><b>{escape(shown['across'])}</b></p>{notes}{maps}"
+        f"<table><thead>{head}</thead><tbody>{lines}</tbody></table><p>frames: {', '.join(frames)}</p></div>"
+    )
+
+
+def _heads(shown: list[dict[str, str]]) -> str:
+    return ", ".join(f"{head['name']} {head['effect']} {head['interval']}" for head in shown) or "none"

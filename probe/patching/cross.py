@@ -30,9 +30,8 @@ from torch import Tensor
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention as formulas
 from probe.model import forward
-from probe.model.config import Config
 from probe.model.forward import Decoded, Stacks
-from probe.model.model import Model
+from probe.model.model import Config, Model
 from probe.model.records import PairTrace
 from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks

@@ -1,14 +1,32 @@
-"""The edges of a network: what writes at which position, and which head or MLP reads it where, through which channel.
+"""The edges of a network: what writes at which position, and which head or MLP reads it where, through which channel;
+and, from the weights alone, how well the two heads of an edge fit together.
 
 A sender is a head, an MLP or the embeddings, a receiver a head or an MLP; positions are counted from the word, 0 the
 word and -1 the token before it.
+
+Composition scores say what a later head could read of what an earlier one writes, on no text at all; what it does read
+is a path (`probe.patching.paths`). With the sender's W_OV = W_V W_O and the receiver's W_QK = W_Q W_Kᵀ and W_OV
+(vectors are rows, so that a write is x W_V W_O and a score x_query W_Q W_Kᵀ x_keyᵀ), in Frobenius norms:
+
+    query  |W_OV W_QK|  / (|W_OV| |W_QK|)
+    key    |W_OV W_QKᵀ| / (|W_OV| |W_QK|)
+    value  |W_OV W_OV′| / (|W_OV| |W_OV′|)
+
+Raw weights: no norm's gain is folded in, biases play no part, and rotary positions are left out (a query and a key at
+the same place).
+
+Source: Elhage et al. 2021 (composition scores).
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from probe.model.attention import share_heads
 from probe.model.weights import Weights
 
 CHANNELS = ("query", "key", "value", "input")  # the last is an MLP's
@@ -81,3 +99,44 @@ def sender_of(edge: np.void) -> Node:
 def receiver_of(edge: np.void) -> Node:
     """Where it ends."""
     return int(edge["receiver_layer"]), int(edge["receiver_head"]), int(edge["receiver_pos"])
+
+
+def composition(weights: Weights) -> Tensor:
+    """Query, key and value composition of every pair of heads, in float64; NaN where the receiver's block is not later.
+
+    `-> channel sender_layer sender_head receiver_layer receiver_head`
+    """
+    layers, heads, *_ = weights.shape
+    q, k, v, o = (_stacked(weights, role) for role in ("w_q", "w_k", "w_v", "w_o"))
+    gram_q, gram_k, gram_v = (part.mT @ part for part in (q, k, v))  # layer head d_head d_head
+    gram_o = o @ o.mT
+    ov, qk = ((one * other).sum((-1, -2)).sqrt() for one, other in ((gram_v, gram_o), (gram_q, gram_k)))
+    found = torch.full((3, layers, heads, layers, heads), torch.nan, dtype=torch.float64)
+    for sender in range(layers):
+        for receiver in range(sender + 1, layers):
+            read_by = ((q, gram_k, qk), (k, gram_q, qk), (v, gram_o, ov))
+            for channel, (reads, behind, size) in enumerate(read_by):
+                between = o[sender, :, None] @ reads[receiver]  # sender receiver d_head d_head
+                product = (gram_v[sender, :, None] @ between @ behind[receiver] * between).sum((-1, -2))
+                sizes = ov[sender, :, None] * size[receiver]
+                found[channel, sender, :, receiver] = (product.clamp_min(0).sqrt() / sizes).cpu()
+    return found
+
+
+def _stacked(weights: Weights, role: str) -> Tensor:
+    """One weight of every head, repeated for the heads that share it. `-> layer head ...`"""
+    parts = (getattr(block, role).double() for block in weights.blocks)
+    return torch.stack([share_heads(part, weights.shape[1]) for part in parts])
+
+
+def composition_of(weights: Weights, edges: Any) -> NDArray[np.float64]:
+    """The composition score of the two heads of every edge; NaN where an end is no head. `-> edge`
+
+    `edges`: an array or a frame with the fields of EDGE.
+    """
+    ends = [np.asarray(edges[f"{end}_{part}"]) for end in ("sender", "receiver") for part in ("layer", "head")]
+    heads = (ends[1] != MLP) & (ends[3] != MLP)
+    channels = np.array([CHANNELS.index(channel) for channel in edges["channel"]], dtype=int)
+    found = np.full(len(heads), np.nan)
+    found[heads] = composition(weights).numpy()[tuple(part[heads] for part in (channels, *ends))]
+    return found

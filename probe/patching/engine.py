@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from probe.model import forward
 from probe.model.attention import cap, halves, look_back, mask, rotary_angles, share_heads
-from probe.model.config import Config
+from probe.model.model import Config
 from probe.model.weights import Block, Weights
 
 KeysValues = tuple[Tensor, Tensor]

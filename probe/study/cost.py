@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time
 
+import numpy as np
 import torch
 
 from probe.errors import InputError
@@ -37,6 +38,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 FEW = 50  # sentences per sense: with fewer, a result is called exploratory
 FEW_CUES = 12  # pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect
 FRAMES = 150 * 10**6  # tables, permutations and the page
+READ, SWAPPED = 16, 512  # sentences read and swaps run to see how long a study will take
 LIVE = 4  # tensors as wide as the MLP's activations that are held at once
 STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
 
@@ -45,7 +47,7 @@ STATUS, SYSTEM = Path("/proc/self/status"), Path("/proc/meminfo")
 class StudyCost:
     """The most a study of these words takes; `held` and `extra` in bytes, `held` 0 where the system does not tell.
 
-    `seconds`: from one measured forward and one measured swap of every head, while nothing else runs · `enough`: what
+    `seconds`: processor time as a study usually goes, from a measured batch of forwards and of swaps · `enough`: what
     the sentences of each pair of senses are enough for.
     """
 
@@ -84,25 +86,26 @@ def plan(
     materials: Sequence[Material],
     options: StudyOptions,
     *,
-    beside: Sequence[tuple[Model, Material]] = (),
+    second: Sequence[tuple[Model, Material]] = (),
     timed: bool = False,
 ) -> StudyCost:
     """The cost of a study of these words; deals out their sentences as the study will.
 
-    `beside`: a second model with the sentences of each word that its axes are fitted on · `timed`: with the seconds,
-    for which one sentence is run.
+    `second`: a second model with the sentences of each word that its axes are fitted on · `timed`: with the seconds,
+    for which a few sentences are run.
     """
     c = model.config
     heads = c.n_layers * c.n_heads
     parted = {material.word: _splits(material, options.seed) for material in materials}
     used = [len(material.sentences) for material in materials]
-    held_beside = max((_state(other, [late]) * len(late.sentences) for other, late in beside), default=0)
+    held_by_second = max((_state(other, [late]) * len(late.sentences) for other, late in second), default=0)
     size = next(iter(model.weights.values())).element_size()
     weights = sum(tensor.numel() * size for tensor in model.weights.values())
     untrained = weights + 3 * size * c.n_layers * c.d_model**2  # its bridge holds queries, keys and values apart
     certificate = 2 * 8 * model.weights[FAMILIES[c.architecture].embed + ".weight"].numel()
-    forwards = 3 * sum(used) + 3 * len(materials) + sum(len(late.sentences) for _, late in beside)
+    forwards = 3 * sum(used) + 3 * len(materials) + sum(len(late.sentences) for _, late in second)
     swaps = sum(_swaps(splits, heads, options) for splits in parted.values())
+    usual = swaps + sum(_usual_ways(model, material) for material in materials)
     edges = [_edges(model, material) for material in materials]
     swaps += sum(ways.most_runs(c.n_layers, c.n_heads, *counts) for counts in edges if counts[1])
     return StudyCost(
@@ -111,11 +114,11 @@ def plan(
         swaps=swaps,
         held=resident() or 0,
         extra=_state(model, materials) * (sum(used) + max(used))
-        + max(certificate, untrained, held_beside)
+        + max(certificate, untrained, held_by_second)
         + size * LIVE * NUMBERS
         + max(count for _, count in edges) * (EDGE.itemsize + 8 * size * ways.PAIRS)
         + FRAMES,
-        seconds=_seconds(model, max(materials, key=len), forwards, swaps) if timed else None,
+        seconds=_seconds(model, max(materials, key=len), forwards, usual) if timed else None,
         enough=tuple(
             _enough(material.word, pair, split, options.permutations)
             for material in materials
@@ -132,36 +135,54 @@ def _state(model: Model, materials: Sequence[Material]) -> int:
     return size * (c.n_layers * (6 * c.d_model + c.n_heads * width) + 3 * c.d_model)
 
 
+def _apart(material: Material) -> list[int]:
+    """Tokens from the beginning of the cue to the word, of the sentences whose cue stands before it."""
+    return [at - cue[0] for at, cue in zip(material.targets, material.cues, strict=True) if cue and cue[0] < at]
+
+
 def _edges(model: Model, material: Material) -> tuple[int, int]:
     """The most positions from the cue to the word, and how many edges lie between; none in an encoder."""
-    apart = [at - cue[0] for at, cue in zip(material.targets, material.cues, strict=True) if cue and cue[0] < at]
-    positions, c = 1 + max(apart, default=max(material.targets)), model.config
+    positions, c = 1 + max(_apart(material), default=max(material.targets)), model.config
     edges = ways.count_edges(c.n_layers, c.n_heads, positions) if c.causal else 0
     return positions, min(edges, ways.MOST_EDGES)
 
 
-def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> float:
-    """How long so many forwards and swaps take while nothing else runs, from one of each on the longest sentence.
+def _usual_ways(model: Model, material: Material) -> int:
+    """Partial forwards of a word's traces when it is read halfway up and its cue is as far away as in the mean.
 
-    Processor seconds of one thread, shared out to all that torch uses: by the clock, and with several threads, a busy
-    machine made the estimate two hundred times too long.
+    Without the totals of edges: how many could reach enough is seen in the traces only, and seldom many.
     """
-    longest = max(range(len(material)), key=lambda row: material.targets[row])
+    c = model.config
+    positions = 1 + round(float(np.mean(_apart(material) or material.targets)))
+    return ways.most_runs(max(1, c.n_layers // 2), c.n_heads, positions, 0) if c.causal else 0
+
+
+def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> float:
+    """How long so many forwards and swaps take, from a few of each, in batches as a study runs them.
+
+    A sentence that is read alone takes several times as long as one of a batch. Processor seconds of one thread, shared
+    out to all that torch uses: by the clock, and with several threads, a busy machine would make it far too long.
+    """
+    heads = model.config.n_layers * model.config.n_heads
+    order = sorted(range(len(material)), key=material.targets.__getitem__)
+    rows = [order[place * len(order) // READ] for place in range(READ)]
     weights, zero = read_weights(model), torch.zeros(1, model.config.d_model)
-    tokens, targets, text = [material.tokens[longest]], [material.targets[longest]], [material.placed[longest]]
+    tokens, targets = [material.tokens[row] for row in rows], [material.targets[row] for row in rows]
+    few = max(1, SWAPPED // heads)
+    texts = [material.placed[row] for row in rows[-few:]]
     read, swapped, threads = [], [], torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for _ in range(2):  # the first run also loads and allocates
             started = thread_time()
             states = target_states(model, tokens, targets)
-            read.append(thread_time() - started)
-            swap_heads(weights, text, states.z, zero)
-            swapped.append(thread_time() - started - read[-1])
+            read.append((thread_time() - started) / len(rows))
+            started = thread_time()
+            swap_heads(weights, texts, states.z[-few:], zero)
+            swapped.append((thread_time() - started) / (len(texts) * heads))
     finally:
         torch.set_num_threads(threads)
-    alone = forwards * min(read) + swaps * min(swapped) / (model.config.n_layers * model.config.n_heads)
-    return alone / threads
+    return (forwards * min(read) + swaps * min(swapped)) / threads
 
 
 def _enough(word: str, pair: tuple[str, str], split: CrossFit, permutations: int) -> str:

@@ -29,10 +29,9 @@ from probe.stats.axes import Axis
 from probe.stats.numbers import listed, percent
 from probe.stats.verdicts import GATE
 from probe.study.columns import LEADERS, leading_heads, rounded, stacked, with_key
-from probe.study.controls import clearest
 from probe.study.material import Material
 from probe.study.suppliers import SENTENCE, WORTH_NAMING
-from probe.study.word import PairResult, WordResult
+from probe.study.word import PairResult, WordResult, clearest
 from probe.text import lexicon
 from probe.text.lexicon import Showcase
 

@@ -11,6 +11,7 @@ cut.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -200,27 +201,11 @@ CHUNK = 256  # sentences whose states are held at once: of each only the residua
 LOAD = 1024  # sentences of several words that are read together, so that words with few fill the batches
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One word to be tested: the sentences used, and how they are held out."""
 
     material: Material
     plan: Plan
-
-    @property
-    def word(self) -> str:
-        return self.material.word
-
-    @property
-    def sentences(self) -> tuple[Sentence, ...]:
-        return self.material.sentences
-
-    @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        return self.material.left_out
-
-    def __len__(self) -> int:
-        return len(self.material)
 
 
 def prepare_task(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
@@ -248,8 +233,8 @@ def read(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
     load: list[Task] = []
     for index, task in enumerate(tasks):
         load.append(task)
-        if sum(map(len, load)) >= LOAD or index == len(tasks) - 1:
-            yield from zip(load, _resid(model, load).split([len(waiting) for waiting in load]), strict=True)
+        if sum(len(waiting.material) for waiting in load) >= LOAD or index == len(tasks) - 1:
+            yield from zip(load, _resid(model, load).split([len(waiting.material) for waiting in load]), strict=True)
             load = []
 
 

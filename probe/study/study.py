@@ -22,10 +22,9 @@ from probe.model.model import Model
 from probe.model.tokens import is_one_token
 from probe.provenance import Origin
 from probe.study import cost, examples, tables, ways
-from probe.study.controls import measure_controls
 from probe.study.cost import StudyCost
 from probe.study.material import Material, prepare
-from probe.study.word import StudyOptions, observe_word, study_word
+from probe.study.word import StudyOptions, measure_controls, observe_word, study_word
 from probe.text import lexicon
 from probe.text.sentences import Corpus, as_corpus
 
@@ -70,7 +69,7 @@ def study(
     seed: int = 0,
     permutations: int = 1000,
     max_pairs: int = MAX_PAIRS,
-    beside: Model | None = None,
+    second: Model | None = None,
     progress: Progress | None = None,
     planned: Callable[[StudyCost], None] | None = None,
 ) -> Study:
@@ -80,11 +79,12 @@ def study(
     path, a DataFrame, a list of dicts or of sentences); rows that name no word are about the one that is studied.
     Raises InputError for an unknown word, too few sentences, senses or permutations, UnsupportedModel for an
     encoder-decoder, and CrossCheckError when the certificate fails: no number is reported from a model that disagrees.
-    `beside` is a second model, which reads both ways: the lesson's sentences whose cue comes after the word are read in
-    it (the frame `beside`). `planned` is told the cost before the work, and may raise.
+    `second` is a model that reads both ways, for the lesson's sentences whose cue comes after the word. What it says is
+    the frame `beside` (and its option `--beside`), for it stands beside what the studied model says. `planned` is told
+    the cost before the work, and may raise.
     """
     report = progress or (lambda stage, share: None)
-    _require_reads_both_ways(beside)
+    _require_reads_both_ways(second)
     if permutations < FEWEST:
         raise InputError(
             f"Studying words: got permutations = {permutations}, expected at least {FEWEST}, so that a p of .01 can be "
@@ -96,9 +96,9 @@ def study(
     given = [_sentences_of(word, corpus, model) for word in chosen]
     materials = [prepare(model, sentences, word) for word, sentences in zip(chosen, given, strict=True)]
     options = StudyOptions(seed, max_pairs, permutations)
-    late = _late(beside, materials)
+    late = _late(second, materials)
     if planned:
-        planned(cost.plan(model, materials, options, beside=late, timed=True))
+        planned(cost.plan(model, materials, options, second=late, timed=True))
     report("certificate", 0.05)
     certificate = certify(model, [material.sentences[0].text for material in materials]).require()
     results = []
@@ -118,30 +118,30 @@ def study(
     frames["beside"] = _read_second_model(late, options)
     made: dict[str, object] = {"words": list(chosen)} | asdict(options)
     made["sentences"] = " and ".join(dict.fromkeys(sentences.source for sentences in given))
-    made |= {"beside": beside.name} if beside else {}
+    made |= {"beside": second.name} if second else {}
     return Study(model.name, model.origin, made, certificate, frames, _sha256([one.sha256 for one in given]))
 
 
-def _require_reads_both_ways(beside: Model | None) -> None:
+def _require_reads_both_ways(second: Model | None) -> None:
     """Raises InputError unless the second model, if any, has one stack and reads beyond a word."""
-    if beside is None:
+    if second is None:
         return
-    require_single(beside.config.architecture, "a study")
-    if beside.config.causal:
+    require_single(second.config.architecture, "a study")
+    if second.config.causal:
         raise InputError(
             "Reading the sentences whose cue comes after the word beside the study: "
-            f"{beside.name} reads left to right only, expected a model that reads both ways; "
+            f"{second.name} reads left to right only, expected a model that reads both ways; "
             "give tiny-senses-bidirectional or another BERT or RoBERTa."
         )
 
 
-def _late(beside: Model | None, studied: Sequence[Material]) -> list[tuple[Model, Material]]:
+def _late(second: Model | None, studied: Sequence[Material]) -> list[tuple[Model, Material]]:
     """The second model, if any, with the lexicon's sentences of each word that stands before its cue in the lesson."""
-    if beside is None:
+    if second is None:
         return []
     senses = {material.word: set(material.labels) for material in studied}
     late = [item.word for item in lexicon.showcase() if item.cue_after and item.sense in senses.get(item.word, ())]
-    return [(beside, prepare(beside, _sentences_of(word, None, beside), word)) for word in dict.fromkeys(late)]
+    return [(second, prepare(second, _sentences_of(word, None, second), word)) for word in dict.fromkeys(late)]
 
 
 def _read_second_model(late: Sequence[tuple[Model, Material]], options: StudyOptions) -> pd.DataFrame:
@@ -161,7 +161,8 @@ def _sha256(of_words: Sequence[str]) -> str:
 
 def _choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
     """The words to study as they are spelled where their sentences are; InputError names the known ones otherwise."""
-    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences)) if corpus else _shipped()
+    shipped = sorted({*lexicon.words(), *lexicon.natural_words()})
+    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences) if corpus else shipped)
     given = (words,) if isinstance(words, str) else words or (known if corpus else WORDS)
     return tuple(dict.fromkeys(_spelled(word, known, own=corpus is not None) for word in given))
 
@@ -176,11 +177,6 @@ def _spelled(word: str, known: Sequence[str], *, own: bool) -> str:
     listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
     step = "give one of these" if own else "give one of these, or your own sentences with --sentences"
     raise InputError(f"Looking for sentences with {word!r}: there are none{meant}; known words are {listed}; {step}.")
-
-
-def _shipped() -> tuple[str, ...]:
-    """The words that sentences ship for."""
-    return tuple(sorted({*lexicon.words(), *lexicon.natural_words()}))
 
 
 def _sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:

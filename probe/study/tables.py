@@ -39,10 +39,9 @@ from probe.study.columns import (
     stacked,
     with_key,
 )
-from probe.study.controls import PERMUTED, Controls
 from probe.study.cost import FEW, FEW_CUES
 from probe.study.material import unused
-from probe.study.word import PairResult, WordResult
+from probe.study.word import PERMUTED, Controls, PairResult, WordResult
 from probe.text.sentences import LeftOut
 
 
@@ -349,7 +348,7 @@ def sentences(results: Sequence[WordResult]) -> pd.DataFrame:
     """Every usable sentence, whether it was tested or only learned from, and where its word was read."""
     rows = []
     for result in results:
-        material, tested = result.material, result.tested
+        material, tested = result.material, {row for pair in result.pairs for row in pair.rows()}
         learned = {row for pair in result.pairs for row in pair.split.rows}
         for row, sentence in enumerate(material.sentences):
             positions = material.words[row]

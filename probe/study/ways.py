@@ -35,14 +35,13 @@ from probe.model.model import Model
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects, paths, positions
 from probe.patching import ways as whole_ways
-from probe.patching.edges import EDGE
+from probe.patching.edges import EDGE, composition_of
 from probe.patching.paths import REACH, SAMPLE, Paths
 from probe.patching.ways import DIGITS, LEAST, Ways
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.study.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key
-from probe.study.controls import clearest
-from probe.study.word import PairResult, StudyOptions, WordResult
+from probe.study.word import PairResult, StudyOptions, WordResult, clearest
 from probe.text.splits import ALIGNED
 
 PAIRS = 8
@@ -53,7 +52,7 @@ WORD = "word"
 PLACED = ("component", "layer", "head", "pos", "behind")
 POSITIONS = (*KEYS, *PLACED, "denoise", "noise", "effect", "same_sense", "pairs")
 EDGES = tuple(EDGE.names or ())
-PATHS = (*KEYS, *EDGES, "fraction", "direct", "total", "low", "high", "same_sense", "p", "q", "pairs")
+PATHS = (*KEYS, *EDGES, "fraction", "direct", "total", "low", "high", "same_sense", "p", "q", "pairs", "composition")
 WAYS = (*(*KEYS, "way", "step", *EDGES, "share", "p", "together", "size", "kept", "random", "random_high", "pairs"),)
 COLUMNS = {"positions": POSITIONS, "paths": PATHS, "ways": WAYS}
 Layout = tuple[int, int]  # where the members begin to differ, and where the cue ends, counted from the word
@@ -125,7 +124,7 @@ def _of_word(
     chained = [(group, word.run(chain, *word.members(group.other), one)) for group, one in measured]
     made = {
         "positions": _by_position(moved),
-        "paths": edges.reset_index(),
+        "paths": edges.reset_index().assign(composition=composition_of(weights, edges.index.to_frame())),
         "ways": _ways(word, measured, chained, edges),
     }
     return {name: with_key(frame, key) for name, frame in made.items()}

@@ -132,20 +132,16 @@ class WordResult:
         """The read-out. `row d_model`"""
         return self.states.resid[:, self.depth]
 
-    @property
-    def tested(self) -> set[int]:
-        """The rows that are held out once, in any pair of senses."""
-        return {row for pair in self.pairs for row in pair.rows()}
-
 
 def study_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
     """Everything that is measured on one word; see the module's docstring."""
     word, weights = observe_word(model, material, options), read_weights(model)
     passed = [pair for pair in word.pairs if pair.gate_p < GATE]
+    if not passed:
+        return word
     swapped = _swapped(weights, word, passed, options)
     pairs = tuple(swapped.get(pair.senses, pair) for pair in word.pairs)
-    curves = _curves(weights, word, list(swapped.values()), options) if swapped else None
-    return replace(word, pairs=pairs, curves=curves)
+    return replace(word, pairs=pairs, curves=_curves(weights, word, list(swapped.values()), options))
 
 
 def observe_word(model: Model, material: Material, options: StudyOptions) -> WordResult:
@@ -159,10 +155,15 @@ def observe_word(model: Model, material: Material, options: StudyOptions) -> Wor
     root = None if unembed is None else axes.next_token_root(unembed)
     following = None if unembed is None else continuations(model, material.word, material.labels)
     stages = effects.stages_of(weights, states, (root is not None) + (following is not None))
-    held_out = {
-        pair: axes.hold_out(stages, split, pair, root, _toward(unembed, following, pair))
-        for pair, (split, _) in parted.items()
-    }
+
+    def toward(senses: tuple[str, str]) -> torch.Tensor | None:
+        """The direction of the first sense's continuations' mean logit less that of the second's. `-> d_model`"""
+        if unembed is None or following is None:
+            return None
+        a, b = (unembed[following[sense]].double().mean(0).cpu() for sense in senses)
+        return a - b
+
+    held_out = {pair: axes.hold_out(stages, split, pair, root, toward(pair)) for pair, (split, _) in parted.items()}
     separations = {
         pair: axes.separation_by_holdout(held_out[pair], states.resid, split) for pair, (split, _) in parted.items()
     }
@@ -173,17 +174,9 @@ def observe_word(model: Model, material: Material, options: StudyOptions) -> Wor
         _observed(word, stages, root, writes, held_out[pair], *parted[pair], separations[pair], options)
         for pair in pairs
     ]
-    return replace(word, pairs=tuple(_corrected_gate(results)))
-
-
-def _toward(
-    unembed: torch.Tensor | None, following: dict[str, list[int]] | None, senses: tuple[str, str]
-) -> torch.Tensor | None:
-    """What the mean logit of the first sense's continuations less that of the second's is read along. `-> d_model`"""
-    if unembed is None or following is None:
-        return None
-    a, b = (unembed[following[sense]].double().mean(0).cpu() for sense in senses)
-    return a - b
+    # Over how many pairs of senses the word has, too: otherwise one of many would pass by chance, and be ranked.
+    adjusted = false_discovery_control([pair.gate_p for pair in results])
+    return replace(word, pairs=tuple(replace(pair, gate_p=float(p)) for pair, p in zip(results, adjusted, strict=True)))
 
 
 def _hold_out(material: Material, pair: tuple[str, str], seed: int, *, causal: bool) -> tuple[CrossFit, float]:
@@ -227,15 +220,14 @@ def _observed(
 ) -> PairResult:
     """Pairs, gate and held-out separation of one pair of senses."""
     rows, layers = list(split.rows), word.states.resid.shape[1] - 1
-    pairs = effects.make_pairs(
-        word.material.sentences, word.material.distances, split, most=options.max_pairs, seed=options.seed
-    )
+    pairs = _pairs(word, split, options)
 
     def test(vectors: torch.Tensor) -> Gap:
         return resampling.gap_test(vectors.double().numpy(), split, seed=options.seed)
 
     gate, gap = test(stages[rows, 1 : 1 + layers]), effects.gaps(held_out, stages, pairs)
     continues = stages.shape[1] > layers + 2
+    continued = resampling.sign_flip_test(gap[:, -1:], pairs.units, seed=options.seed) if continues else None
     apart = np.flatnonzero(separation.g[1:] >= HALF_APART * separation.g[word.depth])
     first = 1 + int(apart[0]) if len(apart) else word.depth
     a, b = (word.resid[[row for row in rows if word.material.labels[row] == sense]] for sense in held_out.senses)
@@ -248,7 +240,7 @@ def _observed(
         gate=gate,
         gate_p=gate.p,
         said_p=1.0 if root is None else test(stages[rows, layers + 1 : layers + 2].double() @ root).p,
-        continued_p=_positive(gap[:, -1:], pairs, options.seed) if continues else float("nan"),
+        continued_p=float("nan") if continued is None else float(continued.p[0]),
         nuisance_p=nuisance_p,
         by_depth=separation.auroc,
         separation=measure_separation(writes[:, :, rows], split, permutations=options.permutations, seed=options.seed),
@@ -256,39 +248,28 @@ def _observed(
     )
 
 
-def _positive(gap: Array, pairs: Pairs, seed: int) -> float:
-    """One-sided p that the gap of these pairs is above 0, whole cue words turned round. `pair 1`"""
-    return float(resampling.sign_flip_test(gap, pairs.units, seed=seed).p[0])
-
-
-def _corrected_gate(pairs: list[PairResult]) -> list[PairResult]:
-    """The gate's p of every pair of senses, adjusted for how many pairs the word has (Benjamini-Hochberg).
-
-    Otherwise one of many pairs of senses would pass by chance, and its heads would be ranked.
-    """
-    adjusted = false_discovery_control([pair.gate_p for pair in pairs])
-    return [replace(pair, gate_p=float(p)) for pair, p in zip(pairs, adjusted, strict=True)]
+def _pairs(word: WordResult, split: CrossFit, options: StudyOptions, *, learned: bool = False) -> Pairs:
+    given = (word.material.sentences, word.material.distances, split)
+    return effects.make_pairs(*given, most=options.max_pairs, seed=options.seed, learned=learned)
 
 
 def _swapped(
     weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions
 ) -> dict[tuple[str, str], PairResult]:
     """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
-    if not passed:
-        return {}
-    results, every_measured = [], []
+    results, effects_of = [], []
     for pair in passed:
         along = (pair.axes, pair.pairs, pair.reading)
         measured = effects.measure(weights, word.placed, word.states, *along)
         routes = measure_routes(weights, word.placed, word.states.z, word.material.cues, measured.word, along)
         stand_ins = _stand_ins(weights, word, pair, measured, options)
         results.append(replace(pair, measured=measured, routes=routes, stand_ins=stand_ins))
-        every_measured.append(measured)
+        effects_of.append(measured)
     family = corrected_tests(
         [pair.separation for pair in results],
-        [measured.word.net for measured in every_measured],
-        [measured.said.net for measured in every_measured if measured.said is not None],
-        [measured.continued.net for measured in every_measured if measured.continued is not None],
+        [one.word.net for one in effects_of],
+        [one.said.net for one in effects_of if one.said is not None],
+        [one.continued.net for one in effects_of if one.continued is not None],
         [pair.pairs.units for pair in results],
         permutations=options.permutations,
         seed=options.seed,
@@ -349,14 +330,7 @@ def _ranking(weights: Weights, word: WordResult, pair: PairResult, options: Stud
     assert pair.effects is not None
     if len(pair.split.holdouts) > 1:
         return pair.pairs, pair.effects.net
-    learned = effects.make_pairs(
-        word.material.sentences,
-        word.material.distances,
-        pair.split,
-        most=options.max_pairs,
-        seed=options.seed,
-        learned=True,
-    )
+    learned = _pairs(word, pair.split, options, learned=True)
     inside = replace(pair.axes, cell=np.zeros_like(pair.axes.cell))  # read along the axis that they were fitted on
     if not len(learned):
         return pair.pairs, pair.effects.net
@@ -368,3 +342,58 @@ def _order(net: Array, depth: int) -> tuple[HeadIndex, ...]:
     """Heads below the read-out, the largest effect first. `layer head`"""
     layers, heads = np.unravel_index(resampling.order(net[:depth].ravel()), net[:depth].shape)
     return tuple(zip(layers.tolist(), heads.tolist(), strict=True))
+
+
+MEASURED, PERMUTED, LATER, UNTRAINED = "as measured", "labels permuted", "later token", "untrained model"
+BAND = (0.05, 0.5, 0.95)  # quantiles of the permutations
+
+
+@dataclass(frozen=True, eq=False)
+class Controls:
+    """Held-out AUROC of every head where there is nothing to find, to hold every ranking against. `layer head` each
+
+        labels permuted   the senses reassigned to cue words, many times: the band of chance, below one half where
+                          held-out folds of a balanced set lean away from the fitted ones
+        later token       the token after the word, if every text has one: a head that carries the topic separates it
+        untrained model   random weights of the same shape: what the architecture and the sentences do by themselves
+
+    Of the clearest pair of senses · `band: quantile layer head`, of the permutations at BAND · `untrained_p`: the
+    gate's p in random weights, by pair of senses: a gap that they show is not of meaning. Source: Hewitt & Liang 2019.
+    """
+
+    word: WordResult
+    pair: PairResult
+    auroc: dict[str, Array]
+    band: Array
+    untrained_p: dict[tuple[str, str], float]
+
+
+def measure_controls(model: Model, random_model: Model, word: WordResult, options: StudyOptions) -> Controls:
+    """The controls of a word: separations for its clearest pair of senses, the untrained gate for every one."""
+    pair = clearest(word.pairs)
+    rows = list(pair.split.rows)
+
+    def separation(reader: Model, states: TargetStates, chosen: Sequence[int]) -> Array:
+        writes = ledger.write_coordinates(states.z[list(chosen)], read_weights(reader))
+        return measure_separation(writes, pair.split, permutations=1, seed=options.seed).auroc
+
+    null = pair.separation.null[1:]
+    auroc = {MEASURED: pair.separation.auroc, PERMUTED: null.mean(0)}
+    tokens = [word.material.tokens[row] for row in rows]
+    after = [word.material.targets[row] + 1 for row in rows]
+    if all(position < len(text) for position, text in zip(after, tokens, strict=True)):
+        auroc[LATER] = separation(model, target_states(model, tokens, after), range(len(rows)))
+    untrained = target_states(random_model, word.material.tokens, word.material.targets)
+    auroc[UNTRAINED] = separation(random_model, untrained, rows)
+    untrained_p = {
+        each.senses: resampling.gap_test(
+            untrained.resid[list(each.split.rows), 1:].double().numpy(), each.split, seed=options.seed
+        ).p
+        for each in word.pairs
+    }
+    return Controls(word, pair, auroc, np.quantile(null, BAND, axis=0), untrained_p)
+
+
+def clearest(pairs: Sequence[PairResult]) -> PairResult:
+    """The pair of senses whose gap is surest."""
+    return min(pairs, key=lambda pair: (pair.gate_p, -float(pair.gate.t.max())))

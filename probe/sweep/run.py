@@ -31,7 +31,7 @@ from probe.model.load import load
 from probe.model.model import Model
 from probe.provenance import command_line, content_key, manifest
 from probe.sweep import shards, work
-from probe.sweep.deal import Options, deal, read_index, read_rows, require_something
+from probe.sweep.deal import Options, Record, deal, read_index, read_rows, require_something
 from probe.sweep.shards import Receipt
 from probe.sweep.work import SET, Engine, Job, Unit, Workers, engine, units
 from probe.text.files import sha256_of, sources
@@ -153,7 +153,7 @@ def _short(value: object) -> str:
     return str(value)[:40]
 
 
-def _certify(model: Model, folder: Path, index: Mapping[str, Any]) -> None:
+def _certify(model: Model, folder: Path, index: Record) -> None:
     """The certificate, on a sentence of each of a few words, is part of the set."""
     import pyarrow
 

@@ -1,5 +1,5 @@
 """Every analysis runs as a script, opens as a notebook, uses only public names, and gives the table that is kept in
-reports/.
+reports/. A notebook is its script, holds no outputs, runs whole, and shows its charts and tables.
 """
 
 import ast
@@ -11,25 +11,26 @@ from pathlib import Path
 
 import altair
 import jupytext
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 import timing
 import torch
 from kept import require_same
+from nbclient import NotebookClient
 
 import probe
 from probe import charts
 from probe.model import attention
 
 ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "analyses").glob("*.ipynb"))
+SVG = "image/svg+xml"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 APART = ("ioi", "speed")  # GPT-2 small is wanted; times differ: tests of their own run them
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
-SHORT, LONG = (
-    "counting_parameters",
-    "which_heads_resolve",
-)  # every run starts a process for the one; none runs the other
+LONG = "which_heads_resolve"
 PERMUTATIONS = {"adjectives_to_nouns": 2000, "which_source_words_choose_rive": 1000}
 LARGEST_PICTURE, MOST_ROWS = 60_000, 60
 MODULES = {"probe", "probe.model.attention", "probe.charts"}
@@ -82,12 +83,8 @@ def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, mon
     require_files_as_kept(script, folder)
 
 
-@pytest.mark.real_model
-@pytest.mark.parametrize(
-    "script",
-    [script if script.stem == SHORT else pytest.param(script, marks=pytest.mark.campaign) for script in KEPT],
-    ids=lambda script: script.stem,
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize("script", KEPT, ids=lambda script: script.stem)
 def test_it_runs_as_a_script_in_a_process_of_its_own(script, folder):
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -197,3 +194,44 @@ def foreign_names(tree: ast.AST) -> set[str]:
     ours = {module for module in modules if module.split(".")[0] == "probe"}
     foreign = {f"{home}.{name}" for home, name in taken if name not in PUBLIC[home]}
     return foreign | ours - MODULES
+
+
+def test_there_is_a_notebook():
+    assert [path.stem for path in NOTEBOOKS] == ["a_real_model", "investigation"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_what_its_script_makes_without_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    script = jupytext.read(path.with_suffix(".py"))
+    cells, expected = ([(cell.cell_type, cell.source) for cell in book.cells] for book in (notebook, script))
+    assert cells == expected, f"run make {path.relative_to(ROOT)}"
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    nbformat.validate(notebook)
+
+
+@pytest.mark.campaign  # its cells are the script's, which every run runs
+@pytest.mark.parametrize("path", [ROOT / "analyses" / "investigation.ipynb"], ids=lambda path: path.stem)
+def test_it_runs_and_shows_charts_and_tables(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBE_MODEL", "tiny-senses")
+    monkeypatch.setenv("PROBE_OUT", str(tmp_path / "out"))
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    printed = [output.text for output in outputs if output.output_type == "stream"]
+    assert [text for text in printed if "TqdmWarning" not in text] == []  # a library's, where no widgets are installed
+    shown = [output.data for output in outputs if "data" in output]
+    charts = [data[SVG] for data in shown if SVG in data]
+    assert len(charts) == notebook_calls(path, "charts.") and all(chart.count("<path") > 10 for chart in charts)
+    assert not [data for data in shown if "http" in data.get("text/html", "")]
+    tables = [data["text/html"] for data in shown if "<table" in data.get("text/html", "")]
+    assert any("<b>Trace</b>" in table for table in tables) and any("<b>Study</b>" in table for table in tables)
+    assert sum('class="dataframe"' in table for table in tables) >= 4
+    assert {file.suffix for file in (tmp_path / "out").iterdir()} == {".csv", ".png", ".jsonl"}
+
+
+def notebook_calls(path, name):
+    """How many cells end with a chart or with the picture that they saved."""
+    last = [cell.source.splitlines()[-1] for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    return sum(line.startswith(name) or line == "picture" for line in last)

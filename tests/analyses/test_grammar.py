@@ -13,6 +13,8 @@ from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_
 
 from probe.text import lexicon
 
+pytestmark = pytest.mark.training
+
 SAMPLE = 20_000
 PEOPLE = {"king", "queen", "prince"}
 

@@ -65,13 +65,15 @@ FAULTS = (
         'transpose(0, 1) for place, role in enumerate("qkv")',
         'transpose(0, 1) for place, role in enumerate("kqv")',
     ),
-    Fault("model/config.py", "an epsilon ten times as large", "return float(epsilon)", "return 10 * float(epsilon)"),
+    Fault("model/model.py", "an epsilon ten times as large", "return float(epsilon)", "return 10 * float(epsilon)"),
     # observation
     Fault(
         "model/ledger.py", "a head's write misses its norm", "self.behind(1 + 2 * layer)", "self.behind(2 + 2 * layer)"
     ),
     Fault("model/ledger.py", "shares of the wrong sign", "mean() - along[len(a) :]", "mean() + along[len(a) :]"),
-    Fault("model/lens.py", "the lens without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"),
+    Fault(
+        "model/ledger.py", "a stream without its last depth", "trace.resid_post[-1:, at]", "trace.resid_pre[-1:, at]"
+    ),
     # the engine
     Fault("patching/engine.py", "a bias left away", "resid.add_(writer.bias)", "resid.add_(0)"),
     Fault(
@@ -132,6 +134,12 @@ FAULTS = (
     Fault("patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"),
     Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
+    Fault(
+        "patching/edges.py",
+        "query and key swapped",
+        "((q, gram_k, qk), (k, gram_q, qk),",
+        "((k, gram_q, qk), (q, gram_k, qk),",
+    ),
     # statistics
     Fault(
         "stats/axes.py",
@@ -195,7 +203,7 @@ FAULTS = (
         "(lambda d: d > 1, lambda d: d == 1)",
     ),
     Fault(
-        "study/nearest.py",
+        "study/evaluation.py",
         "tested on what it learned",
         "train, test = list(holdout.train), list(holdout.test)",
         "train, test = list(holdout.test), list(holdout.test)",

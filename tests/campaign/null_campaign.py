@@ -32,10 +32,9 @@ from probe.model.load import untrained
 from probe.model.model import Model
 from probe.provenance import write_atomically
 from probe.stats.verdicts import GATE, ORDER
-from probe.study.controls import measure_controls
 from probe.study.material import prepare
 from probe.study.tables import evidence, p_in_untrained
-from probe.study.word import StudyOptions, study_word
+from probe.study.word import StudyOptions, measure_controls, study_word
 from probe.text import lexicon
 from probe.text.sentences import Sentence
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from probe import charts
-from probe.charts.ways import LEAST, THIN, WIDE
+from probe.charts.evidence import LEAST, THIN, WIDE
 
 CUE, BETWEEN, WORD = "cue", "cue + 1", "word"
 EDGES = [

@@ -119,6 +119,21 @@ def test_shares_of_parameters_are_of_each_model_and_small_ones_have_no_number():
     assert gpt3["MLP"]["middle"] == pytest.approx(0.39 + 0.3)
 
 
+def test_grouped_bars_share_an_axis_and_keep_the_order():
+    rows = pd.DataFrame(
+        [("first", "b", 0.9, 0.8, 1.0), ("first", "a", 0.1, 0.0, 0.2), ("second", "c", -0.1, -0.2, 0.0)],
+        columns=["group", "row", "value", "low", "high"],
+    )
+    spec = charts.grouped_bars(rows, "share").to_dict()
+    panels = spec["vconcat"]
+    assert [panel["title"]["text"] for panel in panels] == ["first", "second"]
+    domains = [panel["layer"][1]["encoding"]["x"]["scale"]["domain"] for panel in panels]
+    assert domains[0] == domains[1] and domains[0][0] == -0.2 and domains[0][1] > 1.0
+    assert panels[0]["layer"][1]["encoding"]["y"]["sort"] == ["b", "a"]
+    assert [panel["layer"][1]["encoding"]["x"]["title"] for panel in panels] == [None, "share"]
+    assert "first: b 90" in spec["description"] and "second: c −10" in spec["description"]
+
+
 def test_a_notebook_shows_pictures_that_need_no_network():
     before = alt.renderers.active
     try:

@@ -12,6 +12,8 @@ from probe.explore import server
 from probe.explore.desk import PAGES, WAITING, Desk, Job
 from probe.explore.widget import between
 
+STEPS = 40
+
 
 class Slow:
     """An explorer whose answers take as many steps as are asked for."""
@@ -20,10 +22,10 @@ class Slow:
         self.steps = []
 
     def answer(self, question):
-        for step in range(200):
+        for step in range(STEPS):
             self.steps.append((question.text, step))
-            time.sleep(0.01)
-            yield {"doing": "waiting", "progress": step / 200}
+            time.sleep(0.005)
+            yield {"doing": "waiting", "progress": step / STEPS}
         yield {"result": question.text}
 
 
@@ -83,7 +85,7 @@ def test_a_new_sentence_ends_the_work_on_the_older_one(run):
     ended = {"superseded": True}
     assert said == [ended, ended, {"result": "three"}, {"result": "four"}, ended]
     assert {text for text, _ in slow.steps} == {"one", "three", "four"}
-    assert sum(text == "one" for text, _ in slow.steps) < 100
+    assert sum(text == "one" for text, _ in slow.steps) < STEPS / 2
 
 
 def test_only_so_many_questions_wait():
@@ -98,7 +100,7 @@ def test_only_so_many_questions_wait():
 
     slow = Slow()
     assert at_desk(slow, play) == PAGES
-    assert len(slow.steps) < 100  # closing waits for a step, not for the line
+    assert len(slow.steps) < STEPS / 2  # closing waits for a step, not for the line
 
 
 def test_whoever_goes_away_ends_the_work():
@@ -112,7 +114,7 @@ def test_whoever_goes_away_ends_the_work():
         return asked.job.wanted
 
     assert at_desk(slow, play) is False
-    assert len(slow.steps) < 100
+    assert len(slow.steps) < STEPS / 2
 
 
 def test_a_failure_of_ours_is_a_sentence_and_the_next_question_is_answered():

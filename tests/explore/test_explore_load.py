@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,16 +26,20 @@ SENTENCES = [f"They saw the {thing} from the bank on day {day}" for thing in ("r
 KINDS = ("sentence", "along", "swap", "effects", "trace")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def running():
-    """The command as users start it, and its address."""
+    """The command as users start it, and its address, which it prints first; an interrupt ends it with a sentence."""
     command = [sys.executable, "-m", "probe", "explore", "--no-browser"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        yield psutil.Process(process.pid), process.stdout.readline().strip()
+        address = process.stdout.readline()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{24}\n", address)
+        yield psutil.Process(process.pid), address.strip()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=120) == 130
+        out, told = process.communicate(timeout=120)
+        assert process.returncode == 130 and out == ""
+        assert told == "probe: interrupted; finished files are kept, unfinished ones were not written.\n"
     finally:
         process.kill()
 
@@ -87,10 +92,10 @@ def connections(process):
     return [one for one in process.net_connections() if one.status == psutil.CONN_ESTABLISHED]
 
 
-@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.campaign)])
 def test_many_clients_get_their_answers_and_memory_stays_flat(running, seconds):
     process, address = running
-    warm = asyncio.run(load(address, min(3, seconds)))
+    warm = asyncio.run(load(address, min(2, seconds)))
     before = process.memory_info().rss
     counts = asyncio.run(load(address, seconds))
     assert warm["trouble"] == counts["trouble"] == []

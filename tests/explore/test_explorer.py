@@ -14,8 +14,9 @@ from hooked_runs import put, read_all
 import probe
 from probe.errors import InputError, UnsupportedModel
 from probe.explore.explorer import LONGEST, Explorer, messages
-from probe.explore.question import KINDS, WHAT, parse
-from probe.model import forward, hooks
+from probe.explore.page import KINDS, WHAT, parse
+from probe.model import forward
+from probe.model import trace as hooks
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import read_weights

@@ -24,18 +24,22 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "altair", "transformers", "transformer_lens", "huggingface_hub", "scipy", "numpy", "rich")
 
 
-def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-@pytest.mark.parametrize("asked", ["probe", "probe; dir(probe); probe.__all__; probe.__version__", "probe.errors"])
-def test_importing_probe_loads_nothing_heavy(asked: str) -> None:
-    assert run(f"import {asked}\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])") == "[]"
-
-
-def test_asking_for_a_name_loads_its_module() -> None:
-    assert run("import probe, sys; probe.load; print('torch' in sys.modules)") == "True"
+def test_importing_is_cheap_and_a_function_keeps_its_name_when_the_room_of_that_name_is_imported() -> None:
+    code = f"""import sys
+heavy = lambda: [name for name in {HEAVY} if name in sys.modules]
+import probe, probe.errors
+dir(probe), probe.__all__, probe.__version__
+assert heavy() == []
+import probe.study, probe.explore
+from probe.study.study import study
+from probe.explore.notebook import explore
+assert probe.study is study and probe.explore is explore
+assert probe.load and "torch" in heavy()"""
+    assert {"study", "explore"} <= stub().keys() and all(
+        (ROOT / "probe" / name).is_dir() for name in ("study", "explore")
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_longest_files_of_tests_are_where_they_are_said_to_be() -> None:
@@ -53,13 +57,6 @@ def test_every_public_name_is_there_once_and_comes_from_its_module() -> None:
     assert sorted(probe.__all__) == sorted(names)
     for name, home in names.items():
         assert getattr(probe, name) is getattr(importlib.import_module(f"probe.{home}"), name)
-
-
-@pytest.mark.parametrize(("name", "home"), [("study", "study"), ("explore", "notebook")])
-def test_a_function_keeps_its_name_when_the_room_of_that_name_is_imported_first(name: str, home: str) -> None:
-    assert name in stub() and (ROOT / "probe" / name).is_dir()
-    code = f"import probe.{name}, sys; from probe.{name}.{home} import {name}; print(probe.{name} is {name})"
-    assert run(code) == "True"
 
 
 def test_an_unknown_name_lists_the_public_ones() -> None:

@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,7 @@ from typer.testing import CliRunner
 
 import probe
 from probe.cli import app
-from probe.model.architectures import FAMILIES
-from probe.model.model import Model
+from probe.model.architectures import FAMILIES, SUPPORTED
 from probe.model.tokens import find_word, positions_of_span, tokenize
 from probe.model.trace import target_states, trace_target
 from probe.model.weights import read_weights
@@ -37,9 +38,9 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], objec
 
 @pytest.mark.parametrize("kind", MADE)
 def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
-    folder = make_family(tmp_path / kind, kind)
-    model, prefix = probe.load(folder), FAMILIES[kind].prefix
-    stored = {name.removeprefix(prefix): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    folder = make_family(tmp_path / kind, kind)  # that of the shared model once more
+    model, prefix = family_model(kind, torch.float64), FAMILIES[kind].prefix
+    stored = {name.removeprefix(prefix): tensor.double() for name, tensor in load_file(folder / WEIGHTS).items()}
     sines = {f"{side}.embed_positions.weight" for side in ("encoder", "decoder")} if kind == "marian" else set()
     assert model.weights and set(model.weights) == set(stored) - sines
     assert all(torch.equal(model.weights[name], stored[name]) for name in model.weights)
@@ -50,12 +51,6 @@ def test_a_folder_gives_its_own_raw_tensors(kind: str, tmp_path: Path) -> None:
     assert model.config.n_kv_heads == (2 if "num_key_value_heads" in MADE[kind][2] else 4)
 
 
-def test_gated_t5_is_taken(tmp_path: Path) -> None:
-    model = probe.load(make_family(tmp_path / "gated", "t5", feed_forward_proj="gated-gelu"), dtype=torch.float64)
-    assert model.config.gated and model.config.activation == "gelu_new"
-    assert probe.certify(model).require().ok
-
-
 def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_path: Path) -> None:
     """As T5 1.1 and Flan-T5: gated, with an unembedding of its own, whose logits are not scaled."""
     folder = make_family(tmp_path / "flan", "t5", feed_forward_proj="gated-gelu")
@@ -64,6 +59,7 @@ def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_
     edit_tensors(folder, lambda t: t.__setitem__("lm_head.weight", head))
     model = probe.load(folder, dtype=torch.float64)
     for loaded in (model, probe.load(model.bridge)):
+        assert loaded.config.gated and loaded.config.activation == "gelu_new"
         assert not loaded.config.tied and torch.equal(loaded.weights["lm_head.weight"], head.double())
         assert probe.certify(loaded).require().ok
 
@@ -71,18 +67,23 @@ def test_an_untied_t5_is_taken_though_transformers_writes_that_it_were_tied(tmp_
 def test_an_untied_llama_and_a_tied_one_are_both_taken(tmp_path: Path) -> None:
     tied = probe.load(make_family(tmp_path / "tied", "llama", tie_word_embeddings=True), dtype=torch.float64)
     assert tied.config.tied and "lm_head.weight" not in tied.weights
-    assert "lm_head.weight" in family_model("llama").weights
-    for loaded in (tied, probe.load(tied.bridge), probe.load(family_model("llama").bridge)):
-        assert loaded.config.tied == (loaded.name == "tied")
-        assert probe.certify(loaded).require().ok
+    untied = family_model("llama", torch.float64)
+    assert not untied.config.tied and "lm_head.weight" in untied.weights
+    assert probe.load(tied.bridge).config.tied and not probe.load(untied.bridge).config.tied
+    assert probe.certify(tied).require().ok
 
 
-def test_keys_of_older_configs_mean_the_same(tmp_path: Path) -> None:
-    folder = make_family(tmp_path / "pythia", "gpt_neox")
-    raw = json.loads((folder / "config.json").read_text())
-    del raw["rope_parameters"]
-    (folder / "config.json").write_text(json.dumps(raw | {"rotary_pct": 0.25, "rotary_emb_base": 10000}))
-    assert probe.load(folder).config == family_model("gpt_neox").config
+@pytest.mark.parametrize(
+    ("kind", "older"),
+    [
+        ("gpt_neox", {"rotary_pct": 0.25, "rotary_emb_base": 10000}),
+        ("gemma3_text", {"rope_theta": 1e6, "rope_local_base_freq": 1e4}),
+    ],
+)
+def test_keys_of_older_configs_mean_the_same(kind: str, older: dict[str, float], tmp_path: Path) -> None:
+    folder = make_family(tmp_path / kind, kind)
+    edit_config(folder, rope_parameters=None, **older)
+    assert probe.load(folder).config == family_model(kind, torch.float64).config
 
 
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256}
@@ -104,28 +105,19 @@ def test_llama_3s_stretched_positions_are_taken(tmp_path: Path) -> None:
     assert "factor of its rotary positions is None; give a number in config.json" in refusal(folder)
 
 
+@pytest.mark.slow
 def test_which_layers_are_local_where_no_list_says_so(tmp_path: Path) -> None:
     """Every sixth layer of a Gemma 3 is global, every second of a Gemma 2, none of a Mistral."""
     found = {}
     for kind in ("gemma3_text", "gemma2", "mistral"):
         folder = make_family(tmp_path / kind, kind, num_hidden_layers=7, layer_types=None)
-        raw = json.loads((folder / "config.json").read_text())
-        raw.pop("layer_types", None)
-        (folder / "config.json").write_text(json.dumps(raw))
+        edit_config(folder, layer_types=None)
         model = probe.load(folder)
         assert model.config.window == 5 and probe.certify(model).require().ok
         found[kind] = [layer for layer, local in enumerate(model.config.local) if not local]
     assert found == {"gemma3_text": [5], "gemma2": [1, 3, 5], "mistral": []}
     folder = make_family(tmp_path / "whole", "mistral", sliding_window=None)
     assert probe.load(folder).config.local == ()
-
-
-def test_the_first_gemma_3s_name_the_base_of_local_layers_otherwise(tmp_path: Path) -> None:
-    folder = make_family(tmp_path / "gemma", "gemma3_text")
-    raw = json.loads((folder / "config.json").read_text())
-    del raw["rope_parameters"]
-    (folder / "config.json").write_text(json.dumps(raw | {"rope_theta": 1e6, "rope_local_base_freq": 1e4}))
-    assert probe.load(folder).config == family_model("gemma3_text").config
 
 
 def test_names_of_the_first_berts_are_read(tmp_path: Path) -> None:
@@ -138,7 +130,7 @@ def test_names_of_the_first_berts_are_read(tmp_path: Path) -> None:
 
     edit_tensors(folder, rename)
     model = probe.load(folder)
-    assert set(model.weights) == set(family_model("bert").weights)
+    assert set(model.weights) == set(family_model("bert", torch.float64).weights)
     assert probe.certify(model).require().ok
 
 
@@ -166,122 +158,83 @@ def test_without_a_language_model_head_everything_but_logits_is_given(
 # What is refused, and the sentence
 
 
-def drop(part: str) -> Callable[[Path], object]:
-    return lambda folder: edit_tensors(folder, lambda t: t.pop(next(name for name in t if part in name)))
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives a folder of a family. Shared: do not change it."""
+    return cache(lambda kind: make_family(tmp_path_factory.mktemp("families") / kind, kind))
 
 
-def spoil(part: str, value: float) -> Callable[[Path], object]:
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        tensors[next(name for name in tensors if part in name)].view(-1)[1] = value
-
-    return lambda folder: edit_tensors(folder, change)
-
-
-def turn(part: str) -> Callable[[Path], object]:
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        name = next(name for name in tensors if part in name)
-        tensors[name] = tensors[name].T
-
-    return lambda folder: edit_tensors(folder, change)
-
-
-def add(name: str) -> Callable[[Path], object]:
-    return lambda folder: edit_tensors(folder, lambda t: t.__setitem__(name, torch.ones(3)))
-
-
-def config(**changes: object) -> Callable[[Path], object]:
-    return lambda folder: edit_config(folder, **changes)
-
-
-DAMAGED = [
+ABSURD = [
+    (
+        "gpt2",
+        {"architectures": None},
+        'config.json does not name one architecture (got None); add "architectures": ["G',
+    ),
+    ("gpt2", {"vocab_size": 10**12}, "wte.weight has shape [400, 28] where config.json asks for [10000000000"),
+    ("gpt2", {"n_positions": 10**15}, "wpe.weight has shape [40, 28] where config.json asks for [1000000000"),
+    ("gpt2", {"n_layer": 10**12}, "the tensor h.2.ln_1.weight is missing from its safetensors"),
+    ("gpt2", {"n_layer": 1}, "h.1.attn.c_attn.bias is not a tensor of the GPT-2 that config.json describes"),
+    ("gpt2", {"n_head": 5}, "n_embd is 28 and does not divide evenly among n_head = 5 heads; correct its config"),
+    ("gpt2", {"n_layer": 0}, "n_layer is 0 in its config; give a whole number of at least 1"),
+    ("gpt2", {"n_embd": "32"}, "n_embd is '32' in its config; give a whole number of at least 1"),
+    ("gpt2", {"n_positions": None}, "n_positions is None in its config; give a whole number of at least 1"),
+    ("gpt2", {"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0; give a number between 0 and 1 in config.json"),
+    ("gpt2", {"resid_pdrop": "x"}, "transformers refuses its config.json (Validation error for field 'resid_pdrop': "),
     (
         "bert",
-        drop("1.attention.self.key.bias"),
-        "encoder.layer.1.attention.self.key.bias is missing from its safetensors",
+        {"architectures": None},
+        'config.json does not name one architecture (got None); add "architectures": ["B',
     ),
-    ("bert", drop("cls.predictions.bias"), "the tensor cls.predictions.bias is missing from its safetensors"),
-    ("bert", add("bert.encoder.layer.0.attention.extra"), "is not a tensor of the BERT that config.json describes"),
-    ("roberta", spoil("position_embeddings", float("nan")), "embeddings.position_embeddings.weight contains NaN"),
-    (
-        "t5",
-        drop("decoder.block.1.layer.1.EncDecAttention.k"),
-        "decoder.block.1.layer.1.EncDecAttention.k.weight is missing",
-    ),
-    ("t5", turn("decoder.block.0.layer.2.DenseReluDense.wi"), "has shape [28, 36] where config.json asks for [36, 28]"),
-    ("t5", drop("relative_attention_bias"), "SelfAttention.relative_attention_bias.weight is missing"),
-    (
-        "t5",
-        config(decoder_start_token_id="x"),
-        "decoder_start_token_id is 'x' in its config; give the token that starts",
-    ),
-    ("bart", spoil("encoder_attn.out_proj.weight", float("inf")), "contains an infinite number"),
-    ("bart", drop("decoder.embed_positions"), "the tensor decoder.embed_positions.weight is missing"),
-    ("marian", drop("encoder_attn.q_proj.bias"), "decoder.layers.0.encoder_attn.q_proj.bias is missing"),
-    ("gpt_neox", drop("query_key_value.bias"), "layers.0.attention.query_key_value.bias is missing"),
-    (
-        "gpt_neox",
-        config(hidden_size=33),
-        "hidden_size is 33 and does not divide evenly among num_attention_heads = 4 heads; correct",
-    ),
-    ("llama", config(num_key_value_heads=3), "4 heads cannot share num_key_value_heads = 3 evenly; correct its config"),
-    ("llama", config(num_key_value_heads=4), "k_proj.weight has shape [12, 32] where config.json asks for [24, 32]"),
-    ("llama", config(num_hidden_layers=10**12), "the tensor layers.2.self_attn.q_proj.weight is missing"),
-    ("llama", config(rms_norm_eps=0), "rms_norm_eps is 0; give a number between 0 and 1 in config.json"),
-    ("qwen2", drop("q_proj.bias"), "layers.0.self_attn.q_proj.bias is missing"),
-    ("qwen3", drop("1.self_attn.k_norm"), "layers.1.self_attn.k_norm.weight is missing from its safetensors"),
-    ("olmo2", drop("0.post_feedforward"), "layers.0.post_feedforward_layernorm.weight is missing from its"),
-    ("phi3", drop("gate_up_proj"), "layers.0.mlp.gate_up_proj.weight is missing from its safetensors"),
-    ("mistral", config(sliding_window=0), "sliding_window is 0 in its config; give a whole number of at least 1"),
-    ("mistral", config(num_hidden_layers=10**12), "num_hidden_layers is 1,000,000,000,000 in its config; correct its"),
-    ("gemma2", config(layer_types=["local"]), "layer_types does not say which of its 2 layers are local; correct its"),
-    ("gemma2", config(query_pre_attn_scalar="x"), "query_pre_attn_scalar is 'x' in its config; give a number above 0"),
-    ("gemma2", config(final_logit_softcapping=0), "final_logit_softcapping is 0 in its config; give a number above 0"),
-    (
-        "gpt_neo",
-        config(attention_types=[[["global"], 10**12]]),
-        "attention_types does not say which of its 2 layers are local; correct its config",
-    ),
-    ("gptj", config(rotary_dim=None), "rotary_dim is None in its config; give a whole number of at least 1"),
-    ("qwen2", config(vocab_size="x"), "vocab_size is 'x' in its config; give a whole number of at least 1"),
-    (
-        "bert",
-        config(architectures=None),
-        'does not name one architecture (got None); add "architectures": ["BertForMasked',
-    ),
-    ("bert", lambda folder: (folder / "tokenizer.json").unlink(), "its tokenizer is missing; copy tokenizer.json"),
+    ("t5", {"decoder_start_token_id": "x"}, "decoder_start_token_id is 'x' in its config; give the token that starts"),
+    ("llama", {"num_key_value_heads": 3}, "4 heads cannot share num_key_value_heads = 3 evenly; correct its config"),
+    ("llama", {"num_key_value_heads": 4}, "k_proj.weight has shape [12, 32] where config.json asks for [24, 32]"),
+    ("mistral", {"sliding_window": 0}, "sliding_window is 0 in its config; give a whole number of at least 1"),
+    ("mistral", {"num_hidden_layers": 10**12}, "num_hidden_layers is 1,000,000,000,000 in its config; correct its"),
+    ("gemma2", {"layer_types": ["local"]}, "layer_types does not say which of its 2 layers are local; correct its"),
+    ("gemma2", {"query_pre_attn_scalar": "x"}, "query_pre_attn_scalar is 'x' in its config; give a number above 0"),
+    ("gemma2", {"final_logit_softcapping": 0}, "final_logit_softcapping is 0 in its config; give a number above 0"),
+    ("gpt_neo", {"attention_types": [[["global"], 10**12]]}, "attention_types does not say which of its 2 layers are"),
+    ("gptj", {"rotary_dim": None}, "rotary_dim is None in its config; give a whole number of at least 1"),
 ]
-
-
-@pytest.mark.parametrize(("kind", "damage", "expected"), DAMAGED)
-def test_a_damaged_folder_is_refused_with_its_own_sentence(
-    kind: str, damage: Callable[[Path], object], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked before the checks")
-    )
-    folder = make_family(tmp_path / kind, kind)
-    damage(folder)
-    sentence = refusal(folder)
-    assert sentence.startswith(f"Cannot load {folder}: ")
-    assert expected in sentence
-
-
-VARIANTS = [
+NOT_COVERED = [
+    (
+        "gpt2",
+        {"architectures": None, "model_type": ["gpt2"]},
+        f"its model_type is ['gpt2'], and certified are {SUPPORTED} (",
+    ),
+    (
+        "gpt2",
+        {"architectures": None, "model_type": "falcon"},
+        f"its model_type is 'falcon', and certified are {SUPPORTED} (",
+    ),
+    ("gpt2", {"architectures": ["GPT2Model"]}, "its architecture is GPT2Model (model_type 'gpt2'), and certified are"),
+    ("gpt2", {"model_type": "llama"}, "GPT2LMHeadModel (model_type 'llama'), and certified are GPT-2"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True in its config"),
+    ("gpt2", {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn is True in its config, and the from-scratch"),
+    ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is False in its config, and the from-scratch check"),
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True in its config"),
+    (
+        "gpt2",
+        {"activation_function": "quick_gelu"},
+        "activation_function is 'quick_gelu' in its config; known are gelu, ",
+    ),
+    (
+        "gpt2",
+        {"quantization_config": {"bits": 4}},
+        "it is quantized (quantization_config); load a plain float checkpoint",
+    ),
+    ("gpt2", {"auto_map": {"AutoModel": "evil.Evil"}}, "it would run code of its own (auto_map)"),
     (
         "bert",
         {"position_embedding_type": "relative_key"},
-        "position_embedding_type is 'relative_key' in its config, and the",
+        "position_embedding_type is 'relative_key' in its config, and",
     ),
     (
         "bert",
         {"is_decoder": True},
-        "is_decoder is True in its config, and the from-scratch check covers BERT with False only",
+        "is_decoder is True in its config, and the from-scratch check covers BERT with False",
     ),
-    (
-        "bert",
-        {"hidden_act": "tanh"},
-        "hidden_act is 'tanh' in its config; known are gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish;",
-    ),
+    ("bert", {"hidden_act": "tanh"}, "known are gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish; load a standard"),
     ("bert", {"architectures": ["BertForSequenceClassification"]}, "its architecture is BertForSequenceClassification"),
     (
         "bart",
@@ -290,11 +243,7 @@ VARIANTS = [
     ),
     ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual is False in its config"),
     ("llama", {"attention_bias": True}, "attention_bias is True in its config"),
-    (
-        "llama",
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
-        "positions are of type 'yarn', and only 'default' and 'llama3' are certified",
-    ),
+    ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "positions are of type 'yarn', and only "),
     ("qwen2", {"use_sliding_window": True}, "use_sliding_window is True in its config"),
     ("mistral", {"layer_types": ["full_attention"] * 2}, "layer_types is ['full_attention', 'full_attention'] in its"),
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True in its config, and the"),
@@ -305,22 +254,32 @@ VARIANTS = [
         "positions are of type 'linear', and only 'default' and 'llama3' are certified",
     ),
     ("phi3", {"rope_scaling": {"type": "longrope"}, "rope_parameters": None}, "positions are of type 'longrope'"),
-    ("qwen2", {"auto_map": {"AutoModel": "evil.Evil"}}, "it would run code of its own (auto_map)"),
-    (
-        "t5",
-        {"quantization_config": {"bits": 8}},
-        "it is quantized (quantization_config); load a plain float checkpoint",
-    ),
 ]
 
 
-@pytest.mark.parametrize(("kind", "changes", "expected"), VARIANTS)
-def test_a_variant_that_the_formulas_do_not_cover_is_unsupported(
-    kind: str, changes: dict[str, object], expected: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("error", "kind", "changes", "expected"),
+    [
+        (error, *case)
+        for error, cases in ((probe.ModelError, ABSURD), (probe.UnsupportedModel, NOT_COVERED))
+        for case in cases
+    ],
+)
+def test_a_config_that_is_absurd_or_not_covered_is_refused_with_its_own_sentence(
+    error: type[Exception],
+    kind: str,
+    changes: dict[str, object],
+    expected: str,
+    folder_of: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = make_family(tmp_path / kind, kind)
+    monkeypatch.setattr("probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked first"))
+    folder = Path(shutil.copytree(folder_of(kind), tmp_path / kind))
     edit_config(folder, **changes)
-    assert expected in refusal(folder, probe.UnsupportedModel)
+    sentence = refusal(folder, error)
+    assert sentence.startswith(f"Cannot load {folder}: ")
+    assert expected in sentence
 
 
 def test_another_architecture_is_refused_with_everything_that_is_supported(tmp_path: Path) -> None:
@@ -345,19 +304,17 @@ def test_an_embedding_that_should_be_tied_and_is_not_is_refused(tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", MADE)
 def test_a_bridge_gives_the_same_model_as_its_folder(kind: str) -> None:
-    model = family_model(kind)
+    model = family_model(kind, torch.float64)
     bridged = probe.load(model.bridge)
     assert bridged.config == model.config and bridged.bridge is model.bridge
     assert (bridged.origin.kind, bridged.origin.location) == ("bridge", model.name)
-    assert bridged.origin.sha256 == probe.load(model.bridge).origin.sha256 != model.origin.sha256
+    assert bridged.origin.sha256 != model.origin.sha256
     assert set(bridged.weights) == set(model.weights)
     assert all(torch.equal(bridged.weights[name], tensor) for name, tensor in model.weights.items())
-    assert probe.certify(bridged).require().ok
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
-def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(kind: str, tmp_path: Path) -> None:
-    bridge = probe.load(make_family(tmp_path / kind, kind)).bridge
+def test_compatibility_mode_is_refused_with_the_way_to_raw_mode(tmp_path: Path) -> None:
+    bridge = probe.load(make_family(tmp_path / "llama", "llama")).bridge
     bridge.enable_compatibility_mode(no_processing=True)
     sentence = refusal(bridge)
     assert "it is in compatibility mode, which changes every head's contribution; boot it again with" in sentence
@@ -375,67 +332,57 @@ def test_a_hook_of_the_user_on_a_bridge_is_refused_and_its_own_are_not(tmp_path:
 
 
 def test_special_tokens_are_put_as_the_tokenizer_puts_them() -> None:
-    tokens = tokenize(family_model("bert"), "The muddy bank")
+    tokens = tokenize(family_model("bert", torch.float64), "The muddy bank")
     assert tokens.pieces[0] == "[CLS]" and tokens.pieces[-1] == "[SEP]" and tokens.bos
     assert tokens.spans[0] == tokens.spans[-1] == (0, 0)
     assert tokens.labels[0] == "0·[CLS]"
     assert list(tokens.ids) == family_tokenizer("bert")("The muddy bank")["input_ids"]
     start, end = find_word(tokens.text, "bank")
     assert "".join(tokens.pieces[pos] for pos in positions_of_span(tokens, start, end)).strip() == "bank"
-    plain = tokenize(family_model("gpt_neox"), "The muddy bank")
+    spelled = tokenize(family_model("bert", torch.float64), "a [SEP] b").ids
+    assert spelled.count(tokens.ids[-1]) == 1 and spelled[-1] == tokens.ids[-1]  # its name in a text is text
+    plain = tokenize(family_model("gpt_neox", torch.float64), "The muddy bank")
     assert not plain.bos and "".join(plain.pieces) == "The muddy bank"
-
-
-def test_the_name_of_a_special_token_in_a_text_is_text() -> None:
-    tokens = tokenize(family_model("bert"), "a [SEP] b")
-    special = family_tokenizer("bert").convert_tokens_to_ids("[SEP]")
-    assert tokens.ids.count(special) == 1 and tokens.ids[-1] == special
 
 
 def test_too_long_a_text_is_refused_with_its_special_tokens_counted() -> None:
     with pytest.raises(probe.InputError, match=re.escape("got 41 tokens, expected at most 40")):
-        tokenize(family_model("bert"), "The" + " bank" * 38)
-    assert len(tokenize(family_model("bert"), "The" + " bank" * 37)) == 40
+        tokenize(family_model("bert", torch.float64), "The" + " bank" * 38)
+    assert len(tokenize(family_model("bert", torch.float64), "The" + " bank" * 37)) == 40
 
 
 # What needs a model with one stack
 
 
-def corpus() -> Corpus:
-    return Corpus((), (), "none", "0" * 64)
-
-
-NEEDS_ONE_STACK: list[tuple[str, Callable[[Model], object]]] = [
-    ("a study", lambda model: probe.study(model, "bank")),
-    ("an evaluation", lambda model: probe.evaluate(model, corpus())),
-    ("the reading of a word", lambda model: target_states(model, [tokenize(model, "A bank")], [1])),
-    ("the reading of a word", lambda model: trace_target(model, tokenize(model, "A bank"), 1)),
-    ("the reading of a word", read_weights),
-]
-
-
 @pytest.mark.parametrize("kind", PAIRED)
-@pytest.mark.parametrize(("doing", "ask"), NEEDS_ONE_STACK)
-def test_a_word_is_not_read_in_two_stacks(kind: str, doing: str, ask: Callable[[Model], object]) -> None:
-    with pytest.raises(probe.UnsupportedModel) as error:
-        ask(family_model(kind))
-    assert str(error.value) == (
-        f"Cannot do {doing} with a {FAMILIES[kind].name} model: a word is read in one stack of blocks, and it has an "
-        "encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk with a "
-        "source and a target."
-    )
+def test_a_word_is_not_read_in_two_stacks(kind: str) -> None:
+    model = family_model(kind, torch.float64)
+    asked: list[tuple[str, Callable[[], object]]] = [
+        ("a study", lambda: probe.study(model, "bank")),
+        ("an evaluation", lambda: probe.evaluate(model, Corpus((), (), "none", "0" * 64))),
+        ("the reading of a word", lambda: target_states(model, [tokenize(model, "A bank")], [1])),
+        ("the reading of a word", lambda: trace_target(model, tokenize(model, "A bank"), 1)),
+        ("the reading of a word", lambda: read_weights(model)),
+    ]
+    for doing, ask in asked:
+        with pytest.raises(probe.UnsupportedModel) as error:
+            ask()
+        assert str(error.value) == (
+            f"Cannot do {doing} with a {FAMILIES[kind].name} model: a word is read in one stack of blocks, and it has "
+            "an encoder and a decoder; take a decoder (GPT-2, tiny-senses) or an encoder (BERT), or use trace and walk "
+            "with a source and a target."
+        )
 
 
 # The command line
 
 
-@pytest.mark.parametrize("kind", ["bert", "bart"])
-def test_probe_check_prints_the_stack_and_the_repairs(kind: str, tmp_path: Path) -> None:
-    folder = make_family(tmp_path / kind, kind)
+def test_probe_check_prints_the_stack_and_the_repairs(tmp_path: Path) -> None:
+    folder = make_family(tmp_path / "bart", "bart")
     done = CliRunner().invoke(app, ["check", "The muddy bank", "--model", str(folder)])
     assert done.exit_code == 0
     assert "ok (repaired: scores recomputed from q.k)" in done.stdout
-    assert re.search(r"^cross 1 +memory +what left the encoder", done.stdout, re.MULTILINE) or kind == "bert"
+    assert re.search(r"^cross 1 +memory +what left the encoder", done.stdout, re.MULTILINE)
     as_json = CliRunner().invoke(app, ["check", "The muddy bank", "--model", str(folder), "--json"])
     rows = json.loads(as_json.stdout)["rows"]
     assert {row["note"] for row in rows if row["quantity"] == "scores"} == {"repaired: scores recomputed from q.k"}

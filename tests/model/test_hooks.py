@@ -1,15 +1,15 @@
 """The hooked side: texts filled up to one length, hooks that leave nothing behind, and a self-check that can fail."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
-from families import LAYERS, MADE, PAIRED, SINGLE, family_model
+from families import LAYERS, MADE, PAIRED, REPRESENTATIVES, SINGLE, each_family, family_model
 from torch import Tensor
 
 from probe.errors import ModelError
-from probe.model import forward, hooks
+from probe.model import forward
+from probe.model import trace as hooks
 from probe.model.architectures import FAMILIES
 from probe.model.model import Model
 from probe.model.tokens import tokenize
@@ -22,15 +22,20 @@ TEXTS = (
     "the bank",
     "They walked by the old grey bank of the river and back again",
 )
-STACKS = [(kind, number) for kind in MADE for number in range(len(FAMILIES[kind].attentions))]
-CAUSAL = [(kind, number) for kind, number in STACKS if FAMILIES[kind].attentions[number].causal]
+STACKS = [
+    pytest.param(*family.values, number, marks=family.marks)
+    for family in each_family()
+    for number in range(len(FAMILIES[family.values[0]].attentions))
+]
+CAUSAL = [stack for stack in STACKS if FAMILIES[stack.values[0]].attentions[stack.values[1]].causal]
 
 
 # --- texts together --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [*((kind, torch.float64) for kind in MADE), *((kind, torch.float32) for kind in REPRESENTATIVES)]
+)
 def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(kind: str, dtype: torch.dtype) -> None:
     """Also where layers look back only so far and what is filled in would see nothing but what is filled in."""
     model = family_model(kind, dtype)
@@ -60,14 +65,14 @@ def test_the_mask_of_a_batch_comes_from_lengths_and_not_from_ids() -> None:
 @pytest.mark.parametrize("kind", SINGLE)
 def test_without_logits_the_same_hooks_see_the_same_tensors(kind: str) -> None:
     model = family_model(kind, torch.float64)
-    ids, last, seen = tokenize(model, TEXTS[0]).ids, {}, {True: [], False: []}
-    for head, kept in seen.items():
-        keep = partial(lambda kept, attention, name, tensor: kept.append(tensor.clone()), kept)
-        with hooks._kept(model, keep, hooks.AT_ONE_PLACE):
+    ids, last, seen = tokenize(model, TEXTS[0]).ids, {}, {}
+    for head in (True, False):
+        with hooks._kept(model, lambda name, tensor: tensor, hooks.AT_ONE_PLACE) as kept:
             last[head] = hooks.run(model, [ids], head=head)[0]
-    assert len(seen[True]) == LAYERS * len(hooks.AT_ONE_PLACE)
-    for with_logits, without in zip(*seen.values(), strict=True):
-        torch.testing.assert_close(with_logits, without, rtol=0, atol=1e-12)
+        seen[head] = kept[""]
+    for name in hooks.AT_ONE_PLACE:
+        assert len(seen[True][name]) == LAYERS
+        torch.testing.assert_close(seen[True][name], seen[False][name], rtol=0, atol=1e-12)
     logits = forward.logits(read_weights(model), last[False])
     torch.testing.assert_close(logits, last[True], rtol=0, atol=1e-6 if FAMILIES[kind].single else 1e-12)
 
@@ -81,7 +86,8 @@ def carried(model: Model) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("kind", MADE)
 def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, ids = family_model(kind), tokenize(family_model(kind), TEXTS[0]).ids
+    model = family_model(kind, torch.float64)
+    ids = tokenize(model, TEXTS[0]).ids
     before = carried(model)
     if kind in PAIRED:
         trace(model, TEXTS[0], TEXTS[2])
@@ -89,7 +95,7 @@ def test_no_hook_is_left_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
         trace(model, TEXTS[0])
         target_states(model, [tokenize(model, TEXTS[0])], [2])
 
-        def fail_to_keep(attention: str, name: str, tensor: Tensor) -> None:
+        def fail_to_keep(name: str, tensor: Tensor) -> Tensor:
             raise RuntimeError("while reading")
 
         with pytest.raises(RuntimeError, match="while reading"), hooks._kept(model, fail_to_keep):
@@ -128,11 +134,16 @@ def look_everywhere(pattern: Tensor) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
 @pytest.mark.parametrize(("kind", "number"), STACKS)
-def test_rows_that_do_not_sum_to_one_are_seen(kind: str, number: int) -> None:
-    assert self_check(family_model(kind), kind, number, "pattern", lambda rows: rows * 0.99) == (
+def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(kind: str, number: int) -> None:
+    model, attention = family_model(kind), FAMILIES[kind].attentions[number]
+    assert self_check(model, kind, number, "pattern", lambda rows: rows * 0.99) == (
         f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; "
         f"load an unmodified {FAMILIES[kind].name}."
     )
+    hidden = [(f"{attention.blocks}.{layer}.{attention.hooks['attn_out']}", silent) for layer in range(LAYERS - 1)]
+    with model.bridge.hooks(fwd_hooks=hidden):
+        said = self_check(model, kind, number, "attn_out", torch.zeros_like)
+    assert "an edit of a head's z does not change its logits" in said
 
 
 @pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
@@ -141,16 +152,6 @@ def test_a_look_ahead_is_seen_also_where_the_pattern_hides_it(kind: str, number:
     model, said = family_model(kind), "a position looks ahead at a later token"
     assert said in self_check(model, kind, number, "pattern", look_everywhere)
     assert said in self_check(model, kind, number, "attn_out", lambda written: written + written[:, -1:])
-
-
-@pytest.mark.parametrize(("kind", "number"), STACKS)
-def test_an_edit_that_is_not_felt_is_seen(kind: str, number: int) -> None:
-    model = family_model(kind)
-    attention = FAMILIES[kind].attentions[number]
-    hidden = [(f"{attention.blocks}.{layer}.{attention.hooks['attn_out']}", silent) for layer in range(LAYERS - 1)]
-    with model.bridge.hooks(fwd_hooks=hidden):
-        said = self_check(model, kind, number, "attn_out", torch.zeros_like)
-    assert "an edit of a head's z does not change its logits" in said
 
 
 def silent(tensor: Tensor, hook: object) -> Tensor:

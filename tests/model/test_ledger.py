@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from families import SINGLE, family_model
-from handmade import random_model, tokens_of
+from families import LAYERS, REPRESENTATIVES, SINGLE, family_model
+from handmade import tokens_of
 
 from probe.model import forward, ledger
 from probe.model.architectures import FAMILIES
@@ -32,6 +32,8 @@ def bound(kind, dtype, exact=BOUND):
     return max(exact[dtype], ROUNDED if kind in WRITTEN else 0)
 
 
+EACH = [(kind, torch.float64) for kind in SINGLE]
+EACH += [(kind, torch.float32) for kind in REPRESENTATIVES if kind in SINGLE]
 WORD = 17
 A, B = [0, 1, 2, 3, 4], [5, 6, 7, 8]
 
@@ -58,50 +60,20 @@ def contributions(model, states, axis):
     )
 
 
-@pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("depth", [0, 1, 2])
-@pytest.mark.parametrize("kind", SINGLE)
-def test_the_ledger_closes(kind, depth, dtype):
-    model = family_model(kind, dtype)
-    shown = trace(model, TEXTS[3])
-    for at in (1, len(shown.tokens) - 1):
-        total = torch.cat([term.vectors for term in ledger.terms(shown, depth, at=at)]).double().sum(0)
-        hooked = (shown.resid_post[depth - 1, at] if depth else shown.resid_pre[0, at]).double()
-        error = float((total - hooked).abs().max() / hooked.abs().max())
-        assert error <= bound(kind, dtype) and ledger.close(shown, depth, at=at) == pytest.approx(error, abs=1e-12)
-
-
-@pytest.mark.parametrize(("dtype", "positions"), list(zip(BOUND, [(6,), (4, 6, 9)], strict=True)))
-@pytest.mark.parametrize(
-    ("kind", "depth"), [*((kind, depth) for kind in SINGLE for depth in (1, 2)), ("random GPT-2", 3)]
-)
-def test_shares_sum_to_one(kind, dtype, depth, positions):
-    model = random_model(dtype) if kind == "random GPT-2" else family_model(kind, dtype)
-    _, shares = shares_of(model, states_of(model, positions=positions), depth)
-    assert sum(share.share for share in shares) == pytest.approx(
-        1, abs=bound(kind, dtype, {torch.float32: 1e-4, torch.float64: 1e-10})
-    )
-    assert max(abs(share.share) for share in shares) > 0.05
-
-
-@pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("kind", SINGLE)
-def test_the_token_embedding_has_no_share_at_all_where_no_norm_is_on_the_way(kind, dtype):
-    model = family_model(kind, dtype)
-    _, shares = shares_of(model, states_of(model, positions=(4, 6, 9)), 2)
-    by_name = {share.component: share.share for share in shares}
-    assert (by_name["token embedding"] == 0.0) == (kind in UNCENTRED)
-    assert ("position embedding" in by_name) == (FAMILIES[kind].positions == "learned")
-    if "position embedding" in by_name:
-        assert by_name["position embedding"] != 0.0
-        _, aligned = shares_of(model, states_of(model), 2)
-        alike = {share.component: share.share for share in aligned}["position embedding"]
-        assert (alike == 0.0) == (kind in UNCENTRED)
+@pytest.mark.parametrize(("kind", "dtype"), EACH)
+def test_the_ledger_closes(kind, dtype):
+    shown = trace(family_model(kind, dtype), TEXTS[3])
+    for depth in range(LAYERS + 1):
+        for at in (1, len(shown.tokens) - 1):
+            total = torch.cat([term.vectors for term in ledger.terms(shown, depth, at=at)]).double().sum(0)
+            hooked = (shown.resid_post[depth - 1, at] if depth else shown.resid_pre[0, at]).double()
+            error = float((total - hooked).abs().max() / hooked.abs().max())
+            assert error <= bound(kind, dtype) and ledger.close(shown, depth, at=at) == pytest.approx(error, abs=1e-12)
 
 
 def outer_components(kind, depth):
     """What is no head's, in the order of the forward pass, and its layer."""
-    family, weights = FAMILIES[kind], read_weights(family_model(kind))
+    family, weights = FAMILIES[kind], read_weights(family_model(kind, torch.float64))
     expected = [("token embedding", None)]
     expected += [("position embedding", None)] if family.positions == "learned" else []
     expected += [("token type embedding", None)] if family.type_table else []
@@ -114,15 +86,26 @@ def outer_components(kind, depth):
     return expected
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("kind", SINGLE)
-def test_every_component_up_to_the_read_out_is_listed_once(kind, depth):
-    model = family_model(kind)
-    _, shares = shares_of(model, states_of(model), depth)
-    heads = [(share.layer, share.head) for share in shares if share.head is not None]
-    assert heads == [(layer, head) for layer in range(depth) for head in range(model.config.n_heads)]
-    assert [(share.component, share.layer) for share in shares if share.head is None] == outer_components(kind, depth)
-    assert all(share.component == f"L{share.layer}H{share.head}" for share in shares if share.head is not None)
+@pytest.mark.parametrize(("kind", "dtype"), EACH)
+def test_shares_list_every_component_once_and_sum_to_one(kind, dtype):
+    model = family_model(kind, dtype)
+    for positions in ((6,), (4, 6, 9)):
+        states = states_of(model, positions=positions)
+        for depth in range(1, LAYERS + 1):
+            _, shares = shares_of(model, states, depth)
+            exact = bound(kind, dtype, {torch.float32: 1e-4, torch.float64: 1e-10})
+            assert sum(share.share for share in shares) == pytest.approx(1, abs=exact)
+            assert max(abs(share.share) for share in shares) > 0.05
+            heads = [(share.layer, share.head) for share in shares if share.head is not None]
+            assert heads == [(layer, head) for layer in range(depth) for head in range(model.config.n_heads)]
+            others = [(share.component, share.layer) for share in shares if share.head is None]
+            assert others == outer_components(kind, depth)
+            assert all(share.component == f"L{share.layer}H{share.head}" for share in shares if share.head is not None)
+        # what is everywhere the same has no share at all where no norm is on the way
+        by_name = {share.component: share.share for share in shares}
+        assert (by_name["token embedding"] == 0.0) == (kind in UNCENTRED)
+        if "position embedding" in by_name:
+            assert (by_name["position embedding"] == 0.0) == (kind in UNCENTRED and len(positions) == 1)
 
 
 @pytest.mark.parametrize("kind", PLAIN)
@@ -195,19 +178,6 @@ def test_a_write_passes_its_own_norm_and_no_other(kind):
         torch.testing.assert_close(after, states.resid[:, layer + 1], rtol=0, atol=ROUNDED)
 
 
-@pytest.mark.parametrize("kind", PLAIN)
-def test_contributions_are_writes_along_the_axis(kind):
-    model = family_model(kind, torch.float64)
-    states = states_of(model)
-    axis, _ = shares_of(model, states, 2)
-    found = contributions(model, states, axis)
-    assert found.shape == (len(A) + len(B), 2, model.config.n_heads)
-    for layer, block in enumerate(read_weights(model).blocks[:2]):
-        for head in range(model.config.n_heads):
-            expected = axis.effect(states.z[:, layer, head] @ block.w_o[head])
-            torch.testing.assert_close(found[:, layer, head], expected, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("kind", SINGLE)
 def test_every_row_and_layer_is_read_along_its_own_direction_at_its_own_depth(kind):
     model = family_model(kind, torch.float64)
@@ -240,27 +210,6 @@ def test_shares_along_directions_of_every_row_are_of_the_same_whole(kind):
         expected = difference(part.vectors, part.vectors[:1]) / whole
         assert share.share == pytest.approx(expected.item(), abs=1e-12)
     assert sum(share.share for share in found) == pytest.approx(1, abs=bound(kind, torch.float64))
-
-
-@pytest.mark.parametrize("kind", SINGLE)
-def test_exchanged_senses_have_the_same_shares(kind):
-    """The axis and the difference turn round together."""
-    model = family_model(kind, torch.float64)
-    states = states_of(model)
-    resid = states.resid[:, 2]
-    one, other = (
-        ledger.shares(
-            read_weights(model),
-            states,
-            axes.fit_axis(resid[a], resid[b], ("a", "b"), 2).u.expand(len(a + b), -1),
-            2,
-            a,
-            b,
-        )
-        for a, b in ((A, B), (B, A))
-    )
-    for mine, its in zip(one, other, strict=True):
-        assert mine.share == pytest.approx(its.share, abs=1e-12)
 
 
 # --- one text --------------------------------------------------------------------------------------------------------
@@ -301,6 +250,56 @@ def test_shares_and_contributions_add_up(kind):
 
 
 def test_an_encoders_sources_stand_on_both_sides_of_the_word():
-    shown = trace(family_model("bert"), TEXTS[3])
+    shown = trace(family_model("bert", torch.float64), TEXTS[3])
     entries = ledger.ledger(shown, 2, at=4)
     assert {entry.pos for entry in entries if entry.head is not None} == set(range(len(shown.tokens)))
+
+
+# --- the stream as words ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shown(model):
+    return trace(model, "The river near the old bank")
+
+
+def test_the_stream_enters_the_first_block_and_leaves_the_last(shown):
+    stream = ledger.residual_stream(shown, 2)
+    assert stream.shape == (len(shown.resid_pre) + 1, shown.resid_pre.shape[-1])
+    token, position = (
+        shown.weights.raw[f"{name}.weight"][row] for name, row in (("wte", shown.tokens.ids[2]), ("wpe", 2))
+    )
+    torch.testing.assert_close(stream[0], token + position)
+    assert torch.equal(stream[-1], shown.resid_post[-1, 2])
+    assert torch.equal(stream[1], shown.resid_post[0, 2])
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_at_the_last_depth_the_lens_is_what_the_model_predicts(kind):
+    shown = trace(family_model(kind, torch.float64), "The river near the old bank")
+    for at in (0, -1):
+        torch.testing.assert_close(
+            ledger.logit_lens(shown, at)[-1], torch.softmax(shown.logits[at], -1), rtol=0, atol=1e-6
+        )
+
+
+def test_before_the_last_depth_it_is_the_final_norm_and_the_unembedding(shown):
+    raw, vector = shown.weights.raw, ledger.residual_stream(shown, 3)[1]
+    gain, bias, epsilon = raw["ln_f.weight"], raw["ln_f.bias"], shown.weights.config.epsilon
+    normal = torch.nn.functional.layer_norm(vector, vector.shape, gain, bias, epsilon)
+    expected = torch.softmax(raw["wte.weight"] @ normal, -1)
+    torch.testing.assert_close(ledger.logit_lens(shown, 3)[1], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_token_is_nearest_to_itself_at_any_length(model):
+    table = model.weights["wte.weight"]
+    (first, cosine), *_ = ledger.nearest_tokens(model, 3 * table[7])
+    assert first == 7 and cosine == pytest.approx(1)
+
+
+def test_the_order_is_that_of_the_cosines_and_ids_can_be_left_out(model):
+    table = model.weights["wte.weight"]
+    cosines = torch.nn.functional.cosine_similarity(table, table[7][None])
+    wanted = [int(i) for i in cosines.argsort(descending=True) if i not in (7, 3)][:4]
+    assert [i for i, _ in ledger.nearest_tokens(model, table[7], count=4, without=(7, 3))] == wanted
+    assert torch.equal(table, model.weights["wte.weight"])

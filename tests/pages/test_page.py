@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-from browser import MARKS, opening, sharing, unfold, until
+from browser import MARKS, check_look, check_policy, serious_findings, sharing, unfold, until
 from example_study import make_study
 
 import probe
@@ -38,9 +38,14 @@ HOSTILE = (
 EVIDENCE = ("verdicts", "distances", "routes", "by_depth", "curves", "random_sets", "controls", "ledger")
 
 
+FRAMES = make_study().frames
+BANK = FRAMES["word_heads"].query("word == 'bank'")
+NAMES = [f"L{layer}H{head}" for layer, head in zip(BANK["layer"], BANK["head"], strict=True)]
+
+
 @pytest.fixture(scope="module")
-def page_path(tmp_path_factory):
-    return probe.write_report(make_study(), tmp_path_factory.mktemp("page"), command="probe report")
+def page_path(report_page):
+    return report_page
 
 
 @pytest.fixture(scope="module")
@@ -56,19 +61,19 @@ def hostile_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unfolded(browser, page_path):
-    """The page with everything unfolded, once per width, for tests that only look at it."""
+    """The page with everything unfolded, opened once per width and scheme, for tests that only look at it."""
     with sharing(browser) as opened:
 
-        def at(width=1280):
-            page = opened(page_path, viewport={"width": width, "height": 844}).page
-            unfold(page)
-            return page
+        def at(width=1280, scheme="light"):
+            found = opened(page_path, viewport={"width": width, "height": 844}, color_scheme=scheme)
+            unfold(found.page)
+            return found
 
         yield at
 
 
 def test_every_chart_is_drawn_with_marks(unfolded):
-    page = unfolded()
+    page = unfolded().page
     boxes = page.locator(".chart").count()
     # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of
     # heads, effects by distance and by route, three traces and a circuit from cue to word; an account of each of 4 + 8
@@ -89,12 +94,11 @@ def test_a_map_has_a_cell_for_every_head_and_a_number_in_the_clear_ones(shared_p
     page = shared_page(page_path).page
     first = page.locator("#map .chart").first
     assert first.locator(".mark-rect.role-mark path").count() == 16
-    rows = make_study().frames["word_heads"].query("word == 'bank'")
-    clear = int(((rows["net_low"] > 0) | (rows["net_high"] < 0)).sum())
+    clear = int(((BANK["net_low"] > 0) | (BANK["net_high"] < 0)).sum())
     assert first.locator(".mark-text.role-mark text").count() == clear > 1
 
 
-def test_every_picture_can_be_saved(open_page, page_path, tmp_path):
+def test_every_picture_can_be_saved_and_follows_the_theme(open_page, page_path, tmp_path):
     opened = open_page(page_path, color_scheme="dark")
     page = opened.page
     unfold(page)
@@ -110,14 +114,10 @@ def test_every_picture_can_be_saved(open_page, page_path, tmp_path):
     assert svg.count("<path aria-label") >= 16 and "var(" not in svg
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert opened.trouble == []
-
-
-def test_charts_follow_the_theme_without_being_drawn_again(open_page, page_path):
-    page = open_page(page_path, color_scheme="light").page
-    colour = """() => getComputedStyle(document.querySelector('.role-axis-label text')).fill"""
-    light = page.evaluate(colour)
-    page.emulate_media(color_scheme="dark")
-    assert page.evaluate(colour) != light
+    colour = "() => getComputedStyle(document.querySelector('.role-axis-label text')).fill"
+    dark = page.evaluate(colour)
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(colour) != dark  # a chart follows the theme without being drawn again
 
 
 LIMITS = {1280: 6000, 390: 9000}  # pixels from top to bottom, before anything is opened
@@ -150,10 +150,9 @@ def test_a_deep_model_keeps_to_the_limits_and_its_maps_have_numbers_on_all_sides
     assert all(b - a >= 10 for a, b in pairwise(left))
 
 
-@pytest.mark.parametrize("width", LIMITS)
-def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, page_path, width):
-    page = open_page(page_path, viewport={"width": width, "height": 900}).page
-    assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[width]
+def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, page_path):
+    page = open_page(page_path, viewport={"width": 390, "height": 900}).page
+    assert page.evaluate("document.documentElement.scrollHeight") <= LIMITS[390]
     first = page.locator("#answers, #map, header").all_inner_texts()
     assert not re.search(r"\bp [<=≥≤]|max-T|standard deviation|AUROC", " ".join(first))
     assert page.locator("details[open]").count() == 0
@@ -168,10 +167,7 @@ def test_one_screen_answers_and_all_else_is_folded_but_there(open_page, page_pat
 def test_each_word_has_a_line_with_its_heads_the_best_sentence_and_how_sure(shared_page, page_path):
     page = shared_page(page_path).page
     bank, mole, apple = page.locator(".line").all()
-    rows = make_study().frames["word_heads"].query("word == 'bank' and rank <= 3").sort_values("rank")
-    assert bank.locator(".leaders b").all_inner_texts() == [
-        f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)
-    ]
+    assert bank.locator(".leaders b").all_inner_texts() == [NAMES[place] for place in BANK["rank"].argsort()[:3]]
     shown = [" ".join(text.split()) for text in bank.locator(".leaders li").all_inner_texts()]
     assert shown[0] == "L0H2 41 % [36, 46]"
     assert bank.locator(".text .word").inner_text() == "bank" and bank.locator(".text .cue").count() == 1
@@ -205,16 +201,28 @@ def test_whatever_leads_to_a_place_opens_the_fold_that_holds_it(open_page, page_
     assert opened_folds(again) == ["heads"]
 
 
-@pytest.mark.parametrize("way", ["print", "no script"])
-def test_on_paper_and_without_scripts_nothing_is_folded(browser, page_path, way):
-    with opening(browser) as opened:
-        options = {} if way == "print" else {"java_script_enabled": False}
-        page = opened(page_path, ready=way == "print", **options).page
-        if way == "print":
-            page.emulate_media(media="print")
-        for name in ("words", "heads", "together", "every", "believe", "method", "tables"):
-            assert page.locator(f"#{name} p").first.is_visible(), name
-        assert page.locator("[aria-label='Columns of the tables'] tbody tr").first.is_visible()
+def test_without_scripts_nothing_is_folded(open_page, page_path):
+    nothing_is_folded(open_page(page_path, ready=False, java_script_enabled=False).page)
+
+
+def test_on_paper_nothing_is_folded_and_every_picture_and_head_is_there(open_page, page_path):
+    """Folded pictures are drawn while the page is idle: on paper nothing waits for them."""
+    page = open_page(page_path).page
+    folded = page.locator("details:not([open]) .chart")
+    assert folded.count() == page.locator(".chart").count() - 2  # the two maps
+    until(page, "!document.querySelector('.chart:not(.drawn)')")
+    page.emulate_media(media="print")
+    widths = page.eval_on_selector_all("details .chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
+    assert len(widths) == folded.count() and min(widths) > 200
+    assert all(panel.is_visible() for panel in page.locator(".panel").all())
+    assert not page.locator(".tabs label").first.is_visible()
+    nothing_is_folded(page)
+
+
+def nothing_is_folded(page):
+    for name in ("words", "heads", "together", "every", "believe", "method", "tables"):
+        assert page.locator(f"#{name} p").first.is_visible(), name
+    assert page.locator("[aria-label='Columns of the tables'] tbody tr").first.is_visible()
 
 
 def test_tabs_change_the_head_by_keyboard_and_only_one_is_shown(open_page, page_path):
@@ -254,43 +262,31 @@ def test_a_click_on_the_map_goes_to_the_head(open_page, page_path):
     cells = page.locator("#map .chart").first.locator(".mark-rect.role-mark path")
     tabs = page.locator(".tabs").first
     names = tabs.locator("label b").all_text_contents()
-    rows = make_study().frames["word_heads"].query("word == 'bank'")
-    order = [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
-    other = next(place for place, name in enumerate(order) if name not in names)
+    other = next(place for place, name in enumerate(NAMES) if name not in names)
 
     def click(place):  # where the middle of the cell is, whatever stands on top of it
         cells.nth(place).scroll_into_view_if_needed()
         box = cells.nth(place).bounding_box()
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
 
-    click(order.index(names[1]))
+    click(NAMES.index(names[1]))
     assert tabs.locator("input").nth(1).is_checked() and tabs.locator(".panel").nth(1).is_visible()
     click(other)
     row = page.locator("tr:target")
-    assert row.locator("th").inner_text() == order[other] and row.is_visible()
+    assert row.locator("th").inner_text() == NAMES[other] and row.is_visible()
     assert tabs.locator("input").nth(1).is_checked()
 
 
-def test_print_shows_every_head_and_no_tabs(open_page, page_path):
-    page = open_page(page_path).page
-    page.emulate_media(media="print")
-    panels = page.locator(".panel")
-    assert all(panels.nth(place).is_visible() for place in range(panels.count()))
-    assert not page.locator(".tabs label").first.is_visible()
-
-
 def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(unfolded):
-    page = unfolded()
-    rows = make_study().frames["readings"].query("word == 'bank' and sentence == 0 and layer == 0 and head == 2")
+    page = unfolded().page
+    rows = FRAMES["readings"].query("word == 'bank' and sentence == 0 and layer == 0 and head == 2")
     sentence = page.locator(".panel").first.locator(".sentence").first
     alphas = sentence.locator(".piece").evaluate_all(
         "all => all.map(piece => Number((getComputedStyle(piece).backgroundColor.match(/[\\d.]+(?=\\))/) || [0])[0]))"
     )
     strengths = rows["attention"].tolist()
     assert [alphas[place] for place in range(10)] == pytest.approx([0.75 * value for value in strengths], abs=0.02)
-    shown = (
-        make_study().frames["readings"].query("word == 'bank' and layer == 0 and head == 2")["contribution"].tolist()
-    )
+    shown = FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2")["contribution"].tolist()
     heights = (
         page.locator(".panel")
         .first.locator(".bar i")
@@ -310,7 +306,7 @@ def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution
 
 
 def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(unfolded):
-    page = unfolded()
+    page = unfolded().page
     sentence = page.locator(".panel").first.locator(".sentence").first
     assert sentence.locator(".token.word .piece").all_inner_texts() == ["·bank"]
     assert sentence.locator(".token.cue .piece").all_inner_texts() == ["·river"]
@@ -339,33 +335,21 @@ def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_p
     assert page.locator("svg.mark, .verdict-name").count() == 0
 
 
-def test_folded_pictures_are_drawn_while_the_page_is_idle(open_page, page_path):
-    """So that they stand on paper, where nothing waits for a picture."""
-    page = open_page(page_path).page
-    folded = page.locator("details:not([open]) .chart")
-    assert folded.count() == page.locator(".chart").count() - 2  # the two maps
-    until(page, "!document.querySelector('.chart:not(.drawn)')")
-    page.emulate_media(media="print")
-    widths = page.eval_on_selector_all("details .chart svg", "all => all.map(svg => svg.getBoundingClientRect().width)")
-    assert len(widths) == folded.count() and min(widths) > 200
-
-
 def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(unfolded):
-    page = unfolded()
+    page = unfolded().page
     first = page.locator("#map .chart").first
-    rows = make_study().frames["word_heads"].query("word == 'bank'")
-    kinds = rows.loc[rows["verdict"] != "none", "verdict"].tolist()
+    kinds = BANK.loc[BANK["verdict"] != "none", "verdict"].tolist()
     assert first.locator(".mark-symbol.role-mark path").count() == len(kinds) >= 2
     legend = page.locator("#map .marks dt").all_inner_texts()
     assert [text.strip() for text in legend] == ["resolver", "opposes", "carrier"]
     assert page.locator(".tabs > label").first.locator("svg.mark title").text_content() == "resolver"
     assert page.locator(".panel .because").first.inner_text().startswith("resolver: it has an AUROC of ")
     cells = page.locator("#every table").first.locator("tbody td:nth-child(2)")
-    assert [text.strip() for text in cells.all_text_contents()] == rows.sort_values("rank")["verdict"].tolist()
+    assert [text.strip() for text in cells.all_text_contents()] == BANK.sort_values("rank")["verdict"].tolist()
 
 
 def test_answers_are_those_of_the_verdicts(unfolded):
-    page = unfolded()
+    page = unfolded().page
     bank, mole, apple = page.locator(".answer").all_inner_texts()
     assert bank.startswith("One head resolves “bank”: L0H2 moves it 41") and "no head is ranked" in apple
     assert mole.startswith("Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1")
@@ -373,17 +357,17 @@ def test_answers_are_those_of_the_verdicts(unfolded):
 
 
 def test_a_card_begins_with_a_sentence_that_names_no_head(unfolded):
-    page = unfolded()
+    page = unfolded().page
     for card in page.locator(".card .said").all():
         assert card.locator("h3 + p.plain + p.answer").count() == 1
         assert not re.search(r"L\d+H\d+|%", card.locator(".plain").inner_text())
     assert "those of layer 3 do, after the last layer" in page.locator(".card").first.inner_text()
     said = page.locator("#words > details > .note").last.inner_text()
-    assert said == remarks.scope(make_study().frames) and "any other position than the word" in said
+    assert said == remarks.scope(FRAMES) and "any other position than the word" in said
 
 
 def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfolded):
-    page = unfolded(390)
+    page = unfolded(390, "dark").page
     for table in page.locator("table.stack").all():
         box = table.evaluate("item => [item.scrollWidth, item.closest('.scroll').clientWidth]")
         assert box[0] <= box[1], table.inner_text()[:60]
@@ -394,31 +378,31 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfold
 
 
 def test_sentences_with_a_lone_pair_and_those_left_out_are_counted_on_the_page(unfolded):
-    method = unfolded().locator("#method").inner_text()
+    method = unfolded().page.locator("#method").inner_text()
     said = (
         "bank: 2 sentences name pairs without a partner of another sense; they are used like sentences without a pair."
     )
     assert said in method
-    assert f"{len(make_study().frames['left_out'])} left out, and why" in method
+    assert f"{len(FRAMES['left_out'])} left out, and why" in method
 
 
 def test_every_column_is_explained_on_the_page(unfolded):
-    page = unfolded()
+    page = unfolded().page
     rows = page.locator("[aria-label='Columns of the tables'] tbody tr").all_inner_texts()
-    assert len(rows) == len(dictionary(make_study().frames))
+    assert len(rows) == len(dictionary(FRAMES))
     assert any(row.startswith("word_heads.net") and row.endswith("fraction of the sense gap") for row in rows)
 
 
 def test_together_names_the_smallest_set_and_its_rivals(unfolded):
-    captions = unfolded().locator("#together figcaption").all_inner_texts()
-    row = make_study().frames["curves"].query("word == 'bank' and size == smallest").iloc[0]
+    captions = unfolded().page.locator("#together figcaption").all_inner_texts()
+    row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
     kept = measured(*row[["faithfulness", "faithfulness_low", "faithfulness_high"]])
     assert captions[0].startswith(f"The smallest set above 90\u202f%: L0H2, L1H0, F = {kept}; the best of 11")
     assert "the best of 11 random sets of 3 heads keeps 10" in captions[0]
 
 
 def test_belief_rests_on_gate_power_and_controls_for_every_word(unfolded):
-    page = unfolded()
+    page = unfolded().page
     rows = page.locator("#believe tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
         ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "14", "64", "p = .002", "0.45"],
@@ -437,8 +421,8 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(unfolded):
 
 
 def test_every_example_sentence_says_what_supplied_its_sense(unfolded):
-    page = unfolded()
-    told = suppliers.told(make_study().frames["ledger"])
+    page = unfolded().page
+    told = suppliers.told(FRAMES["ledger"])
     said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
     assert said == list(told.values()) and len(said) == 12
 
@@ -458,3 +442,18 @@ def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_
     assert page.locator("main a:text('click'), main img").count() == 0
     assert page.locator("h2 bdi").first.inner_text() == HOSTILE[1]
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, page_path, tmp_path):
+    check_policy(open_page, page_path, tmp_path)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (320, "light")])
+def test_the_page_asks_for_nothing_fits_and_is_accessible(unfolded, page_path, width, scheme):
+    check_look(unfolded(width, scheme), page_path, width)  # the last tests, because the shared pages are spoilt
+
+
+def test_the_accessibility_scan_can_fail(open_page, tmp_path):
+    (tmp_path / "page.html").write_text('<html lang="en"><title>t</title><button></button><img src="x">')
+    page = open_page(tmp_path / "page.html", ready=False).page
+    assert {line.split(":")[0] for line in serious_findings(page)} >= {"button-name", "image-alt"}

@@ -4,15 +4,18 @@ refusals.
 
 import base64
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from families import family_model
 
 import probe
 from probe.model import attention
 from probe.pages.walk import choose, numbers, scene
+from probe.pages.walk.frames import DESCRIBED
 from probe.pages.walk.page import TABLES, formula, pictures
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
@@ -187,15 +190,23 @@ def test_every_table_is_described_and_every_picture_comes_from_them(walked):
         assert spec["data"]["name"] and spec["data"]["values"], name
 
 
-def test_the_grid_turned_is_the_grid_transposed(walked):
-    made = pictures(walked)
-    for kind in ("dot", "pattern", "open"):
-        rows, columns = (made[f"{kind}_{queries}"].to_dict() for queries in ("rows", "columns"))
-        assert rows["data"] == columns["data"]
-        for part, turned in zip(rows["layer"], columns["layer"], strict=True):
-            for axis, other in (("x", "y"), ("y", "x")):
-                assert part["encoding"][axis]["field"] == turned["encoding"][other]["field"]
-                assert part["encoding"][axis]["title"] == turned["encoding"][other]["title"]
+def test_every_column_is_described_and_every_description_has_a_column(model):
+    walks = [
+        probe.walk(model, "The old river was by the bank", against="The old mole was by the bank", word="bank"),
+        probe.walk(family_model("bart"), "He sat by the river", target="a fluffy river roamed", word="river"),
+    ]
+    used = set()
+    for made in walks:
+        rows = made.frames["columns"].set_index(["table", "column"])
+        frames = made.frames
+        assert list(rows.index) == [(name, column) for name in frames for column in frames[name]]
+        assert (rows["meaning"].str.len() > 3).all()
+        for name, column in rows.index:
+            measured = frames[name][column].dtype.kind == "f" and column != "tolerance"
+            assert not measured or rows.loc[(name, column), ["formula", "unit"]].all(), (name, column)
+            key = re.sub(r"\d+$", "#", column)
+            used.add((name if key in DESCRIBED[name] else "any", key))
+    assert used == {(table, column) for table, columns in DESCRIBED.items() for column in columns}
 
 
 def test_formulas_are_the_functions_without_their_docstrings():
@@ -218,54 +229,35 @@ def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
     assert len(pd.read_parquet(first / "values.parquet")) == walked.at + 1
 
 
-@pytest.mark.parametrize(
-    "text, options, sentence",
-    [
-        ("", {}, r"^Reading the text: got an empty text, expected at least one word; give a sentence\.$"),
-        ("?!", {}, r"^Choosing a word of '\?!': got no letters or digits; give a text with a word in it\.$"),
-        (
-            "The bank",
-            {"word": "mole"},
-            r"^Looking for 'mole' .*found it 0 times; give a word that stands in the text\.$",
-        ),
-        (
-            "The bank",
-            {"against": "The bank"},
-            r"^Walking .*: got the same sentence with --against, where nothing can differ; give another with the same",
-        ),
-        (
-            "The bank",
-            {"against": "A bank", "beside": "My bank"},
-            r"^Walking .*: got --beside and --against, expected one other sentence; give one of them\.$",
-        ),
-        ("The bank", {"against": "A mole", "word": "bank"}, r"^Looking for 'bank' .*in 'A mole': found it 0 times"),
-        ("The bank", {"beside": "A mole"}, r"^Looking for 'bank' .*in 'A mole': found it 0 times"),
-        ("bank " * 60, {}, r"^Reading the text 'bank .*expected at most 48, the context window of"),
-        ("The bank", {"head": (2, None)}, r"^Following layer 2 of .*: it has 2 layers; give --layer from 0 to 1\.$"),
-        (
-            "The bank",
-            {"head": (0, 4)},
-            r"^Following head 4 of .*: it has 4 heads per layer; give --head from 0 to 3\.$",
-        ),
-        ("The bank", {"head": (-1, 0)}, r"^Following layer -1 of .*: it has 2 layers"),
-        (
-            "The bank",
-            {"head": (None, 1)},
-            r"^Following head 1: got a head without its layer, expected both; give --layer from 0",
-        ),
-    ],
-)
-def test_what_cannot_be_walked_is_one_sentence(model, text, options, sentence):
-    with pytest.raises(probe.InputError, match=sentence):
-        probe.walk(model, text, **options)
+REFUSED = {
+    "Reading the text: got an empty text, expected at least one word; give a sentence.": ("", {}),
+    "Choosing a word of '?!': got no letters or digits; give a text with a word in it.": ("?!", {}),
+    "found it 0 times; give a word that stands in the text.": ("The bank", {"word": "mole"}),
+    "with --against, where nothing can differ; give another with the same": ("The bank", {"against": "The bank"}),
+    "got --beside and --against, expected one other sentence; give one of them.": (
+        "The bank",
+        {"against": "A bank", "beside": "My bank"},
+    ),
+    "Looking for 'bank' (occurrence 1) in 'A mole': found": ("The bank", {"against": "A mole", "word": "bank"}),
+    "in 'A mole': found it 0 times": ("The bank", {"beside": "A mole"}),
+    "expected at most 48, the context window of": ("bank " * 60, {}),
+    ": it has 2 layers; give --layer from 0 to 1.": ("The bank", {"head": (2, None)}),
+    ": it has 4 heads per layer; give --head from 0 to 3.": ("The bank", {"head": (0, 4)}),
+    "Following layer -1 of ": ("The bank", {"head": (-1, 0)}),
+    "Following head 1: got a head without its layer, expected both; give --layer": ("The bank", {"head": (None, 1)}),
+    "Choosing a word to follow: got an empty one, expected a word of the text; give --word bank, say.": (
+        TEXT,
+        {"word": " "},
+    ),
+}
 
 
-def test_an_empty_word_is_one_sentence(model):
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_what_cannot_be_walked_is_one_sentence(model, sentence):
+    text, options = REFUSED[sentence]
     with pytest.raises(probe.InputError) as raised:
-        probe.walk(model, TEXT, word=" ")
-    assert str(raised.value) == (
-        "Choosing a word to follow: got an empty one, expected a word of the text; give --word bank, say."
-    )
+        probe.walk(model, text, **options)
+    assert sentence in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):

@@ -1,19 +1,19 @@
 """The walk's page in headless Chromium: it draws, asks for nothing, fits, and every step follows a head and a token."""
 
 import pytest
-from browser import MARKS, settled
+from browser import MARKS, check_look, check_policy, settled, sharing, unfold
+from families import family_model
 
 import probe
+from probe.pages.walk import scene
 
 pytestmark = MARKS
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 LONG = TEXT + " She photographed the muddy bank, and he sold its old tree for the interest on every loan."
-HOSTILE = (
-    "</script><script>window.canary=1</script>",
-    "<img src=x onerror=canary=1> b",
-    "{{ 7*7 }} ${7*7} & &lt; \u202eb\u202c",
-)
+HOSTILE = "</script><script>window.canary=1</script>"
+BESIDE = "<img src=x onerror=canary=1> {{ 7*7 }}"
+MORE = "${7*7} & &lt; \u202eb\u202c"
 SECTIONS = [
     *("tokens", "embedding", "layernorm", "qkv", "scores", "scaling", "mask", "softmax", "values", "sum"),
     *("heads", "layers", "parameters", "certificate"),
@@ -28,6 +28,34 @@ def walked(model):
 @pytest.fixture(scope="module")
 def page_path(walked, tmp_path_factory):
     return probe.write_walk(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
+
+
+@pytest.fixture(scope="module")
+def looks(browser):
+    """`(path, width, scheme)`: a page with everything unfolded and every grid turned once; opened once per look."""
+    with sharing(browser) as opened:
+
+        def at(path, width, scheme):
+            found = opened(path, color_scheme=scheme, viewport={"width": width, "height": 844})
+            unfold(found.page)
+            for way in ("columns", "rows"):
+                found.page.locator(f'[name="queries"][value="{way}"]').check(force=True)
+                settled(found.page)
+            return found
+
+        yield at
+
+
+@pytest.fixture
+def page(shared_page, page_path, walked):
+    """One page for all tests that follow heads and tokens, back where it opened."""
+    opened = shared_page(page_path)
+    opened.page.emulate_media(media="screen", color_scheme="light")
+    opened.page.locator('[name="queries"][value="rows"]').check(force=True)
+    opened.page.evaluate(f"location.hash = '#L1H2@{walked.at}'")
+    settled(opened.page)
+    yield opened.page
+    assert opened.trouble == []
 
 
 def cells(page, rows):
@@ -62,8 +90,7 @@ def number(text):
     return float(text.replace("−", "-"))
 
 
-def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(shared_page, page_path):
-    page = shared_page(page_path).page
+def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(page):
     assert page.eval_on_selector_all("main section[id]", "all => all.map(part => part.id)") == [*SECTIONS, "tables"]
     titles = page.locator("main section[id] > h2").all_inner_texts()
     assert all(title.strip().endswith("?") for title in titles[:-1]), titles
@@ -74,8 +101,7 @@ def test_the_steps_stand_in_the_order_of_the_computation_and_ask_questions(share
     }
 
 
-def test_every_picture_is_drawn_and_has_a_text(shared_page, page_path, walked):
-    page = shared_page(page_path).page
+def test_every_picture_is_drawn_and_has_a_text(page, walked):
     n = len(walked.frames["tokens"])
     boxes = page.locator(".chart.drawn")
     assert boxes.count() == 11 and page.locator(".chart").count() == 15  # four grids wait to be turned
@@ -89,8 +115,7 @@ def test_every_picture_is_drawn_and_has_a_text(shared_page, page_path, walked):
     assert page.locator("[data-map] input").count() == 8
 
 
-def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(shared_page, page_path, walked):
-    page = shared_page(page_path).page
+def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(page, walked):
     values = walked.frames["values"]
     rows = cells(page, "values")
     assert [row[0][0] for row in rows] == [*values["label"], "sum"]
@@ -107,8 +132,7 @@ def test_tables_show_the_numbers_of_the_frames_rounded_and_whole_on_hover(shared
     )
 
 
-def test_a_click_on_a_head_is_followed_by_every_step(open_page, page_path, walked, model):
-    page = open_page(page_path).page
+def test_a_click_on_a_head_is_followed_by_every_step(page, walked, model):
     before = cells(page, "values"), dots(page, "pattern", "rows"), page.inner_text('[data-slot="delta-length"]')
     page.locator('[data-heads] [data-head="0"]').click()
     settled(page)
@@ -128,8 +152,7 @@ def test_a_click_on_a_head_is_followed_by_every_step(open_page, page_path, walke
     assert cells(page, "values") == before[0] and dots(page, "pattern", "rows") == before[1]
 
 
-def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(open_page, page_path, walked):
-    page = open_page(page_path).page
+def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(page, walked):
     page.locator('[data-map] [value="1.2"]').focus()
     page.keyboard.press("ArrowRight")
     assert page.inner_text('[data-slot="following"]').startswith("L1H3 at ")
@@ -148,8 +171,7 @@ def test_heads_of_all_layers_and_tokens_are_reached_by_keyboard(open_page, page_
     assert page.inner_text('[data-slot="following"]') == f"L1H0 at “{piece}”, token {walked.at - 1}"
 
 
-def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_it(open_page, page_path, walked):
-    page = open_page(page_path).page
+def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_it(page, walked):
     first, opened = page.inner_text(".note"), page.inner_text("h1")
     assert walked.because in first
     page.locator(".still [data-pos='4']").click()
@@ -167,8 +189,7 @@ def test_a_token_is_followed_from_wherever_it_is_clicked_and_the_address_holds_i
     assert page.inner_text('[data-slot="following"]').startswith("L0H3 at ")
 
 
-def test_the_map_has_numbers_on_both_sides_and_a_scale(shared_page, page_path):
-    page = shared_page(page_path).page
+def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
     sides = page.locator("[data-map] .map-row").all_inner_texts()
     assert [text.split()[0] for text in sides] == ["H0", "L0", "L1", "H0"]
     assert [text.split()[-1] for text in sides] == ["H3", "L0", "L1", "H3"]
@@ -176,8 +197,8 @@ def test_the_map_has_numbers_on_both_sides_and_a_scale(shared_page, page_path):
     assert len(steps) == 5 and steps[0].startswith("0")
 
 
-def test_no_line_breaks_before_a_full_stop_or_inside_a_token(open_page, page_path):
-    page = open_page(page_path, viewport={"width": 390, "height": 844}).page
+def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
+    page = looks(page_path, 390, "dark").page
     tops = page.eval_on_selector_all(
         "#tokens .together",
         "all => all.map(group => [...group.children].map(chip => chip.getBoundingClientRect().top))",
@@ -186,8 +207,7 @@ def test_no_line_breaks_before_a_full_stop_or_inside_a_token(open_page, page_pat
     assert all(len(set(group)) == 1 for group in tops) and len({group[0] for group in tops}) > 1
 
 
-def test_the_switch_transposes_every_grid(open_page, page_path):
-    page = open_page(page_path).page
+def test_the_switch_transposes_every_grid(page):
     kinds = [("dot", 0), ("pattern", 0), ("open", 0), ("pattern", 1)]
     rows = {key: dots(page, key[0], "rows", key[1]) for key in kinds}
     page.locator(".switch label").nth(1).click()
@@ -204,8 +224,7 @@ def test_the_switch_transposes_every_grid(open_page, page_path):
     assert dots(page, "pattern", "rows") != rows["pattern", 0]  # what was hidden has followed, too
 
 
-def test_the_strip_stays_in_sight_and_is_not_printed_over_the_text(open_page, page_path):
-    page = open_page(page_path).page
+def test_the_strip_stays_in_sight_and_is_not_printed_over_the_text(page):
     page.locator("#layers").scroll_into_view_if_needed()
     page.evaluate("window.scrollTo(0, document.querySelector('#layers').offsetTop)")
     assert page.locator(".strip").bounding_box()["y"] == pytest.approx(0, abs=1)
@@ -229,8 +248,6 @@ def test_a_long_text_is_usable(open_page, model, tmp_path):
 
 
 def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path, monkeypatch):
-    from probe.pages.walk import scene
-
     monkeypatch.setattr(scene, "CELLS", 10)
     page = open_page(probe.write_walk(probe.walk(model, TEXT, head=(1, 0)), tmp_path)).page
     assert page.locator('.strip [name="layer"] option').all_inner_texts() == ["1"]
@@ -239,16 +256,17 @@ def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path,
 
 
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, model, tmp_path):
-    for place, text in enumerate(HOSTILE):
-        opened = open_page(
-            probe.write_walk(probe.walk(model, text), tmp_path / str(place), command=f"probe walk '{text}'")
-        )
-        page = opened.page
-        page.locator('.strip [name="at"]').nth(3).check(force=True)
-        assert page.evaluate("window.canary") is None
-        assert opened.trouble == [] and len(opened.requests) == 1
-        assert text in page.evaluate("document.querySelector('header').textContent")
-        assert page.locator("main img").count() == 0
+    walked = probe.walk(model, HOSTILE, word="canary", beside=BESIDE)
+    opened = open_page(probe.write_walk(walked, tmp_path, command=f"probe walk '{MORE}'"))
+    page = opened.page
+    page.locator('.strip [name="at"]').nth(3).check(force=True)
+    assert page.evaluate("window.canary") is None
+    assert opened.trouble == [] and len(opened.requests) == 1
+    shown = page.evaluate("document.body.textContent")
+    assert (
+        HOSTILE in page.evaluate("document.querySelector('header').textContent") and BESIDE in shown and MORE in shown
+    )
+    assert page.locator("main img").count() == 0
 
 
 def test_without_scripts_the_text_stays_and_says_where_the_numbers_are(open_page, page_path):
@@ -258,9 +276,8 @@ def test_without_scripts_the_text_stays_and_says_where_the_numbers_are(open_page
     assert "the tables beside it hold the same numbers" in page.inner_text("body")
 
 
-def test_every_picture_can_be_saved_and_says_which_head_it_is_of(open_page, page_path, tmp_path):
-    opened = open_page(page_path, color_scheme="dark")
-    page = opened.page
+def test_every_picture_can_be_saved_and_says_which_head_it_is_of(page, tmp_path):
+    page.emulate_media(color_scheme="dark")
     assert page.locator(".saving:visible").count() == 11
     page.locator('[data-heads] [data-head="0"]').click()
     settled(page)
@@ -275,11 +292,9 @@ def test_every_picture_can_be_saved_and_says_which_head_it_is_of(open_page, page
     n = len(dots(page, "pattern", "rows", 1))
     assert svg.count("<path aria-label") >= n and "var(" not in svg
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-    assert opened.trouble == []
 
 
-def test_controls_have_names_and_terms_are_explained_on_hover(shared_page, page_path):
-    page = shared_page(page_path).page
+def test_controls_have_names_and_terms_are_explained_on_hover(page):
     unnamed = page.eval_on_selector_all(
         "main input, .strip input, .strip select, button",
         "all => all.filter(item => !(item.getAttribute('aria-label') || item.textContent.trim() || "
@@ -291,8 +306,7 @@ def test_controls_have_names_and_terms_are_explained_on_hover(shared_page, page_
     assert min(length for _, length in terms) > 40
 
 
-def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be_followed(open_page, page_path):
-    page = open_page(page_path).page
+def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be_followed(page):
     page.locator(".switch label", has_text="lines").click()
     boxes = page.locator("[data-lines]")
     assert boxes.count() == 4 and page.locator(".square[data-queries]:visible").count() == 0
@@ -315,10 +329,28 @@ def test_attention_is_drawn_as_lines_when_the_reader_likes_and_every_line_can_be
     assert bundle.locator("button.followed").inner_text() == asked
 
 
-def test_arrow_keys_in_a_grid_follow_the_next_query(open_page, page_path):
-    page = open_page(page_path).page
+def test_arrow_keys_in_a_grid_follow_the_next_query(page):
     before = page.evaluate("state.at")
     page.locator("#softmax .square[data-queries=rows]").focus()
     page.keyboard.press("ArrowUp")
     settled(page)
     assert page.evaluate("state.at") == before - 1 and page.url.endswith(f"@{before - 1}")
+
+
+def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, page_path, tmp_path):
+    check_policy(open_page, page_path, tmp_path)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (320, "light")])
+def test_the_page_asks_for_nothing_fits_and_is_accessible(looks, page_path, width, scheme):
+    check_look(looks(page_path, width, scheme), page_path, width)  # last, because the shared pages are spoilt
+
+
+def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(looks, tmp_path):
+    walked = probe.walk(family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", word="onerror")
+    path = probe.write_walk(walked, tmp_path, command="probe walk")
+    for width, scheme in ((320, "light"), (390, "dark")):
+        opened = looks(path, width, scheme)
+        assert opened.page.evaluate("window.canary") is None
+        assert HOSTILE[:17] in opened.page.inner_text("header") and opened.page.locator("main img").count() == 0
+        check_look(opened, path, width)

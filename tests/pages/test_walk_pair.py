@@ -22,7 +22,6 @@ from probe.pages.walk.page import ACROSS, TABLES, pictures
 from probe.patching.cross import first_token
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
-HOSTILE = "</script><script>window.canary=1</script> <img src=x onerror=canary=1> {{ 7*7 }}"
 
 
 @pytest.fixture(scope="module")
@@ -88,72 +87,51 @@ def test_without_a_word_the_head_that_takes_most_from_the_content_words_of_the_s
     assert (alone.layer, alone.head) == (0, int(sizes[0].argmax())) and "4 heads of layer 0" in alone.because
 
 
-def test_every_table_is_described_and_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
+def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, page_path):
     assert set(walked.frames) <= set(TABLES) and walked.certificate.texts == (SOURCE, TARGET)
-    again = probe.walk(model, SOURCE, target=TARGET, word=WORD, head=(1, 2))
-    pages = [probe.write_walk(each, tmp_path / name) for each, name in ((walked, "a"), (again, "b"))]
-    assert pages[0].read_bytes() == pages[1].read_bytes()
-    made = json.loads((tmp_path / "a" / "manifest.json").read_text())
+    made = json.loads((page_path.parent / "manifest.json").read_text())
     assert made["options"] == {"text": SOURCE, "target": TARGET, "word": WORD, "layer": 1, "head": 2}
     assert {f"{name}.csv" for name in walked.frames} <= set(made["files"])
     shown = walked._repr_html_()
     assert walked.answer in shown and "<script" not in shown
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "error", "sentence"),
-    [
+REFUSED = [
+    ("bart", {}, "Walking a text through bart: it is an encoder-decoder; give the translation so far with --target."),
+    (
+        "llama",
+        {"target": TARGET},
         (
-            "bart",
-            {"text": SOURCE},
-            probe.InputError,
-            "Walking a text through bart: it is an encoder-decoder; give the translation so far with --target.",
-        ),
-        (
-            "llama",
-            {"text": SOURCE, "target": TARGET},
-            probe.InputError,
             "Walking a text through llama: it has no decoder for a target; leave --target away, or take an "
-            "encoder-decoder, as " + "tiny-translator.",
+            "encoder-decoder, as tiny-translator."
         ),
+    ),
+    (
+        "bart",
+        {"target": TARGET, "beside": SOURCE},
         (
-            "bart",
-            {"text": SOURCE, "target": TARGET, "beside": SOURCE},
-            probe.InputError,
-            (
-                "Walking a text through bart: a walk through two texts compares no word with another sentence; leave "
-                "--beside and --against away."
-            ),
+            "Walking a text through bart: a walk through two texts compares no word with another sentence; leave "
+            "--beside and --against away."
         ),
-        (
-            "bert",
-            {"text": SOURCE, "word": "lake"},
-            probe.InputError,
-            f"Looking for 'lake' (occurrence 1) in {SOURCE!r}: found it 0 times; give a word that stands in the text.",
-        ),
-        (
-            "bart",
-            {"text": SOURCE, "target": TARGET, "word": " "},
-            probe.InputError,
-            "Choosing a word to follow: got an empty one, expected a word of the translation; give --word rive, say.",
-        ),
-        (
-            "bart",
-            {"text": SOURCE, "target": TARGET, "head": (2, 0)},
-            probe.InputError,
-            "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1.",
-        ),
-        (
-            "bart",
-            {"text": SOURCE, "target": " "},
-            probe.InputError,
-            "Reading the text: got an empty text, expected at least one word; give a sentence.",
-        ),
-    ],
-)
-def test_what_cannot_be_walked_is_one_sentence(kind, given, error, sentence):
-    with pytest.raises(error) as raised:
-        probe.walk(family_model(kind), **given)
+    ),
+    (
+        "bart",
+        {"target": TARGET, "word": " "},
+        "Choosing a word to follow: got an empty one, expected a word of the translation; give --word rive, say.",
+    ),
+    (
+        "bart",
+        {"target": TARGET, "head": (2, 0)},
+        "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1.",
+    ),
+    ("bart", {"target": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "sentence"), REFUSED)
+def test_what_cannot_be_walked_is_one_sentence(kind, given, sentence):
+    with pytest.raises(probe.InputError) as raised:
+        probe.walk(family_model(kind), SOURCE, **given)
     assert str(raised.value) == sentence
 
 
@@ -202,28 +180,13 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
     assert ", 3 tokens." in square.to_dict()["description"]
 
 
-def test_grouped_bars_share_an_axis_and_keep_the_order():
-    rows = pd.DataFrame(
-        [("first", "b", 0.9, 0.8, 1.0), ("first", "a", 0.1, 0.0, 0.2), ("second", "c", -0.1, -0.2, 0.0)],
-        columns=["group", "row", "value", "low", "high"],
-    )
-    spec = charts.grouped_bars(rows, "share").to_dict()
-    panels = spec["vconcat"]
-    assert [panel["title"]["text"] for panel in panels] == ["first", "second"]
-    domains = [panel["layer"][1]["encoding"]["x"]["scale"]["domain"] for panel in panels]
-    assert domains[0] == domains[1] and domains[0][0] == -0.2 and domains[0][1] > 1.0
-    assert panels[0]["layer"][1]["encoding"]["y"]["sort"] == ["b", "a"]
-    assert [panel["layer"][1]["encoding"]["x"]["title"] for panel in panels] == [None, "share"]
-    assert "first: b 90" in spec["description"] and "second: c −10" in spec["description"]
-
-
 class TestPage:
     """In headless Chromium."""
 
     pytestmark = MARKS
 
-    def test_the_answer_comes_first_and_the_pattern_is_a_rectangle(self, open_page, page_path, walked, pair):
-        page = open_page(page_path).page
+    def test_the_answer_comes_first_and_the_pattern_is_a_rectangle(self, shared_page, page_path, walked, pair):
+        page = shared_page(page_path).page
         assert page.locator("h1 + p").inner_text() == walked.answer
         sizes = len(pair.target), len(pair.source)
         shown = dots(page, "pattern", "rows")
@@ -238,8 +201,8 @@ class TestPage:
         turned = dots(page, "pattern", "columns")
         assert set(turned) == {(row, column) for column, row in shown}
 
-    def test_a_head_and_a_token_are_followed_by_every_step(self, open_page, page_path, walked, pair):
-        page = open_page(page_path).page
+    def test_a_head_and_a_token_are_followed_by_every_step(self, shared_page, page_path, walked, pair):
+        page = shared_page(page_path).page
         page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
         page.locator('[name="at"][value="1"]').check(force=True)
         settled(page)
@@ -264,9 +227,3 @@ class TestPage:
         said = page.locator('[data-rows="lens"] tr').last.locator("td").first.locator("small")
         titles = said.evaluate_all("all => all.map(item => item.title)")
         assert [number(title) for title in titles] == pytest.approx(following, rel=1e-4)
-
-    def test_hostile_text_runs_nothing(self, open_page, tmp_path):
-        walked = probe.walk(family_model("bart"), HOSTILE[:16], target=HOSTILE[-12:], word=HOSTILE[40:50])
-        opened = open_page(probe.write_walk(walked, tmp_path))
-        assert opened.page.evaluate("() => window.canary") is None and opened.trouble == []
-        assert HOSTILE[:16] in opened.page.locator("header").inner_text()

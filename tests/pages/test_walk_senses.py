@@ -4,10 +4,12 @@ import pandas as pd
 import pytest
 from browser import MARKS, settled
 from test_walk import unpacked
+from test_walk_families import MADE
 
 import probe
 from probe.model.tokens import Placed
-from probe.pages.walk import choose, senses
+from probe.pages.walk import choose
+from probe.pages.walk.page import render
 from probe.pages.walk.scene import Seen
 from probe.patching.positions import trace_positions
 from probe.stats.axes import fit_axis
@@ -34,11 +36,11 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     text = "The river bank was muddy"
     seen, here = seen_at(tiny, text)
     found = probe.walk(tiny, text)
-    few = senses._few("bank", seen, here)
+    few = choose._few("bank", seen, here)
     tokens = [probe.tokenize(tiny, row.text) for row in few]
     states = probe.target_states(tiny, tokens, [probe.positions_of_word(cut, "bank")[-1] for cut in tokens])
     rows = {sense: [place for place, row in enumerate(few) if row.sense == sense] for sense in ("river", "money")}
-    assert all(len(mine) == senses.PER_SENSE for mine in rows.values())
+    assert all(len(mine) == choose.PER_SENSE for mine in rows.values())
     # At the first depth the senses are apart: only the heads of layer 0 have written there.
     axis = fit_axis(*(states.resid[mine, 1] for mine in rows.values()), ("river", "money"), 1)
     river, moved = here.at - 1, []
@@ -47,8 +49,8 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
         mean = sum(states.z[mine, 0, head].double().mean(0) for mine in rows.values()) / 2 @ w_o
         written = seen.attention.delta_e_by_source(0, head, here.at)[river].double()
         moved.append(axis.effect(written - seen.attention.pattern[0, head, here.at, river].double() * mean).item())
-    toward = senses.toward(tiny, seen, here, choose.sources_of(seen, here))
-    assert (toward.sense, toward.other, toward.fitted) == ("river", "money", 2 * senses.PER_SENSE)
+    toward = choose.toward(tiny, seen, here, choose.sources_of(seen, here))
+    assert (toward.sense, toward.other, toward.fitted) == ("river", "money", 2 * choose.PER_SENSE)
     assert toward.moved[0].tolist() == pytest.approx(moved, abs=1e-6) and not toward.moved[1:].any()
     assert (found.layer, found.head) == (0, moved.index(max(moved)))
     assert (
@@ -68,19 +70,19 @@ def test_a_head_that_moves_the_word_little_along_the_axis_is_chosen_by_length(ti
 
 
 def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model):
-    assert [word for *_, word in senses.ambiguous("Two Banks, a plant's mole and a tunnel")] == [
+    assert [word for *_, word in choose.ambiguous("Two Banks, a plant's mole and a tunnel")] == [
         "bank",
         "plant",
         "mole",
     ]
     seen, here = seen_at(model, "The mole dug a tunnel", "tunnel")
-    assert senses.toward(model, seen, here, choose.sources_of(seen, here)) is None
+    assert choose.toward(model, seen, here, choose.sources_of(seen, here)) is None
 
 
 def test_the_sentence_that_is_walked_is_not_fitted_on(model):
     text = probe.expand("bank").sentences[0].text
     seen, here = seen_at(model, text, "bank")
-    assert text not in {row.text for row in senses._few("bank", seen, here)}
+    assert text not in {row.text for row in choose._few("bank", seen, here)}
 
 
 BEHIND = next(row for row in probe.expand("bank", both_sides=True).sentences if row.cue_follows)
@@ -98,6 +100,7 @@ BEHIND = next(row for row in probe.expand("bank", both_sides=True).sentences if 
 def test_what_cannot_be_known_yet_is_said_at_the_top(model, text, said):
     found = probe.walk(model, text, word="bank", head=(0, 0))
     assert found.caution is None if said is None else found.caution.startswith(said.format(model.name))
+    assert said is None or f'caution">{found.caution}<' in render(found, MADE).partition("</header>")[0]
 
 
 @pytest.mark.real_model
@@ -143,7 +146,9 @@ def test_where_nothing_before_the_word_differs_nothing_differs(model):
 
 def test_the_depth_at_which_the_sentences_part_is_told(model):
     told = probe.walk(model, "The river bank", against="The mole bank", word="bank").answer
-    assert told.startswith("“bank” is the same vector where it enters both sentences, and another after layer 0. L")
+    assert told.startswith(
+        "“bank” is the same vector in both sentences where it enters layer 0, and another where it enters layer 1. L"
+    )
     assert " long here, " not in told and " here, " in told and " there, " in told
     elsewhere = probe.walk(model, "The river bank", against="The mole under the river bank", word="bank").answer
     assert elsewhere.startswith("“bank” is the same token in both sentences, at another position. L")
@@ -170,8 +175,12 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
     assert stream[0].abs().idxmax() == table["pos"].min()
     share = f"brings the other sentence {100 * stream[0].iloc[0]:.0f}"
     assert share in walked.travels and "the vector of “bank” alone brings it" in walked.travels
-    reached = [layer for layer in range(2) if stream[layer, rows[0].at] >= 0.5]
-    assert (f"From layer {reached[0]} on" if reached else "Up to the last layer") in walked.travels
+    reached = [stream[layer, rows[0].at] >= 0.5 for layer in range(2)]
+    first = {
+        (True, True): "Where it enters layer 0 and every later one the vector",
+        (False, True): "layer 1, the last, the",
+    }
+    assert first.get(tuple(reached), "Even where it enters the last layer") in walked.travels
 
 
 FIT = "parts can be put only where they fit; write the two with as many tokens before the word."
@@ -185,11 +194,11 @@ SAME = "they are the same up to “bank”, so nothing that it reads differs; wr
         (("The river bank was muddy", "The river bank is old"), f"Tracing two sentences: {SAME}"),
     ],
 )
-def test_sentences_that_cannot_be_traced_say_why(model, tmp_path, texts, said):
+def test_sentences_that_cannot_be_traced_say_why(model, texts, said):
     walked = probe.walk(model, texts[0], against=texts[1], word="bank")
     assert walked.travels.startswith("Tracing two sentences: ") and walked.travels.endswith(said)
     assert "trace" not in walked.frames
-    page = probe.write_walk(walked, tmp_path).read_text(encoding="utf-8")
+    page = render(walked, MADE)
     assert said in page and 'data-rows="trace"' not in page
 
 
@@ -219,8 +228,10 @@ class TestPage:
         opened = open_page(probe.write_walk(against, tmp_path))
         page = opened.page
         assert page.inner_text("h1") == page.title() == "What happens to “bank” in two sentences?"
-        assert page.locator("[data-map]").count() == 2 and page.locator("[data-depths] .depth").count() == 4
-        for layer, head in ((against.layer, against.head), (1, 3), (0, 1)):
+        assert page.locator("[data-map]").count() == 2
+        depths = page.locator("[data-depths] .depth small").all_inner_texts()
+        assert depths == ["token", "L0", "L1", "end"]
+        for layer, head in ((against.layer, against.head), (0, 1)):
             page.locator(f'[data-map="delta_apart"] [value="{layer}.{head}"]').check(force=True)
             settled(page)
             for side, text in (("here", RIVER), ("there", MONEY)):
@@ -251,8 +262,3 @@ class TestPage:
         settled(page)
         assert page.evaluate("location.hash").startswith("#L1H") and opened.trouble == []
         assert page.evaluate("location.hash").endswith(f"@{table['pos'].max()}")
-
-    def test_a_caution_stands_above_everything_that_it_is_about(self, open_page, model, tmp_path):
-        found = probe.walk(model, "The bank was muddy", word="bank")
-        page = open_page(probe.write_walk(found, tmp_path)).page
-        assert page.inner_text("header .caution") == found.caution

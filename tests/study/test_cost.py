@@ -1,10 +1,12 @@
 """The plan of a study: its counts by hand, its memory against what was held, and the sentence that refuses."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from probe.errors import InputError
-from probe.model import hooks
+from probe.model import trace as hooks
 from probe.model.load import load
 from probe.patching import live, swaps
 from probe.stats import axes
@@ -36,8 +38,13 @@ def model():
     return load("tiny-senses")
 
 
-def test_more_words_and_more_sentences_cost_more(model):
-    one, two = plan(model, "bank"), plan(model, ["bank", "mole"])
+@pytest.fixture(scope="module")
+def of_bank(model):
+    return plan(model, "bank")
+
+
+def test_more_words_and_more_sentences_cost_more(model, of_bank):
+    one, two = of_bank, plan(model, ["bank", "mole"])
     assert two.words == ("bank", "mole")
     assert one.forwards < two.forwards and one.swaps < two.swaps and one.extra < two.extra
 
@@ -78,47 +85,39 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
     assert planned.forwards / 3 < counted["forwards"] <= planned.forwards
 
 
-def test_a_model_beside_is_part_of_the_plan(model):
+def test_a_second_model_is_part_of_the_plan(model, of_bank):
     """Of bank no sentence of the lesson has a late cue; of apple one has, and each of its sentences is read once
     more.
     """
-    beside = load("tiny-senses-bidirectional")
-    assert plan(model, "bank", beside=beside).forwards == plan(model, "bank").forwards
-    with_apple = plan(model, "apple", beside=beside).forwards - plan(model, "apple").forwards
+    second = load("tiny-senses-bidirectional")
+    assert plan(model, "bank", second=second).forwards == of_bank.forwards
+    with_apple = plan(model, "apple", second=second).forwards - plan(model, "apple").forwards
     assert with_apple == len(expand("apple", both_sides=True).sentences)
 
 
 def test_the_plan_is_said_in_one_sentence():
     planned = StudyCost(("bank", "mole"), 1234, 56789, 1_500_000_000, 1_250_000_000)
-    assert str(planned) == "bank, mole: at most 1,234 forward passes and 56,789 swaps, about 2.8 GB of memory."
+    said = "bank, mole: at most 1,234 forward passes and 56,789 swaps, {}about 2.8 GB of memory."
+    assert str(planned) == said.format("")
+    assert str(replace(planned, seconds=200.0)) == said.format("about 3 min on this machine, ")
 
 
-def test_more_than_is_free_is_refused(monkeypatch):
-    monkeypatch.setattr(cost, "available", lambda: 1_000_000_000)
+def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
     planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
-    with pytest.raises(InputError) as refused:
-        planned.require()
-    assert str(refused.value) == (
-        "Planning the study of bank: it would take about 1.2 GB of memory and 1.0 GB are free; close other programs, "
-        "or take "
-        "fewer words, fewer sentences or a smaller model."
-    )
+    for limit, free, needs, there in (
+        (None, 1_000_000_000, "1.2 GB", "1.0 GB are free; close other programs"),
+        (1_700_000_000, None, "1.8 GB", "--max-memory allows 1.7 GB; allow more"),
+    ):
+        monkeypatch.setattr(cost, "available", lambda free=free: free)
+        with pytest.raises(InputError) as refused:
+            planned.require(limit)
+        assert str(refused.value) == (
+            f"Planning the study of bank: it would take about {needs} of memory and {there}, or take fewer words, "
+            "fewer sentences or a smaller model."
+        )
+    assert planned.require() is planned is planned.require(1_750_000_000)  # what is free is not known
     monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
     assert planned.require() is planned
-    monkeypatch.setattr(cost, "available", lambda: None)
-    assert planned.require() is planned
-
-
-def test_more_than_is_allowed_is_refused():
-    planned = StudyCost(("bank",), 1, 1, 500_000_000, 1_250_000_000)
-    with pytest.raises(InputError) as refused:
-        planned.require(1_700_000_000)
-    assert str(refused.value) == (
-        "Planning the study of bank: it would take about 1.8 GB of memory and --max-memory allows 1.7 GB; allow more, "
-        "or take "
-        "fewer words, fewer sentences or a smaller model."
-    )
-    assert planned.require(1_750_000_000) is planned
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 from checkpoints import change_tensors
 from handmade import ODD, corpus_of, make_handmade, make_random, make_sentences, random_model, resolver_model
 from safetensors.torch import load_file
+from seeds import mostly_campaign
 
 import probe
 from probe import charts
@@ -136,8 +137,7 @@ def test_a_ledger_that_does_not_close_is_refused():
     assert error > 1e-4
     assert str(caught.value) == (
         f"Adding up the residual stream of odd after 2 blocks at position 3: the terms miss it by {error:.1e} of its "
-        "size, "
-        "expected at most 1e-04; run `probe check` to see which quantity disagrees."
+        "size, expected at most 1e-04; run `probe check` to see which quantity disagrees."
     )
     lost = dataclasses.replace(shown, mlp_out=shown.mlp_out * torch.nan)
     with pytest.raises(CrossCheckError, match="miss it by nan of its size"):
@@ -147,21 +147,22 @@ def test_a_ledger_that_does_not_close_is_refused():
 @pytest.mark.parametrize(("depth", "at"), [(LAYERS + 1, 0), (-1, 0), (1, 99), (1, -1)])
 def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
     shown = trace(random_model(), TEXT)
+    n = len(shown.tokens)
     with pytest.raises(InputError) as caught:
         ledger.ledger(shown, depth, at=at)
     assert str(caught.value) == (
-        f"Opening the ledger after {depth} blocks at position {at}: odd has {LAYERS} blocks and the text "
-        f"{len(shown.tokens)} tokens; give a depth from 0 to {LAYERS} and a position from 0 to {len(shown.tokens) - 1}."
+        f"Opening the ledger after {depth} blocks at position {at}: odd has {LAYERS} blocks and the text {n} tokens; "
+        f"give a depth from 0 to {LAYERS} and a position from 0 to {n - 1}."
     )
 
 
 # --- in a study ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=mostly_campaign([1, 2]))
 def planted(request):
     model, head = resolver_model(request.param)
-    return probe.study(model, corpus=corpus_of(make_sentences())), head
+    return probe.study(model, corpus=corpus_of(make_sentences()), permutations=199), head
 
 
 def test_the_frame_is_of_the_sentences_of_readings_and_adds_up(planted):
@@ -202,7 +203,7 @@ def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
 
 
 def test_a_model_without_a_gap_has_no_ledger(tmp_path):
-    study = probe.study(load(make_handmade(tmp_path / "null", [])), corpus=corpus_of(make_sentences()))
+    study = probe.study(load(make_handmade(tmp_path / "null", [])), corpus=corpus_of(make_sentences()), permutations=99)
     assert not study.words["ranked"].any()
     assert study.ledger.empty and set(study.ledger) <= set(COLUMNS)
     assert suppliers.told(study.ledger) == {}
@@ -258,36 +259,30 @@ def test_sources_are_gathered_over_heads_and_their_shares_sum_to_1():
     assert found["through"].to_dict() == dict.fromkeys(found.index, "") | through
 
 
-def test_the_sentence_names_the_token_its_heads_the_mlps_and_the_rest():
-    assert suppliers.told(frame_of(PARTS)) == {
-        ("bank", 7): "“river” directly supplies 61\u202f% of the sense of “bank” here (river), through L0H2 and L1H0; "
-        "“the” (2) −12\u202f%, “bank” itself 11\u202f%, MLPs 36\u202f%, everything else 4\u202f%."
-    }
+LITTLE = PARTS | {("L0H2", "1·river"): -0.1, ("L1H0", "4·bank"): 0.355}
+MLPS = {key: value / 10 if key[1] else value for key, value in PARTS.items()} | {("MLP 0", None): 0.379}
+WHOSE = "of the sense of “bank” here"
+REST = "“the” (2) −12\u202f%, {}MLPs 36\u202f%, everything else 4\u202f%."
+MEANT = "“river” directly supplies 61\u202f% {} ({}), through L0H2 and L1H0; " + REST.format(
+    "“bank” itself 11\u202f%, "
+)
 
 
-def test_the_other_sense_has_the_same_shares():
-    turned = {key: -value for key, value in PARTS.items()}
-    (said,) = suppliers.told(frame_of(turned, sense="money")).values()
-    (meant,) = suppliers.told(frame_of(PARTS)).values()
-    assert said == meant.replace("(river)", "(money)")
-
-
-def test_the_cue_is_named_also_where_it_supplies_little():
-    parts = PARTS | {("L0H2", "1·river"): -0.1, ("L1H0", "4·bank"): 0.355}
-    (said,) = suppliers.told(frame_of(parts)).values()
-    assert said == (
-        "“bank” itself directly supplies 71\u202f% of the sense of “bank” here (river), through L1H0; "
-        "“river” 1\u202f%, “the” (2) −12\u202f%, MLPs 36\u202f%, everything else 4\u202f%."
-    )
-
-
-def test_where_no_token_supplies_much_the_sentence_says_so():
-    parts = {key: value / 10 if key[1] else value for key, value in PARTS.items()} | {("MLP 0", None): 0.379}
-    (said,) = suppliers.told(frame_of(parts)).values()
-    assert said == (
-        "No token directly supplies as much as 10\u202f% of the sense of “bank” here (river); "
-        "“river” 6\u202f%, MLPs 92\u202f%, everything else 2\u202f%."
-    )
+@pytest.mark.parametrize(
+    ("parts", "sense", "said"),
+    [
+        (PARTS, "river", MEANT.format(WHOSE, "river")),
+        ({key: -value for key, value in PARTS.items()}, "money", MEANT.format(WHOSE, "money")),
+        # The cue is named also where it supplies little.
+        (LITTLE, "river", f"“bank” itself directly supplies 71\u202f% {WHOSE} (river), through L1H0; “river” 1\u202f%, "
+         + REST.format("")),
+        (MLPS, "river", (f"No token directly supplies as much as 10\u202f% {WHOSE} (river); “river” 6\u202f%, "
+         "MLPs 92\u202f%, everything else 2\u202f%.")),
+    ],
+    ids=["the cue", "the other sense", "the word", "no token"],
+)  # fmt: skip
+def test_the_sentence_names_the_token_its_heads_the_mlps_and_the_rest(parts, sense, said):
+    assert suppliers.told(frame_of(parts, sense=sense)) == {("bank", 7): said}
 
 
 @pytest.mark.parametrize(
@@ -300,8 +295,7 @@ def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, sense,
         stands = f"{total:.2f}".replace("-", "−")
         assert said == (
             f"Here “bank” stands at {stands}, from −0.50 for money to 0.50 for river: not clearly river, so no part "
-            "of it is "
-            "called a share of that sense."
+            "of it is called a share of that sense."
         )
 
 
@@ -330,27 +324,24 @@ def test_the_bars_keep_every_contribution_and_end_with_the_sum():
     river = bars[bars["bar"] == "1·river"].set_index("writer")["toward"].to_dict()
     assert river == pytest.approx({"L0H2": 0.2, "L1H0": 0.08, "L0H1": 0.025})
     assert set(bars.loc[bars["bar"] == "MLPs", "writer"]) == {"no head"}
-
-
-def test_of_a_long_sentence_the_small_tokens_are_gathered():
-    many = {("L0H0", f"{pos}·the"): 0.001 * (pos + 1) for pos in range(40)}
+    many = {("L0H0", f"{pos}·the"): 0.001 * (pos + 1) for pos in range(40)}  # of a long one the small are gathered
     bars = charts.ledger_bars(frame_of(PARTS | many), "bank", sentence=7)
     shown = [name for name in bars["bar"].unique() if "·" in name]
     assert len(shown) == bars_of.MOST_TOKENS and "39·the" in shown and "0·the" not in shown
     assert bars.loc[bars["bar"] != bars_of.SUM, "toward"].sum() == pytest.approx(0.5 + sum(many.values()))
 
 
-def layers_of(spec):
-    return {
-        next(iter(set(layer["encoding"]) - {"x", "y", "order", "tooltip"}), "rule"): layer for layer in spec["layer"]
-    }
+def picture(frame, number=7):
+    """The picture as a specification, and its layers by what they encode."""
+    spec = charts.cue_ledger(frame, "bank", sentence=number).to_dict()
+    plain = {"x", "y", "order", "tooltip"}
+    return spec, {next(iter(set(layer["encoding"]) - plain), "rule"): layer for layer in spec["layer"]}
 
 
 @pytest.mark.parametrize(("sense", "sign", "away"), [("river", 1, "money"), ("money", -1, "river")])
 def test_the_picture_says_what_it_shows(sense, sign, away):
     frame = frame_of({key: sign * value for key, value in PARTS.items()}, sense=sense)
-    spec = charts.cue_ledger(frame, "bank", sentence=7).to_dict()
-    layers = layers_of(spec)
+    spec, layers = picture(frame)
     encoding = layers["color"]["encoding"]
     assert " ".join(encoding["x"]["title"]) == f"contribution toward {sense}, away from {away} (fraction of the gap)"
     assert encoding["y"]["title"] == "source"
@@ -368,22 +359,17 @@ def test_the_picture_says_what_it_shows(sense, sign, away):
 
 
 def test_where_the_sense_is_not_clear_the_picture_gives_no_shares():
-    spec = charts.cue_ledger(frame_of({key: value / 10 for key, value in PARTS.items()}), "bank", sentence=7).to_dict()
+    spec, layers = picture(frame_of({key: value / 10 for key, value in PARTS.items()}))
     assert "%" not in json.dumps(spec["datasets"])
-    assert {row["bar"]: row["text"] for row in spec["datasets"][layers_of(spec)["text"]["data"]["name"]]}[
-        "1·river"
-    ] == "0.03"
+    rows = spec["datasets"][layers["text"]["data"]["name"]]
+    assert {row["bar"]: row["text"] for row in rows}["1·river"] == "0.03"
 
 
 def test_all_sentences_are_drawn_on_one_axis():
     frame = pd.concat([frame_of(PARTS), frame_of({key: 2 * value for key, value in PARTS.items()}, sentence=8)])
-    domains = [
-        layers_of(charts.cue_ledger(frame, "bank", sentence=number).to_dict())["color"]["encoding"]["x"]["scale"][
-            "domain"
-        ]
-        for number in (7, 8)
-    ]
-    assert domains[0] == domains[1] and domains[0][1] > 1.0
+    layers = [picture(frame, number)[1] for number in (7, 8)]
+    one, other = (each["color"]["encoding"]["x"]["scale"]["domain"] for each in layers)
+    assert one == other and one[1] > 1.0
 
 
 def test_the_words_and_the_picture_need_no_torch():

@@ -58,12 +58,6 @@ def test_a_word_of_several_tokens_is_read_at_the_last(bytewise):
         assert tokens.text[tokens.spans[words[0]][0] : tokens.spans[target][1]] == "antechamber"
 
 
-def test_cues_may_be_unknown(model):
-    material = prepare(model, corpus_of(without(EARLY, "cue_start", "cue_end")), WORD)
-    assert set(material.cues) == {None}
-    assert len(material.sentences) == len(EARLY)
-
-
 def test_a_cue_after_the_word_is_left_out_with_the_reason(model):
     late = make_sentences(frames=1, distances=(2,), cue_after=True)
     mixed = [row for pair in zip(EARLY, [*late, *EARLY[len(late) :]], strict=True) for row in dict.fromkeys(pair)]
@@ -93,58 +87,41 @@ def test_a_bidirectional_model_may_be_asked(model):
     assert prepare(both_ways, corpus_of(late), WORD).sentences == late
 
 
-def test_what_the_reader_left_out_is_kept_in_the_list(model):
+def test_what_the_reader_left_out_is_kept_and_cues_may_be_unknown(model):
+    material = prepare(model, corpus_of(without(EARLY, "cue_start", "cue_end")), WORD)
+    assert set(material.cues) == {None} and len(material.sentences) == len(EARLY)
     corpus = replace(corpus_of(EARLY), left_out=(LeftOut("line 3", "a reason"),))
     assert prepare(model, corpus, WORD).left_out == (LeftOut("line 3", "a reason"),)
 
 
-def test_only_late_cues_end_in_one_sentence(model):
+def test_fewer_than_two_senses_and_a_wrong_span_end_in_one_sentence(model):
     late = make_sentences(frames=1, distances=(1,), cue_after=True)
-    with pytest.raises(InputError) as error:
-        prepare(model, corpus_of(late), WORD)
-    assert str(error.value) == (
-        f"Comparing the senses of 'lock': got no usable sentence (20 sentences were left out: {LATE}), "
-        "expected sentences of at least two senses; give sentences of another sense, with the cue before the "
-        "word, or take a model "
-        "that reads both ways, as tiny-senses-bidirectional."
-    )
-
-
-def test_only_one_sense_is_said(model):
-    with pytest.raises(InputError) as error:
-        prepare(model, corpus_of([given for given in EARLY if given.sense == "door"]), WORD)
-    assert str(error.value) == (
-        "Comparing the senses of 'lock': got only 'door', expected sentences of at least two senses; "
-        "give sentences of another sense."
-    )
-
-
-def test_a_span_that_does_not_cover_the_word_is_said(model):
     wrong = replace(EARLY[0], text=f"the key near the {WORD}", start=4, end=7, cue_start=None, cue_end=None)
-    with pytest.raises(InputError) as error:
-        prepare(model, corpus_of([wrong, *EARLY[1:]]), WORD)
-    assert str(error.value) == (
-        "Reading the sentence 'the key near the lock': characters 4 to 7 are 'key', expected them to cover 'lock'; "
-        "correct start and end."
-    )
+    lost = f"no usable sentence (20 sentences were left out: {LATE})"
+    comparing = "Comparing the senses of 'lock': got {}, expected sentences of at least two senses; give sentences of "
+    comparing += "another sense{}."
+    more = ", with the cue before the word, or take a model that reads both ways, as tiny-senses-bidirectional"
+    for rows, said in (
+        (late, comparing.format(lost, more)),
+        ([given for given in EARLY if given.sense == "door"], comparing.format("only 'door'", "")),
+        ([wrong, *EARLY[1:]], f"Reading the sentence 'the key near the lock': {KEY} start and end."),
+    ):
+        with pytest.raises(InputError) as error:
+            prepare(model, corpus_of(rows), WORD)
+        assert str(error.value) == said
+
+
+SPAN = {"start": 4, "end": 7, "cue_start": None, "cue_end": None}
+KEY = "characters 4 to 7 are 'key', expected them to cover 'lock'; correct"
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"text": f"the key near the {WORD}"} | SPAN, f"reading the sentence 'the key near the lock': {KEY}"),
         (
-            {"text": f"the key near the {WORD}", "start": 4, "end": 7, "cue_start": None, "cue_end": None},
-            (
-                "reading the sentence 'the key near the lock': characters 4 to 7 are 'key', expected them to cover "
-                "'lock'; correct"
-            ),
-        ),
-        (
-            {"text": "the key near the door", "start": 4, "end": 7, "cue_start": None, "cue_end": None},
-            (
-                "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give a word that "
-                "stands in the text."
-            ),
+            {"text": "the key near the door"} | SPAN,
+            "looking for 'lock' (occurrence 1) in 'the key near the door': found it 0 times; give a word that stands",
         ),
         ({"text": EARLY[0].text + " the" * 40}, "reading the text "),
     ],

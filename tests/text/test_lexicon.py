@@ -16,11 +16,7 @@ from probe.text import lexicon
 from probe.text.sentences import Sentence
 
 GPT2 = Path(__file__).parents[3] / "shared" / "data" / "gpt2-tokenizer" / "tokenizer.json"
-LESSON_WORDS = {
-    "bank": {"river", "money"},
-    "mole": {"animal", "unit", "skin", "spy"},
-    "apple": {"fruit", "company"},
-}
+LESSON_WORDS = {"bank": {"river", "money"}, "mole": {"animal", "unit", "skin", "spy"}, "apple": {"fruit", "company"}}
 OTHER_WORDS = {"seal", "spring", "crane", "bat", "pitcher", "bark", "organ", "trunk", "match"}
 ENTRIES = [lexicon.entry(word) for word in lexicon.words()]
 ALL_CUES = {cue for entry in ENTRIES for sense in entry.senses for cue in sense.cues}
@@ -28,17 +24,17 @@ SENTENCES = [sentence for entry in ENTRIES for sentence in lexicon.expand(entry.
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> Tokenizer:
+def gpt2():
     if not GPT2.exists():
         pytest.skip(f"the tokenizer of GPT-2 is not at {GPT2}")
     return Tokenizer.from_file(str(GPT2))
 
 
-def frame_words(text: str) -> list[str]:
+def frame_words(text):
     return re.findall(r"[a-z']+", text.replace("{cue}", "").replace("{word}", "").lower())
 
 
-def versions() -> list[tuple[str, str, int, str]]:
+def versions():
     return [
         (entry.word, frame.name, distance, text)
         for entry in ENTRIES
@@ -47,7 +43,7 @@ def versions() -> list[tuple[str, str, int, str]]:
     ]
 
 
-def test_the_words_and_senses_asked_for_are_there() -> None:
+def test_the_words_and_senses_asked_for_are_there():
     assert set(lexicon.words()) >= OTHER_WORDS | set(LESSON_WORDS)
     assert len(lexicon.words()) == 16
     for word, senses in LESSON_WORDS.items():
@@ -55,7 +51,7 @@ def test_the_words_and_senses_asked_for_are_there() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lexicon.words())
-def test_a_word_has_cues_frames_and_continuations_enough(entry: lexicon.Entry) -> None:
+def test_a_word_has_cues_frames_and_continuations_enough(entry):
     assert len(entry.frames) == len({frame.name for frame in entry.frames}) == 9
     assert all(list(frame.versions) == [1, 2, 3, 4] for frame in entry.frames)
     for sense in entry.senses:
@@ -63,19 +59,15 @@ def test_a_word_has_cues_frames_and_continuations_enough(entry: lexicon.Entry) -
         assert len(set(sense.continuations)) >= 4
         assert all(re.fullmatch(r" [a-z]+", continuation) for continuation in sense.continuations)
         assert all(re.fullmatch(r"[a-z]+", cue) for cue in sense.cues)
-
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=lexicon.words())
-def test_no_cue_or_continuation_belongs_to_two_senses(entry: lexicon.Entry) -> None:
-    owner: dict[str, str] = {}
+    owner = {}
     for sense in entry.senses:
         for text in (*sense.cues, *(continuation.strip() for continuation in sense.continuations)):
-            assert owner.setdefault(text, sense.name) == sense.name
+            assert owner.setdefault(text, sense.name) == sense.name  # none belongs to two senses
             assert text not in lexicon.words()
         assert not set(sense.cues) & {continuation.strip() for continuation in sense.continuations}
 
 
-def test_some_cues_are_shared_by_two_words() -> None:
+def test_some_cues_are_shared_by_two_words():
     users = defaultdict(set)
     for entry in ENTRIES:
         for sense in entry.senses:
@@ -85,42 +77,32 @@ def test_some_cues_are_shared_by_two_words() -> None:
     assert sum(len(words) > 1 for words in users.values()) >= 20
 
 
-def test_frames_hold_no_cue_no_other_word_of_the_lexicon_and_no_continuation_of_their_own() -> None:
+def test_frames_are_short_sentences_of_a_small_vocabulary_that_say_nothing_of_the_sense():
     for word, name, distance, text in versions():
         own = {continuation.strip() for sense in lexicon.entry(word).senses for continuation in sense.continuations}
         forms = {form for known in lexicon.words() for form in (known, f"{known}s")}
         assert not set(frame_words(text)) & (forms | ALL_CUES | own), (word, name, distance)
-
-
-def test_frames_are_sentences_of_6_to_16_words_with_no_article_that_depends_on_the_cue() -> None:
-    for word, name, distance, text in versions():
         assert 6 <= len(text.split()) <= 16, (word, name, distance)
         assert re.fullmatch(r"[A-Z].*[.?]", text), (word, name, distance)
-        assert not re.search(r"\ban? \{", text), (word, name, distance)
+        assert not re.search(r"\ban? \{", text), (word, name, distance)  # no article that depends on the cue
     assert len({(word, text) for word, _, _, text in versions()}) == 16 * 9 * 4
-
-
-def test_the_vocabulary_of_the_frames_is_small() -> None:
     assert len({form for *_, text in versions() for form in frame_words(text)}) <= 350
 
 
-def test_every_span_covers_the_word_and_a_cue_of_its_sense() -> None:
+def test_every_span_covers_the_word_and_a_cue_of_its_sense():
     cues = {(entry.word, sense.name): sense.cues for entry in ENTRIES for sense in entry.senses}
     for sentence in SENTENCES:
         assert sentence.text[sentence.start : sentence.end] == sentence.word
         assert sentence.cue_start is not None and sentence.cue_end is not None and sentence.cue_end < sentence.start
         assert sentence.text[sentence.cue_start : sentence.cue_end] in cues[sentence.word, sentence.sense]
-
-
-def test_every_sense_has_at_least_60_sentences_and_none_twice() -> None:
-    for entry in ENTRIES:
+    for entry in ENTRIES:  # at least 60 sentences of every sense, and none twice
         sentences = lexicon.expand(entry.word).sentences
         assert len({sentence.text for sentence in sentences}) == len(sentences) == 9 * 4 * 12 * len(entry.senses)
         for sense in entry.senses:
             assert sum(sentence.sense == sense.name for sentence in sentences) >= 60
 
 
-def test_a_pair_has_every_sense_once_and_differs_in_the_cue_alone() -> None:
+def test_a_pair_has_every_sense_once_and_differs_in_the_cue_alone():
     for entry in ENTRIES:
         members = defaultdict(list)
         for sentence in lexicon.expand(entry.word).sentences:
@@ -135,14 +117,14 @@ def test_a_pair_has_every_sense_once_and_differs_in_the_cue_alone() -> None:
             assert found == [sense.cues[int(place)] for sense in entry.senses]
 
 
-def test_words_cues_and_continuations_are_single_tokens_of_gpt2(gpt2: Tokenizer) -> None:
+def test_words_cues_and_continuations_are_single_tokens_of_gpt2(gpt2):
     for entry in ENTRIES:
         cues = [f" {cue}" for sense in entry.senses for cue in sense.cues]
         for text in (f" {entry.word}", *cues, *(text for sense in entry.senses for text in sense.continuations)):
             assert len(gpt2.encode(text).ids) == 1, text
 
 
-def test_tokens_from_cue_to_word_are_the_distance_and_pairs_are_aligned(gpt2: Tokenizer) -> None:
+def test_tokens_from_cue_to_word_are_the_distance_and_pairs_are_aligned(gpt2):
     shapes = defaultdict(set)
     for sentence, encoded in zip(SENTENCES, gpt2.encode_batch([item.text for item in SENTENCES]), strict=True):
         ends = [end for _, end in encoded.offsets]
@@ -155,7 +137,7 @@ def test_tokens_from_cue_to_word_are_the_distance_and_pairs_are_aligned(gpt2: To
     assert all(len(shape) == 1 for shape in shapes.values())
 
 
-def test_the_place_of_the_word_varies_between_frames(gpt2: Tokenizer) -> None:
+def test_the_place_of_the_word_varies_between_frames(gpt2):
     for entry in ENTRIES:
         texts = [
             text.replace("{cue}", entry.senses[0].cues[0]) for frame in entry.frames for text in frame.versions.values()
@@ -164,7 +146,7 @@ def test_the_place_of_the_word_varies_between_frames(gpt2: Tokenizer) -> None:
         assert len({len(start.ids) for start in starts}) >= 6
 
 
-def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pandas() -> None:
+def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pandas():
     code = (
         "import sys, probe.text.lexicon as found; print(found.__file__); print({'torch', 'pandas'} & set(sys.modules))"
     )
@@ -173,25 +155,30 @@ def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pand
     assert shown[1] == "set()"
 
 
-def test_an_unknown_word_is_one_sentence() -> None:
+def test_an_unknown_word_is_one_sentence():
     with pytest.raises(InputError) as error:
         lexicon.entry("../lexicon/bank")
     assert str(error.value) == (
-        "Looking up '../lexicon/bank' in the lexicon: it is not there, the lexicon has apple, bank, bark, bat, "
-        "crane, match, mole, "
-        "mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk; give one of these, or a file of your "
-        "own sentences."
+        "Looking up '../lexicon/bank' in the lexicon: it is not there, the lexicon has apple, bank, bark, bat, crane, "
+        "match, mole, mouse, nail, organ, palm, pitcher, ruler, seal, spring, trunk; give one of these, or a file of "
+        "your own sentences."
     )
     with pytest.raises(InputError, match="Looking up 'showcase' in the lexicon: it is not there"):
         lexicon.expand("showcase")
 
 
-def test_a_frame_without_a_place_for_the_cue_before_the_word_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("text", "behind", "expected"),
+    [
+        ("The {word} {cue} is far.", False, "{cue} once and then {word} once"),
+        ("the {cue} and the {word}", True, "{word} once and then {cue} once"),
+    ],
+)
+def test_a_frame_has_cue_and_word_once_and_in_order(text, behind, expected):
     with pytest.raises(InputError) as error:
-        lexicon.Frame("walk", {1: "The {word} {cue} is far."})
+        lexicon.Frame("walk", {1: text}, behind=behind)
     assert str(error.value) == (
-        "Reading frame 'walk' at distance 1: got 'The {word} {cue} is far.', expected {cue} once and then {word} once; "
-        "correct the frame."
+        f"Reading frame 'walk' at distance 1: got '{text}', expected {expected}; correct the frame."
     )
 
 
@@ -203,7 +190,7 @@ def test_a_frame_without_a_place_for_the_cue_before_the_word_is_refused() -> Non
         ([("river",), ("river",)], "[1, 1] cues, 1 of them"),
     ],
 )
-def test_an_entry_that_cannot_be_paired_is_refused(cues: list[tuple[str, ...]], got: str) -> None:
+def test_an_entry_that_cannot_be_paired_is_refused(cues, got):
     senses = tuple(lexicon.Sense(str(index), "", found, ()) for index, found in enumerate(cues))
     with pytest.raises(InputError) as error:
         lexicon.Entry("bank", senses, ())
@@ -214,11 +201,11 @@ def test_an_entry_that_cannot_be_paired_is_refused(cues: list[tuple[str, ...]], 
     )
 
 
-def test_sentences_with_a_longer_cue_are_left_out_and_counted() -> None:
+def test_sentences_with_a_longer_cue_are_left_out_and_counted():
     corpus = lexicon.expand("bank")
     asked = set()
 
-    def is_one_token(text: str) -> bool:
+    def is_one_token(text):
         asked.add(text)
         return text != " river"
 
@@ -233,14 +220,14 @@ def test_sentences_with_a_longer_cue_are_left_out_and_counted() -> None:
     assert again.left_out[: 9 * 4] == kept.left_out and len(again.left_out) == 2 * 9 * 4
 
 
-def test_sentences_without_a_known_cue_are_kept() -> None:
+def test_sentences_without_a_known_cue_are_kept():
     sentence = Sentence("bank", "river", "The bank was steep.", 4, 8)
     corpus = lexicon.Corpus((sentence,), (), "mine.jsonl", "0")
     assert lexicon.keep_one_token_cues(corpus, lambda text: False) == corpus
     assert not corpus.is_lexicon
 
 
-def test_the_identity_of_the_lexicon_is_that_of_its_files() -> None:
+def test_the_identity_of_the_lexicon_is_that_of_its_files():
     assert lexicon.sha256(["bank"]) == lexicon.expand("bank").sha256 != lexicon.expand("mole").sha256
     assert lexicon.sha256(["bank", "mole"]) != lexicon.sha256(["mole", "bank"])
 
@@ -260,7 +247,7 @@ SHOWCASE = [
 ]
 
 
-def test_the_showcase_has_its_sentences_with_the_word_as_it_stands_and_the_order_of_word_and_cue() -> None:
+def test_the_showcase_has_its_sentences_with_the_word_as_it_stands_and_the_order_of_word_and_cue():
     shown = lexicon.showcase()
     assert [(row.text, row.word, row.text[row.start : row.end], row.sense, row.cue_after) for row in shown] == SHOWCASE
     for row in shown:
@@ -270,7 +257,7 @@ def test_the_showcase_has_its_sentences_with_the_word_as_it_stands_and_the_order
         assert row.note.endswith(".")
 
 
-def test_no_showcase_sentence_is_one_of_the_lexicon() -> None:
+def test_no_showcase_sentence_is_one_of_the_lexicon():
     assert not {row.text.casefold() for row in lexicon.showcase()} & {item.text.casefold() for item in SENTENCES}
 
 
@@ -291,12 +278,3 @@ def test_sentences_on_both_sides_are_those_before_and_then_those_behind():
         [frame] = [frame for frame in frames if frame.name == row.frame]
         plan = frame.versions[row.distance]
         assert row.text == plan.replace("{word}", "bank").replace("{cue}", row.text[row.cue_start : row.cue_end])
-
-
-def test_a_frame_behind_has_the_word_first():
-    with pytest.raises(InputError) as error:
-        lexicon.Frame("x", {1: "the {cue} and the {word}"}, behind=True)
-    assert str(error.value) == (
-        "Reading frame 'x' at distance 1: got 'the {cue} and the {word}', expected {word} once and then {cue} "
-        "once; correct the frame."
-    )

@@ -6,7 +6,6 @@ import itertools
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
@@ -36,20 +35,20 @@ each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
 @cache
-def read(path: Path) -> dict:
+def read(path):
     return tomllib.loads(path.read_text("utf-8"))
 
 
-def rows(path: Path) -> dict[str, list[str]]:
+def rows(path):
     """The cues that stand beside one another, by the first of them: so a frame names them."""
     return {row[0]: row for row in read(path)["cues"]}
 
 
-def frames(path: Path, side: str) -> Iterator[tuple[str, list[str]]]:
+def frames(path, side):
     return ((frame["text"], frame["cues"]) for frame in read(path)[side])
 
 
-def aligned(path: Path, side: str) -> Iterator[tuple[str, list[str]]]:
+def aligned(path, side):
     """Each frame with each of its rows: one sentence per sense, alike but for the cue."""
     for text, names in frames(path, side):
         filled = text.replace("{word}", read(path)["word"])
@@ -57,26 +56,26 @@ def aligned(path: Path, side: str) -> Iterator[tuple[str, list[str]]]:
             yield text, [filled.replace("{cue}", cue) for cue in rows(path)[name]]
 
 
-def places(text: str) -> tuple[int, int, int]:
+def places(text):
     """Where the cue and the word stand among the words of a frame, and how many words there are."""
     words = text.split()
     [cue], [word] = ([at for at, found in enumerate(words) if slot in found] for slot in ("{cue}", "{word}"))
     return cue, word, len(words)
 
 
-def plain(text: str) -> list[str]:
+def plain(text):
     return re.findall(r"[a-z]+(?:-[a-z]+)*", text.replace("{cue}", " ").replace("{word}", " ").lower())
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> Tokenizer:
+def gpt2():
     if not GPT2.exists():
         pytest.skip(f"the tokenizer of GPT-2 is not at {GPT2}")
     return Tokenizer.from_file(str(GPT2))
 
 
 @pytest.fixture(scope="module")
-def vocabulary(gpt2: Tokenizer) -> set[str]:
+def vocabulary(gpt2):
     corpora = [*DATA.glob("coarsewsd20/*/*.data.txt"), *DATA.glob("homonyms/*.jsonl")]
     if not corpora:
         pytest.skip(f"no corpora at {DATA}")
@@ -84,14 +83,14 @@ def vocabulary(gpt2: Tokenizer) -> set[str]:
     return seen | {token[1:].lower() for token in gpt2.get_vocab() if token.startswith("Ġ")}
 
 
-def test_eight_words_and_bank_mole_and_apple_among_them() -> None:
+def test_eight_words_and_bank_mole_and_apple_among_them():
     assert {"bank", "mole", "apple"} <= {path.stem for path in FILES} and len(FILES) == 8
     assert all(read(path)["word"] == path.stem for path in FILES)
     assert len(read(next(path for path in FILES if path.stem == "mole"))["senses"]) == 3
 
 
 @each_file
-def test_there_is_enough_of_everything(path: Path) -> None:
+def test_there_is_enough_of_everything(path):
     for side, sentences, cues, kinds in (("before", 60, 24, 30), ("behind", 20, 10, 10)):
         # Every sense has as many, for the senses share the frames row by row.
         assert len(list(aligned(path, side))) >= sentences
@@ -101,13 +100,13 @@ def test_there_is_enough_of_everything(path: Path) -> None:
 
 
 @each_file
-def test_every_cue_comes_two_or_three_times_before_the_word(path: Path) -> None:
+def test_every_cue_comes_two_or_three_times_before_the_word(path):
     uses = Counter(name for _, names in frames(path, "before") for name in names)
     assert set(uses) == set(rows(path)) and set(uses.values()) <= {2, 3}
 
 
 @each_file
-def test_a_cue_has_one_sense_and_one_partner_in_each_other_sense(path: Path) -> None:
+def test_a_cue_has_one_sense_and_one_partner_in_each_other_sense(path):
     assert all(len(row) == len(read(path)["senses"]) for row in read(path)["cues"])
     cues = [cue for row in read(path)["cues"] for cue in row]
     assert len({cue.lower() for cue in cues}) == len(cues) and not {read(path)["word"]} & set(cues)
@@ -124,7 +123,7 @@ def test_a_cue_has_one_sense_and_one_partner_in_each_other_sense(path: Path) -> 
 
 
 @each_file
-def test_the_cue_stands_one_to_twelve_words_before_the_word_and_not_mostly_beside_it(path: Path) -> None:
+def test_the_cue_stands_one_to_twelve_words_before_the_word_and_not_mostly_beside_it(path):
     before = [places(text) for text, names in frames(path, "before") for _ in names]
     distances = Counter(word - cue for cue, word, _ in before)
     assert set(distances) == set(range(1, 13)) and min(distances.values()) >= 4
@@ -134,7 +133,7 @@ def test_the_cue_stands_one_to_twelve_words_before_the_word_and_not_mostly_besid
 
 
 @each_file
-def test_a_sentence_has_6_to_25_words_and_often_goes_on_after_the_word(path: Path) -> None:
+def test_a_sentence_has_6_to_25_words_and_often_goes_on_after_the_word(path):
     texts = [text for side in SIDES for text, _ in frames(path, side)]
     assert all(6 <= places(text)[2] <= 25 for text in texts)
     ends = [text.endswith(("{word}.", "{word}?", "{word}!")) for text, _ in frames(path, "before")]
@@ -142,7 +141,7 @@ def test_a_sentence_has_6_to_25_words_and_often_goes_on_after_the_word(path: Pat
 
 
 @each_file
-def test_frames_name_no_cue_and_agree_with_both(path: Path) -> None:
+def test_frames_name_no_cue_and_agree_with_both(path):
     cues = {form for row in read(path)["cues"] for cue in row for form in (cue.lower(), f"{cue.lower()}s")}
     names = set(read(path)["senses"]) | {read(path)["word"]}
     for text, found in itertools.chain.from_iterable(frames(path, side) for side in SIDES):
@@ -153,7 +152,7 @@ def test_frames_name_no_cue_and_agree_with_both(path: Path) -> None:
             assert vowels == {article[1].lower() == "an"}, text
 
 
-def test_no_sentence_comes_twice_and_no_frame_nearly_so() -> None:
+def test_no_sentence_comes_twice_and_no_frame_nearly_so():
     sentences = [s for path in FILES for side in SIDES for _, group in aligned(path, side) for s in group]
     assert len(set(sentences)) == len(sentences)
     for path in FILES:
@@ -162,8 +161,8 @@ def test_no_sentence_comes_twice_and_no_frame_nearly_so() -> None:
             assert SequenceMatcher(None, one.split(), other.split()).ratio() < 0.7, (one, other)
 
 
-def test_sentences_are_punctuated_and_spelled_as_in_britain(vocabulary: set[str]) -> None:
-    found: set[str] = set()
+def test_sentences_are_punctuated_and_spelled_as_in_britain(vocabulary):
+    found = set()
     for path in FILES:
         for text, sentences in itertools.chain.from_iterable(aligned(path, side) for side in SIDES):
             for sentence in sentences:
@@ -177,7 +176,7 @@ def test_sentences_are_punctuated_and_spelled_as_in_britain(vocabulary: set[str]
 
 
 @each_file
-def test_aligned_sentences_have_as_many_tokens_and_a_whole_word(path: Path, gpt2: Tokenizer) -> None:
+def test_aligned_sentences_have_as_many_tokens_and_a_whole_word(path, gpt2):
     word = read(path)["word"]
     assert len(gpt2.encode(f" {word}").ids) == 1
     for side in SIDES:

@@ -13,7 +13,7 @@ from probe.sweep import deal
 from probe.text import splits
 from probe.text.splits import ALIGNED, CROSSED, DRAWN, ELSEWHERE, UNPAIRED, cue_words
 
-quick = settings(max_examples=60, deadline=None, derandomize=True)
+quick = settings(max_examples=30, deadline=None, derandomize=True)
 GRID = make_sentences(frames=6, distances=(1, 2))
 BARE = ("frame", "pair", "cue_start", "cue_end")
 

@@ -115,7 +115,7 @@ const drawMoving = () => {
   const [a, b] = along.senses;
   say("sense-a", a);
   say("sense-b", b);
-  say("axis", `Read after layer ${along.depth - 1}, on the axis from ${quoted(b)} (0\u202f%) to ${quoted(a)} (100\u202f%)${along.fitted > 2 ? `, which ${along.fitted} sentences of the lexicon give` : ", which these two sentences give"}.`);
+  say("axis", `Read ${along.depth < sizes.layers ? `entering layer ${along.depth}` : "behind the last layer"}, on the axis from ${quoted(b)} (0\u202f%) to ${quoted(a)} (100\u202f%)${along.fitted > 2 ? `, which ${along.fitted} sentences of the lexicon give` : ", which these two sentences give"}.`);
   say("sum", `All parts together are ${percent(along.sum)}: the coordinate less the 50\u202f% of the middle.`);
   const rows = along.leading.map(({ name, source, moved }) => row([name, source === null ? "" : quoted(source), number(moved, percent(moved))]));
   fill("leading", rows);

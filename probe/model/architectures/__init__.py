@@ -4,33 +4,33 @@ Everything that differs between families stands here and nowhere else: a new fam
 parameter, and, where it has a formula that nobody else has, a function in `probe.model.attention`. Config, checkpoint,
 weights, hooks, forward, certificate and the engine of swaps read the row; none of them asks for a family by name.
 
-family      what a row says, as records; what the rows of several families share
-gpt, llama  the rows of decoders
-encoders    the rows of encoders and of encoder-decoders
+family    what a row says, as records; what the rows of several families share
+decoders  the rows of decoders
+encoders  the rows of encoders and of encoder-decoders
 """
 
 from probe.errors import UnsupportedModel
-from probe.model.architectures import encoders, gpt, llama
+from probe.model.architectures import decoders, encoders
 from probe.model.architectures.family import Family
 
 FAMILIES: dict[str, Family] = {
-    "gpt2": gpt.GPT2,
+    "gpt2": decoders.GPT2,
     "bert": encoders.BERT,
     "roberta": encoders.ROBERTA,
     "t5": encoders.T5,
     "bart": encoders.BART,
     "marian": encoders.MARIAN,
-    "gpt_neox": gpt.GPT_NEOX,
-    "gpt_neo": gpt.GPT_NEO,
-    "gptj": gpt.GPTJ,
-    "llama": llama.LLAMA,
-    "mistral": llama.MISTRAL,
-    "phi3": llama.PHI3,
-    "qwen2": llama.QWEN2,
-    "qwen3": llama.QWEN3,
-    "olmo2": llama.OLMO2,
-    "gemma2": llama.GEMMA2,
-    "gemma3_text": llama.GEMMA3,
+    "gpt_neox": decoders.GPT_NEOX,
+    "gpt_neo": decoders.GPT_NEO,
+    "gptj": decoders.GPTJ,
+    "llama": decoders.LLAMA,
+    "mistral": decoders.MISTRAL,
+    "phi3": decoders.PHI3,
+    "qwen2": decoders.QWEN2,
+    "qwen3": decoders.QWEN3,
+    "olmo2": decoders.OLMO2,
+    "gemma2": decoders.GEMMA2,
+    "gemma3_text": decoders.GEMMA3,
 }
 SUPPORTED = ", ".join(family.name for family in FAMILIES.values())
 GGUF_KNOWN = ", ".join(family.name for family in FAMILIES.values() if family.gguf)

@@ -1,8 +1,9 @@
 """What a walk follows: the word and its tokens, the same word in another sentence, the head.
 
 Without a head given, it is the one that carries most from the other content words into the word. For a word of the
-lexicon that is measured along the axis of its senses (`probe.pages.walk.senses`), for others by length: ‖Σ_j A[t, j]
-V[j] W_O‖ / ‖E + Σ ΔE + b_O‖ over those tokens j that the word may look at. Marks such as [CLS], the word itself and
+lexicon that is measured along the axis of its senses, fitted on a few of the lexicon's sentences at the read-out depth
+that a study would choose; for others by length: ‖Σ_j A[t, j] V[j] W_O‖ / ‖E + Σ ΔE + b_O‖ over those tokens j that the
+word may look at. Marks such as [CLS], the word itself and
 function words ("the", "of") are left out of the sum, because many heads rest there and write the same whatever the text
 says; divided by the length of the stream after that layer's attention, because the stream grows with depth. Heads that
 give most of their attention to the first token or to marks are passed over. It is a choice of where to look first, not
@@ -10,19 +11,140 @@ a finding about the head.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from probe.errors import InputError
-from probe.model import attention
+from probe.model import attention, ledger
 from probe.model.model import Model
+from probe.model.records import TargetStates
 from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
+from probe.model.trace import target_states
+from probe.model.weights import read_weights
 from probe.pages.walk.scene import Place, Seen
-from probe.pages.walk.senses import Toward, ambiguous, late_cue
+from probe.stats.axes import Axis, choose_depth, fit_axis, nearest_sense, separation_by_depth
 from probe.stats.numbers import percent
-from probe.text.lexicon import showcase
+from probe.study.material import prepare_usable
+from probe.text import lexicon
+from probe.text.sentences import Sentence, forms_of
+
+PER_SENSE = 16  # sentences that an axis is fitted on, one batch for all senses
+
+
+@dataclass(frozen=True, eq=False)
+class SenseAxis:
+    """The axis between two meanings of a word, and what each component adds halfway between them.
+
+    `axis`: sense_a is the meaning that the word is nearest to · `average`: by component, `d_model` each
+    (`probe.model.ledger.average`) · `z: layer head d_head`, of every head at the word, halfway · `fitted`: on how many
+    sentences.
+    """
+
+    axis: Axis
+    average: Mapping[str, Tensor]
+    z: Tensor
+    fitted: int
+
+
+@dataclass(frozen=True, eq=False)
+class Toward:
+    """What each head writes towards the sense that the word is nearest to, from `other`, the next nearest.
+
+    `moved: layer head`, in fractions of the gap between the two, of what is taken from chosen tokens: Σ_j <A[t, j]
+    (V[j] W_O - mean ΔE), u> / gap, as in a study's ledger. `fitted`: on how many sentences of the lexicon.
+    """
+
+    sense: str
+    other: str
+    fitted: int
+    moved: Tensor
+
+
+def ambiguous(text: str) -> list[tuple[int, int, str]]:
+    """Where words of the lexicon stand in the text, in any of the forms that are found, in reading order."""
+    known = dict.fromkeys((*lexicon.words(), *lexicon.natural_words()))
+    return sorted((*place, word) for word in known for place in forms_of(word, text))
+
+
+def toward(model: Model, seen: Seen, here: Place, sources: Tensor) -> Toward | None:
+    """How far each head moves the word towards its sense by what it takes from `sources: key_pos`.
+
+    None where the lexicon does not have the word, or the model cannot read its sentences.
+    """
+    known = axis_of(model, seen, here)
+    if known is None:
+        return None
+    moved = torch.zeros(seen.weights.shape[:2], dtype=torch.float64)
+    for entry in ledger.ledger(seen.stream, known.axis.depth, at=here.at, axis=known.axis, average=known.average):
+        if entry.layer is not None and entry.head is not None and entry.pos is not None and sources[entry.pos]:
+            moved[entry.layer, entry.head] += entry.contribution or 0.0
+    return Toward(known.axis.sense_a, known.axis.sense_b, known.fitted, moved)
+
+
+def axis_of(model: Model, seen: Seen, here: Place, other: Tensor | None = None) -> SenseAxis | None:
+    """The axis of the word's senses in the lexicon, from the sense that the word is nearest to, at the read-out depth.
+
+    The second sense is that of the word's stream in another sentence, `other: depth d_model`, where it is given and
+    another one; else the next nearest. None where the lexicon does not have the word, or the model cannot read its
+    sentences.
+    """
+    words = [word for *_, word in ambiguous(here.word)]
+    material, _ = prepare_usable(model, words[0], _few(words[0], seen, here)) if words else (None, {})
+    if material is None or len(set(material.labels)) < 2:
+        return None
+    states, labels = target_states(model, material.tokens, material.targets), material.labels
+    groups = [sentence.cue_word or sentence.text for sentence in material.sentences]
+    depth = choose_depth(separation_by_depth(states.resid, labels, groups, seed=0))
+    at_depth, vector = states.resid[:, depth], seen.stream.resid_post[depth - 1, here.at][None]
+    (sense,) = nearest_sense(at_depth, labels, vector)
+    (there,) = (sense,) if other is None else nearest_sense(at_depth, labels, other[depth][None])
+    rest = [row for row, label in enumerate(labels) if label != sense]
+    (second,) = nearest_sense(at_depth[rest], [labels[row] for row in rest], vector) if there == sense else (there,)
+    both = [[row for row, label in enumerate(labels) if label == name] for name in (sense, second)]
+    return _between(model, states, both, (sense, second), depth, fitted=len(material))
+
+
+def axis_between(model: Model, here: Place, there: Place, names: tuple[str, str], depth: int) -> SenseAxis:
+    """The axis from the word in one sentence to the word in another at a depth: M is +1/2 here and -1/2 there."""
+    states = target_states(model, [here.tokens, there.tokens], [here.at, there.at])
+    return _between(model, states, [[0], [1]], names, depth, fitted=2)
+
+
+def _between(
+    model: Model, states: TargetStates, both: list[list[int]], names: tuple[str, str], depth: int, *, fitted: int
+) -> SenseAxis:
+    at_depth = states.resid[:, depth]
+    axis = fit_axis(at_depth[both[0]], at_depth[both[1]], names, depth)
+    average = ledger.average(read_weights(model), states, *both, depth=depth)
+    z = (states.z[both[0]].mean(0) + states.z[both[1]].mean(0)) / 2
+    return SenseAxis(axis, average, z, fitted)
+
+
+def _few(word: str, seen: Seen, here: Place) -> Sequence[Sentence]:
+    """Up to PER_SENSE sentences of each sense, spread over the lexicon's frames and cues; never the one that is walked.
+
+    Those of a study; natural ones of a word that has no others.
+    """
+    expand = lexicon.expand if word in lexicon.words() else lexicon.expand_natural
+    known = [row for row in expand(word, both_sides=not seen.causal).sentences if row.text != here.tokens.text]
+    by_sense = [[row for row in known if row.sense == sense] for sense in dict.fromkeys(row.sense for row in known)]
+    return [row for rows in by_sense for row in rows[:: -(-len(rows) // PER_SENSE)]]
+
+
+def late_cue(here: Place) -> str | None:
+    """What tells the sense of the word in a sentence that ships, where it comes after the word; None elsewhere."""
+    behind = [(row.text, row.cue) for row in lexicon.showcase() if row.cue_after]
+    for word in {word for *_, word in ambiguous(here.word)}:
+        shipped = [
+            *(lexicon.expand(word, both_sides=True).sentences if word in lexicon.words() else ()),
+            *(lexicon.expand_natural(word, both_sides=True).sentences if word in lexicon.natural_words() else ()),
+        ]
+        behind += [(row.text, row.cue) for row in shipped if row.cue_follows]
+    return dict(behind).get(here.tokens.text)
+
 
 Head = tuple[int | None, int | None]
 FRAMES = ("They had told us nothing about the {}", 'They had told us: "{}')
@@ -78,7 +200,7 @@ def other_sentence(model: Model, here: Place, text: str | None) -> Place:
     """
     if text is not None:
         return place(model, text, here.word)
-    known = [row.text for row in showcase() if row.text != here.tokens.text]
+    known = [row.text for row in lexicon.showcase() if row.text != here.tokens.text]
     texts = [*known, *(frame.format(here.word) for frame in FRAMES)]
     places = [place(model, other, here.word) for other in texts if _usable(model, other, here.word)]
     return next((one for one in places if one.ids == here.ids and _differs(model, one, here)), places[-1])
@@ -143,39 +265,27 @@ def apart(seen: Seen, here: Place, other: Seen, there: Place) -> Tensor:
 def differs_most(seen: Seen, here: Place, head: Head, differs: Tensor) -> tuple[int, int, str] | None:
     """The head whose ΔE at the word differs most between two sentences; None where none does, or one is asked for."""
     layers: Sequence[int] = range(len(differs)) if head[0] is None else [head[0]]
-    place, number = divmod(int(differs[list(layers)].argmax()), differs.shape[1])
-    size = float(differs[layers[place], number])
+    layer, number = _peak(differs, layers)
+    size = float(differs[layer, number])
     if head[1] is not None or size <= ALIKE:
         return None
     why = (
-        f"L{layers[place]}H{number} is followed because, {_among(layers, differs.shape[1])}, what it adds to "
+        f"L{layer}H{number} is followed because, {_among(layers, differs.shape[1])}, what it adds to "
         f"“{here.word}” differs most between the two sentences: by {percent(size)} of the length of the vector there."
     )
-    return layers[place], number, why
+    return layer, number, why
 
 
-def check_head(model: Model, layer: int | None, head: int | None) -> None:
-    """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and for a head without
-    its layer.
-    """
-    layers, heads = model.config.n_decoder_layers or model.config.n_layers, model.config.n_heads
-    for name, got, number in (("layer", layer, layers), ("head", head, heads)):
-        if got is not None and not 0 <= got < number:
-            raise InputError(
-                f"Following {name} {got} of {model.name}: it has {number} {name}s{' per layer' * (name == 'head')}; "
-                f"give --{name} from 0 to {number - 1}."
-            )
-    if head is not None and layer is None:
-        raise InputError(
-            f"Following head {head}: got a head without its layer, expected both; give --layer from 0 to {layers - 1} "
-            f"too."
-        )
+def _peak(values: Tensor, layers: Sequence[int]) -> tuple[int, int]:
+    """Layer and head of the largest value in these layers. `layer head`"""
+    place, head = divmod(int(values[list(layers)].argmax()), values.shape[1])
+    return layers[place], head
 
 
 def choose_head(
     seen: Seen, here: Place, head: Head, added: Tensor | None = None, toward: Toward | None = None
 ) -> tuple[int, int, str]:
-    """The layer and head to follow, and why in a sentence; what was asked for was checked by `check_head`.
+    """The layer and head to follow, and why in a sentence; what was asked for is known to be there.
 
     With `added: layer head`, what each head adds to the logit of a word, it is the one that adds most; with `toward`,
     the one that moves the word furthest towards its sense, where any does.
@@ -185,7 +295,9 @@ def choose_head(
         return layer, number, f"L{layer}H{number} was asked for."
     layers: Sequence[int] = range(len(seen.attention.pattern)) if layer is None else [layer]
     if added is not None:
-        return _adds_most(here, layers, added)
+        best, most = _peak(added, layers)
+        among = _among(layers, added.shape[1])
+        return best, most, f"L{best}H{most} is followed because, {among}, it adds most to the logit"
     furthest = None if toward is None else _furthest(seen, here, layers, toward)
     return furthest or _largest(seen, here, layers)
 
@@ -197,11 +309,11 @@ def sources_of(seen: Seen, here: Place) -> Tensor:
 
 def _furthest(seen: Seen, here: Place, layers: Sequence[int], toward: Toward) -> tuple[int, int, str] | None:
     """By the axis of the word's senses; None where no head moves it by what is WORTH_SEEING."""
-    moved = toward.moved.masked_fill(rest(seen, here.at) > RESTING, 0.0)[list(layers)]
-    place, head = divmod(int(moved.argmax()), moved.shape[1])
-    layer, way = layers[place], percent(float(moved[place, head]))
-    if moved[place, head] < WORTH_SEEING:
+    moved = toward.moved.masked_fill(rest(seen, here.at) > RESTING, 0.0)
+    layer, head = _peak(moved, layers)
+    if moved[layer, head] < WORTH_SEEING:
         return None
+    way = percent(float(moved[layer, head]))
     why = (
         f"L{layer}H{head} is followed because, {_among(layers, toward.moved.shape[1])}, it moves “{here.word}” "
         f"furthest towards its sense “{toward.sense}”{_to_take_from(seen, here)[1]}: {way} of the way from "
@@ -227,29 +339,23 @@ def caution(seen: Seen, here: Place) -> str | None:
     return f"{what} before “{here.word}”, and {reads}: what comes after it cannot change anything at “{here.word}”."
 
 
-def _adds_most(here: Place, layers: Sequence[int], added: Tensor) -> tuple[int, int, str]:
-    place, head = divmod(int(added[list(layers)].argmax()), added.shape[1])
-    among = _among(layers, added.shape[1])
-    return layers[place], head, f"L{layers[place]}H{head} is followed because, {among}, it adds most to the logit"
-
-
 def _among(layers: Sequence[int], heads: int) -> str:
     return f"of {heads * len(layers)} heads" if len(layers) > 1 else f"of {heads} heads of layer {layers[0]}"
 
 
 def _largest(seen: Seen, here: Place, layers: Sequence[int]) -> tuple[int, int, str]:
     sources, by = _to_take_from(seen, here)
-    sizes = torch.stack([moved(seen, layer, sources)[:, here.at] for layer in layers])
-    resting = rest(seen, here.at)[list(layers)] > RESTING
-    passed = int(resting.sum()) if by and not resting.all() else 0
-    place, head = divmod(int((sizes.masked_fill(resting, -1.0) if passed else sizes).argmax()), sizes.shape[1])
+    sizes = torch.stack([moved(seen, layer, sources)[:, here.at] for layer in range(len(seen.attention.pattern))])
+    resting = rest(seen, here.at) > RESTING
+    here_resting = resting[list(layers)]
+    passed = int(here_resting.sum()) if by and not here_resting.all() else 0
+    layer, head = _peak(sizes.masked_fill(resting, -1.0) if passed else sizes, layers)
     why = (
-        f"L{layers[place]}H{head} is followed because, {_among(layers, sizes.shape[1])}, it moves “{here.word}” "
-        f"most{by}: "
-        f"with a vector {percent(float(sizes[place, head]))} as long as that of “{here.word}” after the attention of "
-        f"that layer."
+        f"L{layer}H{head} is followed because, {_among(layers, sizes.shape[1])}, it moves “{here.word}” most{by}: with "
+        f"a vector {percent(float(sizes[layer, head]))} as long as that of “{here.word}” after the attention of that "
+        f"layer."
     )
-    return layers[place], head, why + _passed_over(seen, here, passed)
+    return layer, head, why + _passed_over(seen, here, passed)
 
 
 def _passed_over(seen: Seen, here: Place, count: int) -> str:

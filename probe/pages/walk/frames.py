@@ -6,8 +6,11 @@ there is no torch.
 """
 
 import base64
-from collections.abc import Callable, Sequence
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -26,6 +29,9 @@ from probe.pages.walk.tracing import TwoTraced
 from probe.study.columns import rounded
 from probe.study.tables import certificate_rows
 
+DESCRIBED: dict[str, dict[str, dict[str, str]]] = tomllib.loads(
+    Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
+)
 GRIDS = ("dot", "score", "pattern", "open", "steep")
 Rows = list[dict[str, object]]
 Block = dict[str, Any]
@@ -61,7 +67,22 @@ def frames(
         "parameters": pd.DataFrame([asdict(part) | {"total": part.total} for part in counted.parts]),
         "certificate": certified(certificate),
     }
-    return {name: rounded(frame) for name, frame in made.items() if frame is not None}
+    tables = {name: rounded(frame) for name, frame in made.items() if frame is not None}
+    return tables | {"columns": described(tables)}
+
+
+def described(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Every column of every table with its meaning, formula and unit, these five columns too (`columns.toml`).
+
+    KeyError for a column that is not described.
+    """
+    own = tuple(DESCRIBED["columns"])
+    named = [(table, str(column)) for table, frame in tables.items() for column in frame]
+    rows = []
+    for table, column in [*named, *(("columns", column) for column in own)]:
+        said = (DESCRIBED["any"] | DESCRIBED[table])[re.sub(r"\d+$", "#", column)]
+        rows.append({"table": table, "column": column} | {part: said.get(part, "") for part in own[2:]})
+    return pd.DataFrame(rows, columns=list(own))
 
 
 def tokens(scene: Scene) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from probe.model import attention, forward
-from probe.model.lens import residual_stream
+from probe.model.ledger import residual_stream
 from probe.pages.walk import choose
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS, Scene, Seen
 

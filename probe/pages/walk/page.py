@@ -24,13 +24,14 @@ from jinja2 import Environment
 from probe.charts import depth, grid
 from probe.model import attention, forward
 from probe.model.parameters import published, told
-from probe.pages import excerpts, html
+from probe.pages import excerpts, html, remarks
 from probe.pages.folder import WALK, check_folder, write_folder
+from probe.pages.walk.numbers import named
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS
 from probe.patching import positions
 from probe.provenance import manifest as manifest_of
 from probe.stats.axes import Axis
-from probe.stats.numbers import decimal, scientific
+from probe.stats.numbers import decimal
 
 if TYPE_CHECKING:
     from probe.pages.walk.walk import Walk
@@ -52,6 +53,7 @@ TABLES = {
     "agreement": "every formula of every layer against its hook",
     "parameters": "the parameters of the model by part",
     "certificate": "the hooked model against the from-scratch math, row by row",
+    "columns": "what every column of these tables says, how it is worked out, and its unit",
 }
 FORMULAS: tuple[Callable[..., Any], ...] = (
     forward.embed,
@@ -132,7 +134,7 @@ def values(walk: "Walk") -> dict[str, Any]:
         "formulas": formulas(*FORMULAS),
         "told": told(walk.parameters),
         "gpt3": published("gpt3"),
-        "certificate": certified(certificate),
+        "certificate": remarks.agreement(certificate),
         "rows": certificate.sort_values("error", ascending=False, kind="stable").to_dict("records"),
         "repaired": sorted({note.removeprefix("repaired: ") for note in certificate["note"]} - {""}),
         "downloads": [{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in frames.items()],
@@ -152,9 +154,9 @@ def pictures(walk: "Walk") -> dict[str, Any]:
     looking = frames["tokens"][frames["tokens"]["text"] == texts[-1]].query("drawn")["pos"]
     looked_at = frames["tokens"][frames["tokens"]["text"] == texts[0]].query("drawn")["pos"]
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
-    named = grid.NAMES if walk.target is None else ACROSS
+    titles = grid.NAMES if walk.target is None else ACROSS
     made = {
-        f"{kind}_{queries}": grid.token_grid(cells, kind, queries=queries, named=named)
+        f"{kind}_{queries}": grid.token_grid(cells, kind, queries=queries, named=titles)
         for kind in grid.KINDS
         if kind in cells
         for queries in ("rows", "columns")
@@ -168,11 +170,7 @@ def pictures(walk: "Walk") -> dict[str, Any]:
         made["lengths"] = grid.lengths(norms, norm=walk.block["norm"])
     if "steep" in cells:
         made["softmax"] = grid.softmax_bars(weights_of(cells[cells["chosen"]]))
-    return (
-        made
-        | _planes(frames["vectors"], walk.at, looking, looked_at)
-        | _by_depth(frames["layers"], "E" if walk.block["positions"] == "rotary" else "+ position")
-    )
+    return made | _planes(frames["vectors"], walk.at, looking, looked_at) | _by_depth(frames["layers"])
 
 
 def _planes(vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at: "pd.Series[int]") -> dict[str, Any]:
@@ -186,13 +184,11 @@ def _planes(vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at
     }
 
 
-def _by_depth(layers: pd.DataFrame, entering: str) -> dict[str, Any]:
+def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
     turns = [name for name in ("token_cosine", "beside_cosine") if name in layers]
     return {
-        "stream_lengths": depth.stream_lengths(
-            _long(layers, depth.LENGTHS, ["norm", "attention", "mlp"]), entering=entering
-        ),
-        "stream_turns": depth.stream_turns(_long(layers, depth.TURNS, turns), entering=entering),
+        "stream_lengths": depth.stream_lengths(_long(layers, depth.LENGTHS, ["norm", "attention", "mlp"])),
+        "stream_turns": depth.stream_turns(_long(layers, depth.TURNS, turns)),
     }
 
 
@@ -227,9 +223,8 @@ def formula(function: Callable[..., Any]) -> tuple[str, str]:
     tree = ast.parse(dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef)
     lines = [ast.unparse(line) for line in tree.body[1:]]
-    name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
     arguments = ", ".join(argument.arg for argument in tree.args.args)
-    return f"{name}({arguments})", "\n".join(lines)
+    return f"{named(function)}({arguments})", "\n".join(lines)
 
 
 def formulas(*functions: Callable[..., Any]) -> dict[str, tuple[str, str]]:
@@ -239,13 +234,8 @@ def formulas(*functions: Callable[..., Any]) -> dict[str, tuple[str, str]]:
 
 def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:
     """The tokens as a page shows them: a leading space apart from the text, white space made visible, a hue."""
-    rows = []
-    for place, row in enumerate(frame.to_dict("records")):
-        piece = str(row["piece"])
-        text = "".join(excerpts.VISIBLE.get(character, character) for character in piece.lstrip(" "))
-        lead = len(piece) - len(piece.lstrip(" "))
-        rows.append(row | {"lead": lead, "text": text, "hue": place % 6})
-    return rows
+    rows = enumerate(frame.to_dict("records"))
+    return [row | excerpts.visible(str(row["piece"])) | {"hue": place % 6} for place, row in rows]
 
 
 def shortened(text: str) -> str:
@@ -253,13 +243,3 @@ def shortened(text: str) -> str:
     if len(text) <= 240:
         return text
     return f"{text[:160].rsplit(' ', 1)[0]} … {text[-60:].split(' ', 1)[-1]}"
-
-
-def certified(certificate: pd.DataFrame) -> str:
-    """The certificate in a sentence."""
-    worst = certificate.nlargest(1, "error").to_dict("records")[0]
-    return (
-        f"The hooked model and the from-scratch math agree: the largest of {len(certificate)} differences is "
-        f"{scientific(worst['error'])} of its scale ({worst['quantity']}, {worst['where']}), allowed "
-        f"{scientific(worst['tolerance'])}."
-    )

@@ -56,16 +56,18 @@ class TwoTraced:
         return [{"pos": pos, "pieces": list(both)} for pos, both in zip(self.pos, self.pieces, strict=True)]
 
     def said(self) -> str:
-        """Which token makes most of the difference, and from which layer on the word itself holds most of it."""
+        """Which token makes most of the difference, and from which layer on the word itself holds half of it."""
         entering, word = self.moved[0, 0], self.moved[0, :, self.pos.index(self.at)]
         most = int(entering.abs().argmax())
         here, there = (piece.strip() for piece in self.pieces[most])
-        reached = (word >= HALF).nonzero().flatten().tolist()
+        first = max((word < HALF).nonzero().flatten().tolist(), default=-1) + 1
+        later = " and every later one" if first + 1 < len(word) else ", the last,"
         alone = f"the vector of “{self.word}” alone brings it"
         arrives = (
-            f"From layer {reached[0]} on {alone} at least half of the way: by then the difference has arrived there."
-            if reached
-            else f"Up to the last layer {alone} less than half of the way."
+            f"Where it enters layer {first}{later} {alone} at least half of the way: by then the difference has "
+            f"arrived there."
+            if first < len(word)
+            else f"Even where it enters the last layer {alone} less than half of the way."
         )
         put = f"Putting “{here}” in the place of “{there}” brings the other sentence"
         return f"{put} {percent(float(entering[most]))} of the way to this one. {arrives}"

@@ -20,7 +20,7 @@ from probe.model.parameters import Count, count_tensors
 from probe.model.records import PairTrace
 from probe.model.tokens import Tokens, positions_of_word, target_tokens
 from probe.model.trace import trace
-from probe.pages.walk import choose, senses, tracing
+from probe.pages.walk import choose, tracing
 from probe.pages.walk.choose import Head
 from probe.pages.walk.frames import Block, carried, frames
 from probe.pages.walk.numbers import Measured, measure
@@ -157,6 +157,24 @@ def check_steps(model: Model, length: int) -> None:
         )
 
 
+def check_head(model: Model, layer: int | None, head: int | None) -> None:
+    """Raises InputError for a layer or head that the model (its decoder, if it has one) lacks, and for a head without
+    its layer.
+    """
+    layers, heads = model.config.n_decoder_layers or model.config.n_layers, model.config.n_heads
+    for name, got, number in (("layer", layer, layers), ("head", head, heads)):
+        if got is not None and not 0 <= got < number:
+            raise InputError(
+                f"Following {name} {got} of {model.name}: it has {number} {name}s{' per layer' * (name == 'head')}; "
+                f"give --{name} from 0 to {number - 1}."
+            )
+    if head is not None and layer is None:
+        raise InputError(
+            f"Following head {head}: got a head without its layer, expected both; give --layer from 0 to {layers - 1} "
+            f"too."
+        )
+
+
 def _walk_text(
     model: Model, text: str, word: str | None, head: Head, other: str | None, *, contrast: bool, traced: bool
 ) -> Walk:
@@ -164,7 +182,7 @@ def _walk_text(
     here = choose.place(model, text, word, also_in=other)
     check_steps(model, len(here.tokens))
     there = choose.other_sentence(model, here, other)
-    choose.check_head(model, *head)
+    check_head(model, *head)
     certificate = certify(model, [text, there.tokens.text]).require()
     seen, elsewhere = Seen.within(trace(model, text)), Elsewhere(trace(model, there.tokens.text), there)
     layer, number, because = _choose(model, seen, here, head, elsewhere if contrast else None)
@@ -187,13 +205,13 @@ def _choose(model: Model, seen: Seen, here: Place, head: Head, against: Elsewher
     if found is not None:
         return found
     by_sense = None in head and choose.caution(seen, here) is None
-    toward = senses.toward(model, seen, here, choose.sources_of(seen, here)) if by_sense else None
+    toward = choose.toward(model, seen, here, choose.sources_of(seen, here)) if by_sense else None
     return choose.choose_head(seen, here, head, toward=toward)
 
 
 def _walk_pair(model: Model, source: str, target: str, word: str | None, head: Head) -> Walk:
     """The position of a target that predicts a word, or its last one, through cross-attention."""
-    choose.check_head(model, *head)
+    check_head(model, *head)
     at, token = _predicting(model, target, word)
     certificate = certify_pair(model, source, target).require()
     pair = trace(model, source, target)
@@ -302,7 +320,8 @@ def _parting(scene: Scene, measured: Measured) -> str:
     if not differs:
         return f"At “{word}” the two sentences are the same at every depth: nothing that it reads differs."
     depth, here = differs[0], _mostly(scene.seen.source, quantities["share"][c, scene.at], of_one=True)
-    where = f"is the same vector where it enters both sentences, and another after layer {depth - 1}"
+    later = f"where it enters layer {depth}" if depth < scene.sizes[0] else "behind the last layer"
+    where = f"is the same vector in both sentences where it enters layer {depth - 1}, and another {later}"
     where = where if depth > 0 else "is the same token in both sentences, at another position"
     where = where if depth >= 0 else "is another token in each sentence"
     there = _mostly(other.place.tokens, quantities["there_share"][c], of_one=True)

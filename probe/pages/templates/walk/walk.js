@@ -167,6 +167,7 @@ const drawSums = (c) => {
   const rows = terms.map(([name, vector, size]) => row([name, ...numbers(vector, 3), { text: "…", kind: "n" }, number(size)], name.startsWith("=") ? "sum" : ""));
   fill("sums", rows, ["term", ...named("e", arrays.e.shape.at(-1)), "", "length"]);
 };
+const entering = (depth, sign = "") => (depth < sizes.layers ? `${sign}${depth}` : "end");
 const drawLens = () => {
   const chips = (name, shown) =>
     data.words[name].map((of) => of[state.at]).map((words, depth) => ({
@@ -177,7 +178,7 @@ const drawLens = () => {
       }),
     }));
   const left = has("lens") ? chips("lens", percent) : [];
-  fill("lens", chips("nearest", decimal).map((cell, depth) => row([depth ? String(depth - 1) : "E", ...left.slice(depth, depth + 1), cell])));
+  fill("lens", chips("nearest", decimal).map((cell, depth) => row([entering(depth), ...left.slice(depth, depth + 1), cell])));
 };
 
 const mixed = (c, open, weights) => {
@@ -211,7 +212,7 @@ const drawContrast = (c) => {
   const lengths = [get("delta_norm", c, at), get("there_norm", c)].map(length);
   say("contrast-head", head);
   say("contrast", `At ${quoted(data.word)} the ΔE of ${head} differs by ${percent(differs)} of the vector's length: ${lengths[0]} long here, ${mostlyFrom(sides.here)}; ${lengths[1]} long there, ${mostlyFrom(sides.there)}.`);
-  const [apart, named] = [[...arrays.apart.flat], (place) => ["token", "enters"][place] ?? `L${place - 2}`];
+  const [apart, named] = [[...arrays.apart.flat], (place) => (place ? entering(place - 1, "L") : "token")];
   const most = Math.max(...apart, 1e-9);
   const cells = apart.map((value, place) => make("span", { className: `depth ${shade(value / most)}`, title: full(value) }, [make("small", { textContent: named(place) }), value < 1e-5 ? "0" : decimal(value)]));
   document.querySelector("[data-depths]").replaceChildren(...cells);

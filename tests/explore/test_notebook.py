@@ -1,4 +1,7 @@
-"""The explorer in a notebook: its messages, what is saved, and its page in a frame, asked through a running kernel.
+"""What a notebook shows: traces and studies as pictures, the explorer as a widget whose page asks a running kernel.
+
+One notebook is run, saved and read again; its kernel then goes on for the page that asks it. What is saved needs
+neither scripts nor a network.
 
 Jupyter's own front end is not run: a page plays what anywidget gives a widget (`render({model, el})`, with get, set,
 save_changes, send, on and off), and hands its messages to the kernel as comm messages, as Jupyter does.
@@ -10,27 +13,36 @@ import queue
 import re
 import sys
 import time
+from pathlib import Path
 from urllib.parse import parse_qsl
 
 import nbformat
 import pytest
 from browser import MARKS
+from example_study import make_study
 
 import probe
 from probe.errors import InputError
 from probe.explore.explorer import Explorer, messages
+from probe.pages.report import html_of
 
 anywidget = pytest.importorskip("anywidget", reason="anywidget is not installed: probe-heads[explore]")
 
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-pytestmark = pytest.mark.real_model
-
 THIS, THAT = "They saw the river from the bank", "They saw the money from the bank"
-CELL = f"""import probe
-shown = probe.explore(probe.load("tiny-senses"), {THIS!r}, against={THAT!r})
-shown"""
+CELLS = (
+    """import probe
+model = probe.load("tiny-senses")
+probe.trace(model, "He sat by the <b>river</b> near the bank")""",
+    f"""import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from example_study import make_study
+make_study()""",
+    f"""shown = probe.explore(model, {THIS!r}, against={THAT!r})
+shown""",
+)
 PATIENCE = 60
 ASKED = {"what": "sentence", "text": THIS, "other": THAT, "page": "a", "number": 1}
 
@@ -64,6 +76,20 @@ def of(sent, number):
     return [message for message in sent if message["number"] == number]
 
 
+def test_a_study_that_shows_nothing_has_no_picture_and_says_so():
+    shown = make_study(apart=False)._repr_html_()
+    assert "<img" not in shown and "No single head was shown to move any of these words." in shown
+    assert shown.count("Not shown: in these sentences") == 3
+    with pytest.raises(TypeError, match="no picture of a dict"):
+        html_of({})
+
+
+def test_a_long_text_keeps_the_picture_small(model):
+    shown = probe.trace(model, "river bank " * 20)._repr_html_()
+    assert len(shown) < 400_000
+
+
+@pytest.mark.real_model
 class TestMessages:
     def test_an_answer_is_that_of_the_server(self, tiny, shown):
         sent = told(shown, ASKED | {"number": 7})
@@ -76,19 +102,10 @@ class TestMessages:
         assert of(sent, 10)[-1] == {"number": 10, "superseded": True}
         assert "result" in of(sent, 11)[-1]
 
-    @pytest.mark.parametrize(
-        ("asked", "sentence"),
-        [
-            (ASKED | {"text": "a\x00b"}, "it holds a NUL character"),
-            (ASKED | {"what": "melt"}, "got what = 'melt'"),
-            (ASKED | {"text": "bank " * 9000}, "shorten"),
-            ({"what": "sentence"}, "Reading a question: got no text"),
-            ({}, "Reading a question: got what = None"),
-        ],
-    )
-    def test_what_cannot_be_answered_is_one_sentence(self, shown, asked, sentence):
-        (message, *_) = told(shown, asked | {"page": sentence})
-        assert sentence in message["error"]
+    def test_what_cannot_be_answered_is_one_sentence(self, shown):
+        for asked, sentence in ((ASKED | {"text": "a\x00b"}, "it holds a NUL character"), ({}, "got what = None")):
+            (message,) = told(shown, asked | {"page": sentence})
+            assert sentence in message["error"]
 
     def test_it_opens_with_the_sentences_that_were_given(self, shown):
         assert dict(parse_qsl(shown.state[1:])) == {"text": THIS, "other": THAT}
@@ -114,48 +131,43 @@ class TestMessages:
 
 
 class Kernel:
-    """A running kernel with one cell run; its widget's state and its outputs, as a front end keeps them."""
+    """The kernel of the notebook after its last cell; its widget's state and its picture, as a front end keeps them."""
 
-    def __init__(self):
+    def __init__(self, folder):
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel()
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+        NotebookClient(notebook, timeout=300, km=self.manager).execute()
+        nbformat.write(notebook, folder / "shown.ipynb")
+        self.saved = nbformat.read(folder / "shown.ipynb", as_version=4)
+        *pictures, (view, still) = [cell.outputs for cell in self.saved.cells]
+        self.pictures = [outputs[0].data["text/html"] for outputs in pictures]
+        self.view, self.still = view.data, still.data["text/html"]
+        self.model = self.view["application/vnd.jupyter.widget-view+json"]["model_id"]
+        states = self.saved.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+        self.state = states[self.model]["state"]
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=PATIENCE)
-        self.comms, self.displays = {}, {}
-        self.client.execute(CELL)
-        self.hear(until=lambda: len(self.displays) == 2)
-        (view,) = [one for one in self.displays.values() if "application/vnd.jupyter.widget-view+json" in one]
-        self.model = view["application/vnd.jupyter.widget-view+json"]["model_id"]
 
-    def hear(self, until=lambda: True, patience=PATIENCE):
+    def hear(self):
         """Takes in what the kernel says, and returns the custom messages to the widget."""
-        custom, end = [], time.monotonic() + patience
+        custom = []
         while True:
             try:
                 message = self.client.get_iopub_msg(timeout=0.05)
             except queue.Empty:
-                if until():
-                    return custom
-                assert time.monotonic() < end, "the kernel says nothing more"
-                continue
+                return custom
             kind, content = message["msg_type"], message["content"]
             assert kind != "error", content["evalue"]
-            if kind == "comm_open":
-                self.comms[content["comm_id"]] = content["data"]["state"]
-            elif kind == "comm_msg" and content["data"]["method"] == "custom":
+            if kind == "comm_msg" and content["data"]["method"] == "custom":
                 custom.append(content["data"]["content"])
-            elif kind in {"display_data", "update_display_data"}:
-                self.displays[content["transient"].get("display_id", "view")] = content["data"]
+            elif kind == "update_display_data":
+                self.still = content["data"]["text/html"]
 
     def send(self, data):
         content = {"comm_id": self.model, "data": data}
         self.client.shell_channel.send(self.client.session.msg("comm_msg", content))
-
-    @property
-    def still(self):
-        (html,) = [one["text/html"] for one in self.displays.values() if "text/html" in one]
-        return html
 
     def close(self):
         self.client.stop_channels()
@@ -189,7 +201,7 @@ class Shown:
 
     def __init__(self, kernel, open_page, folder, **options):
         self.kernel = kernel
-        state = json.dumps(kernel.comms[kernel.model]).replace("<", "\\u003c")
+        state = json.dumps(kernel.state).replace("<", "\\u003c")
         path = folder / "notebook.html"
         path.write_text(HOST.replace("STILL", kernel.still).replace("STATE", state), encoding="utf-8")
         self.opened = open_page(path, ready=False, **options)
@@ -212,41 +224,53 @@ class Shown:
 
 
 @pytest.fixture(scope="module")
-def kernel():
-    started = Kernel()
+def kernel(tmp_path_factory):
+    started = Kernel(tmp_path_factory.mktemp("notebook"))
     yield started
     started.close()
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A notebook that was run without anybody looking, saved and read again."""
-    path = tmp_path_factory.mktemp("notebook") / "explored.ipynb"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    nbformat.write(notebook, path)
-    return nbformat.read(path, as_version=4)
+@pytest.mark.real_model
+@pytest.mark.slow
+def test_a_saved_notebook_holds_the_page_and_the_picture(kernel):
+    assert kernel.state["page"].startswith("<!doctype html>") and kernel.view["text/plain"] == "The explorer"
+    assert THIS in kernel.still and THAT in kernel.still and len(kernel.still) < 20_000
 
 
-def test_a_saved_notebook_holds_the_page_and_the_picture(saved):
-    view, still = (output.data for output in saved.cells[0].outputs)
-    model = view["application/vnd.jupyter.widget-view+json"]["model_id"]
-    states = saved.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
-    assert states[model]["state"]["page"].startswith("<!doctype html>") and view["text/plain"] == "The explorer"
-    assert THIS in still["text/html"] and THAT in still["text/html"] and len(json.dumps(still)) < 20_000
+INKED = """all => all.map(image => {
+  const [width, height] = [image.naturalWidth, image.naturalHeight];
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const drawn = canvas.getContext("2d");
+  drawn.drawImage(image, 0, 0);
+  const { data } = drawn.getImageData(0, 0, canvas.width, canvas.height);
+  let violet = 0;
+  for (let at = 0; at < data.length; at += 4) violet += data[at + 2] > data[at + 1] + 25;
+  return violet / (data.length / 4);
+})"""
 
 
+@pytest.mark.real_model
 class TestInChromium:
     pytestmark = MARKS
 
-    def test_the_picture_of_a_saved_notebook_needs_neither_scripts_nor_a_network(self, saved, open_page, tmp_path):
-        policy = "default-src 'none'; style-src 'unsafe-inline'"
+    def test_what_is_saved_needs_neither_scripts_nor_a_network(self, kernel, open_page, tmp_path):
+        policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
         head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}"><title>t</title>'
         path = tmp_path / "saved.html"
-        path.write_text(f"<!doctype html>{head}{saved.cells[0].outputs[1].data['text/html']}", encoding="utf-8")
+        still = kernel.saved.cells[-1].outputs[1].data["text/html"]
+        path.write_text(f"<!doctype html>{head}{''.join(kernel.pictures)}<main>{still}</main>", encoding="utf-8")
         opened = open_page(path, ready=False)
-        assert opened.trouble == [] and opened.requests == [path.as_uri()]
-        cells = opened.page.locator("td")
+        page, asked = opened.page, [url for url in opened.requests if not url.startswith("data:")]
+        assert opened.trouble == [] and asked == [path.as_uri()]
+        images = page.locator("img")
+        pictures = images.evaluate_all("all => all.map(one => [one.naturalWidth, one.width, one.alt])")
+        assert [wide == 2 * drawn for wide, drawn, _ in pictures] == [True, True]
+        assert pictures[0][2].startswith("Attention of 16 heads over ")
+        assert pictures[1][2].startswith("Maps of bank, mole")
+        assert all(share > 0.01 for share in images.evaluate_all(INKED))
+        assert "Single heads were shown to move “bank” and “mole”; for “apple” none was." in page.inner_text("body")
+        assert page.locator("body > div b", has_text="river").count() == 0  # the text's own markup is shown, not run
+        cells = page.locator("main td")
         assert cells.count() == 16 and cells.first.is_visible()
         tints = cells.evaluate_all("all => all.map(cell => getComputedStyle(cell).backgroundColor)")
         shown = cells.all_inner_texts()

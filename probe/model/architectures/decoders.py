@@ -1,4 +1,6 @@
-"""Llama and its kin: Mistral, Phi-3, Qwen2, Qwen3, OLMo 2, Gemma 2 and Gemma 3, whose rows say in what they differ."""
+"""Decoders: OpenAI's and EleutherAI's (GPT-2, GPT-Neo, GPT-J, GPT-NeoX), then Llama and its kin (Mistral, Phi-3, Qwen2,
+Qwen3, OLMo 2, Gemma 2 and Gemma 3), whose rows say in what they differ.
+"""
 
 from dataclasses import replace
 
@@ -6,11 +8,188 @@ from probe.model.architectures.family import (
     GGUF_PLAIN,
     GGUF_SIZES,
     HIDDEN,
+    RECOMPUTED,
     Family,
     GgufKeys,
     Keys,
+    Repair,
     causal,
     norm_written_repairs,
+)
+
+SCORES = {"scores": Repair("attn.hook_attn_scores", RECOMPUTED)}
+PARALLEL = {"resid_mid": Repair("", "E + attn_out, which no hook holds")}
+
+GPT2 = Family(
+    "GPT-2",
+    "decoder",
+    ("GPT2LMHeadModel",),
+    Keys(
+        {
+            "n_layers": "n_layer",
+            "n_heads": "n_head",
+            "d_model": "n_embd",
+            "d_vocab": "vocab_size",
+            "n_ctx": "n_positions",
+        },
+        ("layer_norm_epsilon", 1e-5),
+        ("activation_function", "gelu_new"),
+        must={
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "reorder_and_upcast_attn": (False,),
+            "add_cross_attention": (False,),
+        },
+        wide="n_inner",
+    ),
+    prefix="transformer.",
+    turned=True,
+    special_tokens=False,
+    attentions=causal(
+        {
+            "norm": ("ln_1", "d +"),
+            "qkv": ("attn.c_attn", "d hgg +"),
+            "o": ("attn.c_proj", "h d +"),
+            "norm_mlp": ("ln_2", "d +"),
+            "in": ("mlp.c_fc", "d m +"),
+            "out": ("mlp.c_proj", "m d +"),
+        },
+        fused="by role",
+        layers="h.{}.",
+    ),
+    outside={"wte": "v d", "wpe": "p d", "ln_f": "d +"},
+    embed="wte",
+    position_table="wpe",
+    final_norm="ln_f",
+    ignored=(".attn.bias", ".attn.masked_bias"),
+    gguf=GgufKeys(
+        "gpt2",
+        {
+            "block_count": "n_layer",
+            "embedding_length": "n_embd",
+            "feed_forward_length": "n_inner",
+            "context_length": "n_positions",
+            "attention.head_count": "n_head",
+            "attention.layer_norm_epsilon": "layer_norm_epsilon",
+            "vocab_size": "vocab_size",
+        },
+        must={"attention.causal": (True,)},
+        transformers=True,
+    ),
+)
+GPT_NEO = Family(
+    "GPT-Neo",
+    "decoder",
+    ("GPTNeoForCausalLM",),
+    Keys(
+        {
+            "n_layers": "num_layers",
+            "n_heads": "num_heads",
+            "d_model": "hidden_size",
+            "d_vocab": "vocab_size",
+            "n_ctx": "max_position_embeddings",
+        },
+        ("layer_norm_epsilon", 1e-5),
+        ("activation_function", "gelu_new"),
+        wide="intermediate_size",
+        window=("window_size", 256),
+        kinds="attention_types",
+    ),
+    prefix="transformer.",
+    scaled=False,
+    single=("scores", "softmax"),
+    special_tokens=False,
+    attentions=causal(
+        {
+            "norm": ("ln_1", "d +"),
+            **{role: (f"attn.attention.{role}_proj", "h d") for role in "qkv"},
+            "o": ("attn.attention.out_proj", "d h +"),
+            "norm_mlp": ("ln_2", "d +"),
+            "in": ("mlp.c_fc", "m d +"),
+            "out": ("mlp.c_proj", "d m +"),
+        },
+        SCORES,
+        layers="h.{}.",
+    ),
+    outside={"wte": "v d", "wpe": "p d", "ln_f": "d +"},
+    embed="wte",
+    position_table="wpe",
+    final_norm="ln_f",
+    ignored=(".attention.bias", ".attention.masked_bias"),
+)
+GPTJ = Family(
+    "GPT-J",
+    "decoder",
+    ("GPTJForCausalLM",),
+    replace(GPT2.keys, must={}, tied=False, rotary_dims="rotary_dim"),
+    prefix="transformer.",
+    positions="rotary",
+    paired=True,
+    single=("scores", "softmax"),
+    plain_rounds=True,
+    parallel=True,
+    special_tokens=False,
+    attentions=causal(
+        {
+            "norm": ("ln_1", "d +"),
+            **{role: (f"attn.{role}_proj", "h d") for role in "qkv"},
+            "o": ("attn.out_proj", "d h"),
+            "in": ("mlp.fc_in", "m d +"),
+            "out": ("mlp.fc_out", "d m +"),
+        },
+        SCORES | PARALLEL,
+        layers="h.{}.",
+    ),
+    outside={"wte": "v d", "ln_f": "d +"},
+    head={"lm_head.bias": "v ="},
+    embed="wte",
+    final_norm="ln_f",
+    head_bias="lm_head.bias",
+    ignored=(".attn.bias", ".attn.masked_bias"),
+)
+GPT_NEOX = Family(
+    "GPT-NeoX",
+    "decoder",
+    ("GPTNeoXForCausalLM",),
+    Keys(
+        HIDDEN,
+        ("layer_norm_eps", 1e-5),
+        tied=False,
+        must={"use_parallel_residual": (True,), "attention_bias": (True,), "tie_word_embeddings": (False,)},
+        rotary_share=0.25,
+    ),
+    prefix="gpt_neox.",
+    positions="rotary",
+    plain_rounds=True,
+    parallel=True,
+    attentions=causal(
+        {
+            "qkv": ("attention.query_key_value", "hgg d +"),
+            "o": ("attention.dense", "d h +"),
+            "norm": ("input_layernorm", "d +"),
+            "in": ("mlp.dense_h_to_4h", "m d +"),
+            "out": ("mlp.dense_4h_to_h", "d m +"),
+            "norm_mlp": ("post_attention_layernorm", "d +"),
+        },
+        PARALLEL,
+        fused="by head",
+    ),
+    outside={"embed_in": "v d", "final_layer_norm": "d +"},
+    embed="embed_in",
+    final_norm="final_layer_norm",
+    unembed="embed_out",
+    ignored=(".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"),
+    gguf=GgufKeys(
+        "gptneox",
+        GGUF_SIZES
+        | {
+            "attention.layer_norm_epsilon": "layer_norm_eps",
+            "rope.freq_base": "rope_theta",
+            "use_parallel_residual": "use_parallel_residual",
+        },
+        must=GGUF_PLAIN,
+        unread=("rope.dimension_count", "tensor_data_layout"),
+    ),
 )
 
 PARTS = {

@@ -127,7 +127,12 @@ def pass_on(both: Both, point: Point, pos: int, entering: Tensor, written: Tenso
 
 
 def receive(
-    both: Both, layer: int, receiver: int, heads: ArrayLike, into: tuple[ArrayLike, ...], inputs: Tensor
+    both: Both,
+    layer: int,
+    receiver: int,
+    heads: ArrayLike,
+    into: tuple[ArrayLike, ArrayLike, ArrayLike],
+    inputs: Tensor,
 ) -> Tensor:
     """z of one head of a block in each variant, at the position `receiver`, when some of what it reads is projected
     from other streams.

@@ -357,7 +357,7 @@ def _rows_file(key: str) -> str:
     return f"{shards.ROWS}/{key}.parquet"
 
 
-def read_rows(folder: Path, index: Record, key: str) -> list[Record]:
+def read_rows(folder: Path, index: Mapping[str, Any], key: str) -> list[Record]:
     """The records of a block or a word's samples, once their file's bytes are those that were written."""
     import pyarrow
     import pyarrow.parquet

@@ -65,11 +65,10 @@ def units(set_key: str, index: Record) -> tuple[list[Unit], list[Unit]]:
     A shard is named by the set, the rows of its block, and the rows that its words are fitted on.
     """
     words = index["words"]
-    usable = {word: usable_senses(about) for word, about in words.items()}
     fits = [
         Unit(content_key(FIT_UNIT, set_key, word, about["key"]), FIT_UNIT, word, about["rows"])
         for word, about in words.items()
-        if len(usable[word]) > 1
+        if len(usable_senses(about)) > 1
     ]
     blocks = [
         Unit(

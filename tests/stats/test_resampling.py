@@ -153,8 +153,3 @@ def test_the_largest_comes_first_and_ties_go_to_the_first():
     assert resampling.order(values).tolist() == [[1, 2, 4, 0, 5, 3], [0, 2, 1, 3, 4, 5]]
     assert resampling.ranks(values).tolist() == [[4, 1, 2, 6, 3, 5], [1, 3, 2, 4, 5, 6]]
     assert resampling.order(np.zeros(3)).tolist() == [0, 1, 2] and resampling.order(np.empty(0)).tolist() == []
-
-
-def test_without_ties_the_order_is_that_of_sorting():
-    values = np.random.default_rng(0).normal(size=(30, 4, 12))
-    assert (resampling.order(values) == (-values).argsort(-1)).all()

@@ -96,7 +96,10 @@ def plan(
     """
     c = model.config
     heads = c.n_layers * c.n_heads
-    parted = {material.word: _splits(material, options.seed) for material in materials}
+    parted = {
+        material.word: [cross_fit(material.sentences, pair, seed=options.seed) for pair in sense_pairs(material.labels)]
+        for material in materials
+    }
     used = [len(material.sentences) for material in materials]
     held_by_second = max((_state(other, [late]) * len(late.sentences) for other, late in second), default=0)
     size = next(iter(model.weights.values())).element_size()
@@ -205,10 +208,6 @@ def _left_out(material: Material, splits: Sequence[CrossFit]) -> list[str]:
     """How many sentences of a word will not be used, by the reason."""
     reasons = Counter(item.reason for item in unused(material, splits))
     return [f"{material.word}: {counted(number, 'sentence')} left out: {reason}." for reason, number in reasons.items()]
-
-
-def _splits(material: Material, seed: int) -> list[CrossFit]:
-    return [cross_fit(material.sentences, pair, seed=seed) for pair in sense_pairs(material.labels)]
 
 
 def _swaps(parted: Sequence[CrossFit], heads: int, options: StudyOptions) -> int:

@@ -171,8 +171,9 @@ def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> flo
     rows = [order[place * len(order) // READ] for place in range(READ)]
     weights, zero = read_weights(model), torch.zeros(1, model.config.d_model)
     tokens, targets = [material.tokens[row] for row in rows], [material.targets[row] for row in rows]
-    few = max(1, SWAPPED // heads)
-    texts = [material.placed[row] for row in rows[-few:]]
+    few = min(READ, max(1, SWAPPED // heads))
+    middle = slice((READ - few) // 2, (READ + few) // 2)
+    texts = [material.placed[row] for row in rows[middle]]
     read, swapped, threads = [], [], torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -181,7 +182,7 @@ def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> flo
             states = target_states(model, tokens, targets)
             read.append((thread_time() - started) / len(rows))
             started = thread_time()
-            swap_heads(weights, texts, states.z[-few:], zero)
+            swap_heads(weights, texts, states.z[middle], zero)
             swapped.append((thread_time() - started) / (len(texts) * heads))
     finally:
         torch.set_num_threads(threads)

@@ -25,7 +25,7 @@ LONGEST = (
     *("study/test_study.py", "patching/test_positions.py", "analyses/test_analyses.py", "house/test_docs.py"),
     *("pages/test_walk_families.py", "patching/test_paths.py", "model/test_check.py", "sweep/test_sweep_faults.py"),
     *("pages/test_page.py", "pages/test_walk_page.py", "study/test_planted.py", "study/test_known_answers.py"),
-    *("patching/test_engine.py", "patching/test_both_ways.py", "charts/test_charts.py"),
+    *("patching/test_engine.py", "patching/test_both_ways.py", "study/test_real_model.py", "charts/test_charts.py"),
 )
 
 

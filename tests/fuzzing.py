@@ -39,38 +39,22 @@ from probe.text.sentences import check_row, read_sentences
 
 TAKEN, REFUSED = "taken", "refused"
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
-AWKWARD = (
-    *(
-        "",
-        " ",
-        "\x00",
-        "\ud800",
-        "\udfff tail",
-        "\u202eevil\u202c",
-        "\u2028",
-        "\ufeff",
-        "\r",
-        "\r\n",
-        '"',
-        "'",
-        "\\",
-        "\t",
-    ),
-    *(
-        "é",
-        "e\u0301",
-        "🦔",
-        "البنك",
-        "<script>x</script>",
-        "</script>",
-        "{{ 7 * 7 }}",
-        "a" * 3000,
-        "bank",
-        "NaN",
-        "null",
-    ),
-    *("-1", "1e400", "9" * 40, "<!--", "]]>", "&lt;", "javascript:x", "=1+1", "%s%n", "../../x"),
+BLANK = ("", " ", "\x00", "\ud800", "\udfff tail", "\u202eevil\u202c", "\u2028", "\ufeff", "\r", "\r\n", "\t")
+MARKUP = (
+    '"',
+    "'",
+    "\\",
+    "<script>x</script>",
+    "</script>",
+    "{{ 7 * 7 }}",
+    "<!--",
+    "]]>",
+    "&lt;",
+    "javascript:x",
+    "=1+1",
 )
+WORDS = ("é", "e\u0301", "🦔", "البنك", "a" * 3000, "bank", "NaN", "null", "-1", "1e400", "9" * 40, "%s%n", "../../x")
+AWKWARD = (*BLANK, *MARKUP, *WORDS)
 texts = st.one_of(st.sampled_from(AWKWARD), st.text(max_size=30), st.text(st.characters(codec=None), max_size=8))
 numbers = st.one_of(st.integers(-3, 40), st.sampled_from((10**18, -(10**18), 10**400, 2**63, 1.5, 1e308, float("nan"))))
 values = st.one_of(texts, numbers, st.none(), st.booleans(), st.lists(st.integers(), max_size=2))
@@ -365,13 +349,7 @@ GGUF_TENSORS: dict[str, tuple[Any, ...]] = {
 GGUF_KEYS = (
     *GGUF_GOOD,
     *("general.alignment", "split.count", "llama.vocab_size", "llama.attention.key_length", "llama.expert_count"),
-    *(
-        "llama.rope.scaling.type",
-        "tokenizer.ggml.pre",
-        "tokenizer.ggml.scores",
-        "tokenizer.ggml.add_bos_token",
-        "gpt2.n",
-    ),
+    *("gpt2.n", "llama.rope.scaling.type", *(f"tokenizer.ggml.{name}" for name in ("pre", "scores", "add_bos_token"))),
 )
 LARGE = st.one_of(st.integers(0, 70), st.sampled_from((2**16, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1)))
 
@@ -499,17 +477,8 @@ def show(_: Path, text: str) -> str:
 
 @st.composite
 def notes(draw: st.DrawFn) -> bytes:
-    good = {
-        "set": "x",
-        "shards": [],
-        "counts": {},
-        "layers": 2,
-        "heads": 2,
-        "model": "m",
-        "origin": {},
-        "key": "k",
-        "files": {},
-    }
+    good = {"set": "x", "shards": [], "counts": {}, "layers": 2, "heads": 2, "model": "m", "origin": {}}
+    good |= {"key": "k", "files": {}}
     changed = draw(st.dictionaries(st.sampled_from((*good, "more")), values, max_size=3))
     return draw(damaged(st.just(json.dumps(good | changed).encode("utf-8", "replace"))))
 
@@ -552,15 +521,10 @@ def try_cases(name: str, folder: Path, cases: int, *, start: int = 0) -> Counter
     target, counts = TARGETS[name], Counter[str]()
     folder.mkdir(parents=True, exist_ok=True)
 
+    quiet = {"database": None, "suppress_health_check": list(HealthCheck), "print_blob": False}
+
     @seed(start)
-    @settings(
-        max_examples=cases,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
+    @settings(max_examples=cases, deadline=None, phases=[Phase.generate], **quiet)
     @given(target.draw)
     def attempt(case: Any) -> None:
         counts[target.attempt(folder, case)] += 1

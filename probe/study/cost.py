@@ -96,7 +96,10 @@ def plan(
     """
     c = model.config
     heads = c.n_layers * c.n_heads
-    parted = {material.word: _splits(material, options.seed) for material in materials}
+    parted = {
+        material.word: [cross_fit(material.sentences, pair, seed=options.seed) for pair in sense_pairs(material.labels)]
+        for material in materials
+    }
     used = [len(material.sentences) for material in materials]
     held_by_second = max((_state(other, [late]) * len(late.sentences) for other, late in second), default=0)
     size = next(iter(model.weights.values())).element_size()
@@ -168,8 +171,9 @@ def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> flo
     rows = [order[place * len(order) // READ] for place in range(READ)]
     weights, zero = read_weights(model), torch.zeros(1, model.config.d_model)
     tokens, targets = [material.tokens[row] for row in rows], [material.targets[row] for row in rows]
-    few = max(1, SWAPPED // heads)
-    texts = [material.placed[row] for row in rows[-few:]]
+    few = min(READ, max(1, SWAPPED // heads))
+    middle = slice((READ - few) // 2, (READ + few) // 2)
+    texts = [material.placed[row] for row in rows[middle]]
     read, swapped, threads = [], [], torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -178,7 +182,7 @@ def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> flo
             states = target_states(model, tokens, targets)
             read.append((thread_time() - started) / len(rows))
             started = thread_time()
-            swap_heads(weights, texts, states.z[-few:], zero)
+            swap_heads(weights, texts, states.z[middle], zero)
             swapped.append((thread_time() - started) / (len(texts) * heads))
     finally:
         torch.set_num_threads(threads)
@@ -205,10 +209,6 @@ def _left_out(material: Material, splits: Sequence[CrossFit]) -> list[str]:
     """How many sentences of a word will not be used, by the reason."""
     reasons = Counter(item.reason for item in unused(material, splits))
     return [f"{material.word}: {counted(number, 'sentence')} left out: {reason}." for reason, number in reasons.items()]
-
-
-def _splits(material: Material, seed: int) -> list[CrossFit]:
-    return [cross_fit(material.sentences, pair, seed=seed) for pair in sense_pairs(material.labels)]
 
 
 def _swaps(parted: Sequence[CrossFit], heads: int, options: StudyOptions) -> int:

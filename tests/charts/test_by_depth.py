@@ -20,33 +20,22 @@ def drawn(panel):
     return panel["layer"][0].get("data") or panel["data"]
 
 
-def test_every_panel_holds_its_own_rows():
+def test_every_panel_holds_its_own_rows_and_the_description_tells_both_ends_of_each_line():
     found = spec()
     tables = [found["datasets"][drawn(panel)["name"]] for panel in found["hconcat"]]
     assert [len(table) for table in tables] == [6, 2]
     assert {row["panel"] for row in tables[0]} == {"angle"} and {row["what"] for row in tables[1]} == {"Mike"}
-
-
-def test_ranks_have_one_on_top_and_end_at_the_lowest():
-    scales = [panel["layer"][0]["encoding"]["y"]["scale"] for panel in spec()["hconcat"]]
+    told = "angle: same from 0.00 to 5.00, other from 0.00 to 20.00; rank: Mike from 300.00 to 2.00."
+    assert found["description"] == told
+    scales = [panel["layer"][0]["encoding"]["y"]["scale"] for panel in found["hconcat"]]
     assert scales[1]["reverse"] and scales[1]["domain"] == [1, 300] and scales[1]["type"] == "log"
     assert "reverse" not in scales[0]
 
 
-def test_a_line_keeps_the_colour_it_was_given():
+def test_a_line_keeps_the_colour_it_was_given_and_panels_with_the_same_lines_share_one_legend():
     colour = spec(hues={"other": "#123456"})["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
     given = dict(zip(colour["domain"], colour["range"], strict=True))
     assert given["other"] == "#123456" and given["same"] != "#123456"
-
-
-def test_the_description_tells_where_each_line_starts_and_ends():
-    assert (
-        spec()["description"]
-        == "angle: same from 0.00 to 5.00, other from 0.00 to 20.00; rank: Mike from 300.00 to 2.00."
-    )
-
-
-def test_panels_with_the_same_lines_share_one_legend():
     alike = pd.concat([ROWS[ROWS["panel"] == "angle"], ROWS[ROWS["panel"] == "angle"].assign(panel="again")])
     shared = charts.lines_by_depth(alike, {"angle": "linear", "again": "linear"}).to_dict()
     assert shared["resolve"]["scale"]["color"] == "shared" and spec()["resolve"]["scale"]["color"] == "independent"

@@ -13,26 +13,14 @@ ROWS = pd.DataFrame(
 )
 
 
-def layers():
+def test_marks_spans_words_and_axes_are_those_of_the_rows():
     found = charts.compared(ROWS, "attention", said={"L1H0": "looks at adjectives", "L0H0": ""}).to_dict()
-    return found, [found["datasets"][layer["data"]["name"]] for layer in found["layer"]]
-
-
-def test_marks_spans_and_verdicts_are_those_of_the_rows():
-    _, (spans, marks, words) = layers()
+    spans, marks, words = (found["datasets"][layer["data"]["name"]] for layer in found["layer"])
     assert [(row["row"], row["min"], row["max"]) for row in spans] == [("L1H0", 0.2, 0.9), ("L0H0", 0.4, 0.5)]
     assert len(marks) == 4
     assert {row["row"]: row["said"] for row in words} == {"L1H0": "looks at adjectives", "L0H0": ""}
-
-
-def test_rows_keep_their_order_and_shares_run_to_one():
-    found, _ = layers()
     encoding = found["layer"][1]["encoding"]
     assert encoding["y"]["sort"] == ["L1H0", "L0H0"] and encoding["x"]["scale"]["domain"] == [0, 1]
-
-
-def test_the_description_names_the_leading_row_and_the_verdicts():
-    found, _ = layers()
     assert found["description"] == (
         "2 lines under 2 conditions. With adjectives the largest value is that of L1H0: 90\u202f%. L1H0 (looks at "
         "adjectives)."

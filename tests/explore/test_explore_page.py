@@ -250,7 +250,9 @@ def test_the_page_saves_the_walk(opened, tmp_path):
     waiting.value.save_as(tmp_path / "walk.zip")
     with zipfile.ZipFile(tmp_path / "walk.zip") as bundle:
         made = json.loads(bundle.read("walk/manifest.json"))
-        assert "The river rose" in bundle.read("walk/walk.html").decode()
+        assert {"walk/contrast.csv", "walk/columns.csv"} <= set(bundle.namelist())
+        saved = bundle.read("walk/walk.html").decode()
+        assert "The river rose" in saved and "The money came" in saved
     assert made["options"]["against"].startswith("The money came")
 
 

@@ -3,8 +3,6 @@ walk.
 """
 
 import base64
-import io
-import zipfile
 
 import pytest
 import torch
@@ -194,14 +192,6 @@ def test_a_word_beyond_the_lexicon_has_next_tokens_and_no_axis(explorer):
     )
     told = result(explorer, "swap", **alone, swaps=[[0, 0, "off"]])
     assert "places" not in told and len(told["next"]) == 2
-
-
-def test_the_saved_page_is_the_walk_of_both_sentences(explorer):
-    told = result(explorer, "save", follow=[1, 2])
-    with zipfile.ZipFile(io.BytesIO(base64.b64decode(told["data"]))) as bundle:
-        assert {"walk/walk.html", "walk/contrast.csv", "walk/manifest.json"} <= set(bundle.namelist())
-        page = bundle.read("walk/walk.html").decode()
-    assert THIS in page and THAT in page and "L1H2 was asked for." in page
 
 
 REFUSED = {

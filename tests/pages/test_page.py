@@ -348,16 +348,11 @@ def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(unfolded
     assert [text.strip() for text in cells.all_text_contents()] == BANK.sort_values("rank")["verdict"].tolist()
 
 
-def test_answers_are_those_of_the_verdicts(unfolded):
+def test_answers_are_those_of_the_verdicts_and_cards_begin_with_a_sentence_that_names_no_head(unfolded):
     page = unfolded().page
     bank, mole, apple = page.locator(".answer").all_inner_texts()
     assert bank.startswith("One head resolves “bank”: L0H2 moves it 41") and "no head is ranked" in apple
     assert mole.startswith("Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1")
-    assert "calls none of them a resolver" not in page.inner_text("main")
-
-
-def test_a_card_begins_with_a_sentence_that_names_no_head(unfolded):
-    page = unfolded().page
     for card in page.locator(".card .said").all():
         assert card.locator("h3 + p.plain + p.answer").count() == 1
         assert not re.search(r"L\d+H\d+|%", card.locator(".plain").inner_text())
@@ -377,20 +372,20 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfold
     assert min(widths) > 300
 
 
-def test_sentences_with_a_lone_pair_and_those_left_out_are_counted_on_the_page(unfolded):
-    method = unfolded().page.locator("#method").inner_text()
+def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(unfolded):
+    page = unfolded().page
+    method = page.locator("#method").inner_text()
     said = (
         "bank: 2 sentences name pairs without a partner of another sense; they are used like sentences without a pair."
     )
     assert said in method
     assert f"{len(FRAMES['left_out'])} left out, and why" in method
-
-
-def test_every_column_is_explained_on_the_page(unfolded):
-    page = unfolded().page
     rows = page.locator("[aria-label='Columns of the tables'] tbody tr").all_inner_texts()
     assert len(rows) == len(dictionary(FRAMES))
     assert any(row.startswith("word_heads.net") and row.endswith("fraction of the sense gap") for row in rows)
+    told = suppliers.told(FRAMES["ledger"])
+    said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
+    assert said == list(told.values()) and len(said) == 12
 
 
 def test_together_names_the_smallest_set_and_its_rivals(unfolded):
@@ -418,13 +413,6 @@ def test_belief_rests_on_gate_power_and_controls_for_every_word(unfolded):
         "later token",
         "untrained model",
     ]
-
-
-def test_every_example_sentence_says_what_supplied_its_sense(unfolded):
-    page = unfolded().page
-    told = suppliers.told(FRAMES["ledger"])
-    said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
-    assert said == list(told.values()) and len(said) == 12
 
 
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, hostile_path):

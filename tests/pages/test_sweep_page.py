@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from browser import MARKS, unfold
 from sweeping import PLACE, SMALL, WITHOUT_FRAMES, make_corpus, make_model, some_sentences, table, write_rows
 
 from probe import charts
@@ -183,27 +184,19 @@ def test_a_receipt_cannot_point_elsewhere(swept, tmp_path):
         receipt.write_bytes(before)
 
 
-def test_hostile_names_stay_text(folder, tmp_path):
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    from browser import CHROMIUM, chromium, opening
-
-    if not CHROMIUM.exists():
-        pytest.skip("chromium is not installed at /usr/bin/chromium")
+@pytest.mark.browser
+@MARKS[1]
+def test_hostile_names_stay_text(folder, tmp_path, open_page):
     named = [replace(s, sense=HOSTILE[0] if s.sense == "door" else HOSTILE[1]) for s in some_sentences(300)]
     file = write_rows(tmp_path / f"{HOSTILE[2]} {HOSTILE[3]}.jsonl", named, keep=WITHOUT_FRAMES)
     sweep(str(folder), [file], tmp_path / "o", options=SMALL)
-    written = page.write_page(tmp_path / "o", tmp_path / "page")
-    with chromium(sync_api) as browser, opening(browser) as open_page:
-        opened = open_page(written)
-        opened.page.eval_on_selector_all("details", "all => all.forEach(item => item.open = true)")
-        opened.page.wait_for_function(
-            "[...document.querySelectorAll('.chart')].every(b => b.classList.contains('drawn'))"
-        )
-        opened.page.locator("#words .chart .mark-rect path").first.hover(force=True)
-        shown_text = opened.page.evaluate("document.querySelector('main').textContent")
-        assert opened.page.evaluate("window.canary") is None
-        assert opened.trouble == [] and opened.requests == [written.as_uri()]
-        assert opened.page.locator("main img").count() == 0
+    opened = open_page(page.write_page(tmp_path / "o", tmp_path / "page"))
+    unfold(opened.page)
+    opened.page.locator("#words .chart .mark-rect path").first.hover(force=True)
+    shown_text = opened.page.evaluate("document.querySelector('main').textContent")
+    assert opened.page.evaluate("window.canary") is None
+    assert opened.trouble == [] and opened.requests == [(tmp_path / "page" / "sweep.html").as_uri()]
+    assert opened.page.locator("main img").count() == 0
     assert all(text in shown_text for text in HOSTILE[:2]) and HOSTILE[2] in shown_text
 
 

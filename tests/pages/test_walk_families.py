@@ -146,15 +146,21 @@ def test_no_step_asks_for_a_family_by_name():
     assert len(rooms) > 10 and not [path.name for path in rooms if names.search(path.read_text(encoding="utf-8"))]
 
 
-def test_the_tables_are_the_traces_numbers(walked, traced):
+def test_the_tables_are_the_traces_numbers_and_what_is_open_is_a_triangle_a_square_or_a_rectangle(walked, traced, kind):
     layer, head, at = walked.layer, walked.head, walked.at
-    table = walked.frames["attention"].pivot(index="query_pos", columns="key_pos", values="pattern").to_numpy()
-    close(table, traced.pattern[layer, head], rtol=1e-5, atol=1e-12)
-    values, parts, whole = (
-        walked.frames["values"],
-        traced.delta_e_by_source(layer, head, at),
-        traced.delta_e(layer, head, at),
+    cells_of = walked.frames["attention"]
+    table, score, allowed = (
+        cells_of.pivot(index="query_pos", columns="key_pos", values=name).to_numpy()
+        for name in ("pattern", "score", "allowed")
     )
+    n, m = table.shape
+    assert np.array_equal(allowed, np.tri(n, dtype=bool) if CAUSAL.get(kind) else np.ones((n, m), dtype=bool))
+    assert (n == m) == (kind in SINGLE)
+    assert ("open" in cells_of) == CAUSAL.get(kind, False) == walked.block["causal"]
+    close(table, traced.pattern[layer, head], rtol=1e-5, atol=1e-12)
+    close(score[allowed], traced.scores[layer, head].numpy()[allowed], rtol=1e-4, atol=1e-5)
+    values, parts = walked.frames["values"], traced.delta_e_by_source(layer, head, at)
+    whole = traced.delta_e(layer, head, at)
     keys = values["pos"].tolist()
     close(values["norm"].to_numpy(), parts[keys].norm(dim=-1), rtol=1e-4, atol=1e-8)
     close(values["share"].to_numpy(), (parts @ whole / (whole @ whole))[keys], rtol=1e-3, atol=1e-6)
@@ -181,14 +187,6 @@ def test_e_and_all_writes_make_the_hooked_e_prime(walked, traced):
     assert sums.loc["difference", "norm"] < 1e-4 * hooked.norm().item()
 
 
-def test_what_is_open_is_a_triangle_a_square_or_a_rectangle(walked, traced, kind):
-    table = walked.frames["attention"].pivot(index="query_pos", columns="key_pos", values="allowed").to_numpy()
-    n, m = traced.pattern.shape[-2:]
-    assert np.array_equal(table, np.tri(n, dtype=bool) if CAUSAL.get(kind) else np.ones((n, m), dtype=bool))
-    assert (n == m) == (kind in SINGLE)
-    assert ("open" in walked.frames["attention"]) == CAUSAL.get(kind, False) == walked.block["causal"]
-
-
 def test_the_page_carries_every_head_at_every_token(walked, traced):
     layers, heads, n = traced.pattern.shape[:3]
     assert walked.block["heads"] == [[layer, head] for layer in range(layers) for head in range(heads)]
@@ -203,13 +201,6 @@ def test_the_page_carries_every_head_at_every_token(walked, traced):
                 whole.norm().item(), rel=1e-5
             )
     assert "pattern_rest" not in walked.block["arrays"]
-
-
-def test_the_scores_are_the_traces_before_the_mask(walked, traced):
-    layer, head = walked.layer, walked.head
-    frame = walked.frames["attention"].query("allowed")
-    hooked = traced.scores[layer, head][frame["query_pos"].tolist(), frame["key_pos"].tolist()]
-    close(frame["score"].to_numpy(), hooked, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)

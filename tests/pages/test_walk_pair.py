@@ -92,8 +92,6 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
     made = json.loads((page_path.parent / "manifest.json").read_text())
     assert made["options"] == {"text": SOURCE, "target": TARGET, "word": WORD, "layer": 1, "head": 2}
     assert {f"{name}.csv" for name in walked.frames} <= set(made["files"])
-    shown = walked._repr_html_()
-    assert walked.answer in shown and "<script" not in shown
 
 
 REFUSED = [

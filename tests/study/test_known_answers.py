@@ -90,13 +90,9 @@ def test_every_other_head_is_alive(planted, measured):
 # --- 1: nothing, everything, labels ----------------------------------------------------------------------------------
 
 
-def rows_of(measured):
-    return [text.ids for text in measured.placed]
-
-
 def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
     [pair] = measured.pairs
-    weights, rows = read_weights(model), rows_of(measured)
+    weights, rows = read_weights(model), [text.ids for text in measured.placed]
     direction = (pair.axis.u / pair.axis.gap)[None]
     moved = swaps.swap_heads(weights, rows, measured.states.z[:, : measured.depth], direction)
     assert moved.abs().max() < 1e-6
@@ -127,7 +123,7 @@ def coordinate_with_all_heads(model, measured, *, recipient, donor):
     hooks = [(f"blocks.{layer}.attn.hook_z", edit(layer)) for layer in range(LAYERS)]
     hooks.append((f"blocks.{measured.depth - 1}.hook_resid_post", read))
     with torch.no_grad():
-        model.bridge.run_with_hooks(torch.tensor([rows_of(measured)[recipient]]), fwd_hooks=hooks)
+        model.bridge.run_with_hooks(torch.tensor([measured.placed[recipient].ids]), fwd_hooks=hooks)
     return pair.axis.coordinate(seen["resid"]).item()
 
 
@@ -219,41 +215,33 @@ def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
 # --- 3: the planted head, and no other -------------------------------------------------------------------------------
 
 
-def test_the_read_out_is_after_the_planted_head(measured, planted):
+def test_the_read_out_is_after_the_planted_head_and_the_gap_is_there(measured, studied, planted):
     [pair] = measured.pairs
     assert measured.depth > planted[1][0]
     assert pair.by_depth[measured.depth] == 1
     assert pair.by_depth[: planted[1][0] + 1].max() < 0.8
+    assert studied.words["gap_p"].item() == pytest.approx(pair.gate_p, rel=1e-4)
+    assert pair.gate_p < 0.01
+    assert pair.gap[:, measured.depth].min() > 0
 
 
-def test_the_planted_head_is_first_by_separation_by_writing_and_by_swap(studied, planted):
-    heads = studied.heads.set_index(["layer", "head"])
-    assert len(heads) == LAYERS * HEADS
-    assert studied.words["ranked"].all()
-    assert heads.loc[planted[1], "auroc"] == 1 == heads["auroc"].max()
-    assert heads["hedges_g"].idxmax() == planted[1]
-    for name in ("direct", "swap", "denoise", "noise"):
-        assert heads[name].idxmax() == planted[1], name
-    assert heads.loc[planted[1], "rank"] == heads.loc[planted[1], "rank_low"] == heads.loc[planted[1], "rank_high"] == 1
-
-
-def test_its_swap_is_the_whole_gap_and_every_others_is_nothing(studied, planted):
+def test_the_planted_head_is_first_and_the_whole_gap_and_every_other_is_nothing(studied, planted):
     heads = studied.heads.set_index(["layer", "head"])
     mine, others = heads.loc[planted[1]], heads.drop(index=planted[1])
+    assert len(heads) == LAYERS * HEADS and studied.words["ranked"].all()
+    assert mine["auroc"] == 1 == heads["auroc"].max()
+    for name in ("hedges_g", "direct", "swap", "denoise", "noise"):
+        assert heads[name].idxmax() == planted[1], name
     for name in ("direct", "denoise", "noise", "swap"):
         assert mine[name] == pytest.approx(1, abs=0.02), name
         assert others[name].abs().max() < 0.02, name
-    assert abs(mine["same_sense"]) < 0.02
-    assert abs(mine["self_repair"]) < 0.01
+    assert mine["rank"] == mine["rank_low"] == mine["rank_high"] == 1
+    assert abs(mine["same_sense"]) < 0.02 and abs(mine["self_repair"]) < 0.01
     assert mine["swap_low"] <= mine["swap"] <= mine["swap_high"]
     assert mine["attention_cue"] > 0.99
-
-
-def test_it_is_the_only_head_called_a_resolver(studied, planted):
-    heads = studied.heads.set_index(["layer", "head"])
     assert heads.index[heads["verdict"] == "resolver"].tolist() == [planted[1]]
     for name in ("p_auroc", "p_swap"):  # no relabelling of twenty cue words a sense reaches what it does as they are
-        assert heads.loc[planted[1], name] == 1 / (PERMUTATIONS + 1), name
+        assert mine[name] == 1 / (PERMUTATIONS + 1), name
 
 
 @pytest.mark.parametrize("seeds", mostly_campaign([range(2), range(6)]))
@@ -291,10 +279,7 @@ def test_a_cue_after_the_word_changes_no_heads_write_at_the_word(model):
         whole = trace(model, one.text)
         target = positions_of_span(whole.tokens, one.start, one.end)[-1]
         assert later_words_matter(model, whole, target) <= 1e-5
-
-
-def test_a_cue_before_the_word_does(model):
-    assert largest_difference(model, SENTENCES[0], SENTENCES[1]) > 0.1
+    assert largest_difference(model, SENTENCES[0], SENTENCES[1]) > 0.1  # a cue before the word does
 
 
 def test_sentences_that_the_file_gives_no_part_are_only_left_out():
@@ -307,10 +292,3 @@ def test_sentences_that_the_file_gives_no_part_are_only_left_out():
     assert studied.words["split_design"].item() == "the split given in the file"
     parts = {"train": "learned from", "test": "tested", "dev": "neither"}
     assert studied.sentences["part"].tolist() == [parts[row.split] for row in given]
-
-
-def test_the_gate_is_what_the_study_reports(studied, measured):
-    [pair] = measured.pairs
-    assert studied.words["gap_p"].item() == pytest.approx(pair.gate_p, rel=1e-4)
-    assert pair.gate_p < 0.01
-    assert pair.gap[:, measured.depth].min() > 0

@@ -74,6 +74,8 @@ def test_the_page_names_both_heads_of_a_way_of_two_steps():
     assert told.startswith(f"{mover} brings the meaning from the cue to the token behind it, {reader} from there to ")
     assert told.endswith("% of the gap goes this way.")
     assert "by way of two attention heads, one after the other, in the " in answers.plain(frames, WORD)
+    [told] = pages.sentences(frames | {"ways": frames["ways"].iloc[:0]}, WORD)  # no chain: only the end is named
+    assert told.startswith(f"Only the end of the way was found, {reader} at “{WORD}”: over no chain of edges")
 
 
 def test_a_way_of_one_step_names_one_head():
@@ -111,6 +113,8 @@ def test_the_maps_hold_every_cell_from_the_cue_to_the_word_on_one_scale():
         ].to_dict()
         assert spec["encoding"]["x"]["sort"] == ["cue", "cue + 1", "cue + 2", "word"]
         assert spec["encoding"]["color"]["scale"]["domain"][-1] == charts.position_limit(frames["positions"])
+    for effect, limit in ((0.98, 1.0), (1.0003, 1.0), (-1.02, 1.1), (0.001, 0.1)):  # the next ten per cent
+        assert charts.position_limit(frames["positions"].assign(effect=effect)) == limit
 
 
 def test_every_column_is_described_and_in_its_order():
@@ -200,25 +204,17 @@ def test_a_model_that_reads_both_ways_is_not_followed_and_the_page_says_so():
     assert item["missing"].startswith("No two sentences of a pair have the same number of tokens up to the word")
 
 
-def test_the_scale_ends_at_the_next_ten_per_cent():
-    _, frames = made("two_step")
-    for effect, limit in ((0.98, 1.0), (1.0003, 1.0), (-1.02, 1.1), (0.001, 0.1)):
-        assert charts.position_limit(frames["positions"].assign(effect=effect)) == limit
-
-
 def test_places_have_names():
-    named = [pages.place(name, WORD) for name in ("cue", "word", "cue + 1", "cue + 2", "cue - 1")]
-    assert named == [
-        "the cue",
-        f"“{WORD}”",
-        "the token behind the cue",
-        "the second token behind the cue",
-        "the token before the end of the cue",
-    ]
+    named = {"cue": "the cue", "word": f"“{WORD}”", "cue + 1": "the token behind the cue"}
+    named |= {"cue + 2": "the second token behind the cue", "cue - 1": "the token before the end of the cue"}
+    assert {name: pages.place(name, WORD) for name in named} == named
 
 
 STEP = {"sender_pos": "cue", "receiver_pos": "word", "receiver_layer": 1, "receiver_head": 2, "channel": "value"}
 STEP |= {"share": 0.5, "p": 0.2}
+
+
+MLP_AT_WORD = {"channel": "input", "sender_pos": "word", "receiver_head": np.nan}
 
 
 @pytest.mark.parametrize(
@@ -228,22 +224,12 @@ STEP |= {"share": 0.5, "p": 0.2}
         ({"channel": "key"}, "The cue sets whether L1H2, from “lock”, looks there"),
         ({"channel": "query", "sender_pos": "word"}, "“lock” sets what L1H2 looks for from “lock”"),
         ({"channel": "value", "sender_pos": "word"}, "L1H2 rewrites the vector of “lock”"),
-        (
-            {"channel": "input", "sender_pos": "word", "receiver_head": np.nan},
-            "The MLP of layer 1 rewrites the vector of “lock”",
-        ),
+        (MLP_AT_WORD, "The MLP of layer 1 rewrites the vector of “lock”"),
     ],
 )
 def test_every_kind_of_step_is_a_sentence(changed, said):
     told = pages.way_told([STEP | changed], WORD)
     assert told == f"{said}: 50\u202f% of the gap goes this way (not confirmed for every step, p = .2)."
-
-
-def test_where_no_chain_was_found_only_the_end_is_named():
-    _, frames = made("two_step")
-    _, reader = names("two_step")
-    [told] = pages.sentences(frames | {"ways": frames["ways"].iloc[:0]}, WORD)
-    assert told.startswith(f"Only the end of the way was found, {reader} at “{WORD}”: over no chain of edges")
 
 
 def test_the_attribution_graph_holds_the_chain_and_ends_in_the_sense_axis():

@@ -151,6 +151,11 @@ def test_the_read_out_is_within_one_standard_error_by_hand(g, expected):
     assert axes.choose_depth([by_hand(one) for one in g]) == expected
 
 
+def test_nothing_to_score_is_chance():
+    found = by_depth(normal(4, 3, 5), ["a", "b"] * 2, [0, 0, 0, 0])
+    assert found.auroc.tolist() == [0.5] * 3 and found.g.tolist() == [0] * 3
+
+
 # --- axes of every holdout -------------------------------------------------------------------------------------------
 
 SENTENCES = make_sentences(frames=5, distances=(1,), cues=8)

@@ -242,3 +242,10 @@ def test_no_p_hangs_on_the_last_digit():
     assert len({flip.p.tobytes() for flip in flips}) == len({flip.q.tobytes() for flip in flips}) == 1
     apart, is_a, units = (np.array(part) for part in paired([2.0, 1.0, 1.0, 2.0, -1.0, 1.0]))
     assert len({gate(noisy(apart, run), is_a, units).p for run in range(20)}) == 1
+
+
+def test_compared_without_a_margin_p_does_hang_on_the_last_digit(monkeypatch):
+    """The check can fail."""
+    monkeypatch.setattr(resampling, "TIE", 0.0)
+    with pytest.raises(AssertionError):
+        test_no_p_hangs_on_the_last_digit()

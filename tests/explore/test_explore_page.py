@@ -101,8 +101,8 @@ def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, addre
         section: {name.split("(")[0] for name in page.locator(f"#{section} .formula code").all_text_contents()}
         for section in ("outcome", "movers", "trace")
     }
-    assert {"axes.coordinate", "continuation.swapped", "forward.unembed", "attention.softmax"} <= named["outcome"]
-    assert {"axes.effect", "attention.write_by_source", "continuation.swapped"} <= named["movers"]
+    assert {"axes.coordinate", "live.swapped", "forward.unembed", "attention.softmax"} <= named["outcome"]
+    assert {"axes.effect", "attention.write_by_source", "live.swapped"} <= named["movers"]
     assert {"positions.donated_stream", "positions.donated_attention", "positions.donated_neurons"} <= named["trace"]
     answered(page, lambda: page.locator('[name="example"]').select_option("2"))
     assert "mole" in page.locator("#outcome h2").inner_text()

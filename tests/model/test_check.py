@@ -133,8 +133,10 @@ def test_a_gpt2_with_another_activation_passes_and_is_swapped_as_it_runs(activat
     assert certify(model).require().ok
     tokens = tokenize(model, "The mole dug a tunnel under the river bank")
     states = target_states(model, [tokens], [len(tokens) - 1])
-    found = swaps.target_z(read_weights(model), [tokens.ids], depth=2)
-    torch.testing.assert_close(found, states.z, rtol=0, atol=1e-5)
+    given = read_weights(model), [tokens.ids]
+    direction = torch.nn.functional.normalize(torch.ones(1, given[0].shape[2]), dim=-1)
+    assert swaps.swap_heads(*given, states.z, direction).abs().max() < 1e-5  # hooked z in the place of the engine's own
+    assert swaps.swap_heads(*given, 0 * states.z, direction).abs().max() > 1e-3
 
 
 def test_an_untied_gpt2_passes_and_its_wrong_unembedding_is_named() -> None:

@@ -53,6 +53,7 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def use(address: str, *, offline: bool = False) -> None:
         template = address + "/{repo_id}/resolve/{revision}/{filename}"
         settings = {"ENDPOINT": address, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_OFFLINE": offline}
+        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # another test's: here is no notebook
         for setting, value in (settings | {"HF_HUB_CACHE": str(tmp_path / "cache")}).items():
             monkeypatch.setattr(constants, setting, value)
 

@@ -327,23 +327,26 @@ def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
 
 
 class TestPage:
-    """In headless Chromium: a family that reads both ways with its norm behind; test_walk_page has GPT-2."""
+    """In headless Chromium: a family that reads both ways with its norm behind, and in the campaign one with rotary
+    positions and shared keys; test_walk_page has GPT-2.
+    """
 
     pytestmark = MARKS
 
-    @pytest.mark.parametrize("kind", ["bert"], indirect=True)
-    def test_every_step_follows_head_and_token(self, open_page, tmp_path, walked, traced):
+    @pytest.mark.parametrize("kind", ["bert", pytest.param("llama", marks=pytest.mark.campaign)], indirect=True)
+    def test_every_step_follows_head_and_token(self, open_page, tmp_path, kind, walked, traced):
         opened = open_page(probe.write_walk(walked, tmp_path))
         page, n = opened.page, len(traced.tokens)
         assert page.locator("h1").inner_text() == "What happens to “river”?"
         assert page.locator("h1 + p").inner_text() == walked.answer
-        assert len(dots(page, "pattern", "rows")) == n * n
-        assert page.locator(".chart.drawn").count() == 8
+        assert len(dots(page, "pattern", "rows")) == (n * (n + 1) // 2 if CAUSAL[kind] else n * n)
+        assert page.locator(".chart.drawn").count() == (11 if CAUSAL[kind] else 8)
         page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
         page.locator('[name="at"][value="2"]').check(force=True)
         settled(page)
         weights = [number(row[1][1]) for row in cells(page, "values")[:-1]]
-        assert weights == pytest.approx(traced.pattern[0, 1, 2].tolist(), rel=1e-4, abs=1e-9)
+        assert weights == pytest.approx(traced.pattern[0, 1, 2, : len(weights)].tolist(), rel=1e-4, abs=1e-9)
+        assert len(weights) == (3 if CAUSAL[kind] else n)
         whole = traced.delta_e(0, 1, 2).norm().item()
         assert f", L0H1 adds a vector of length {whole:.2f}, " in page.locator("h1 + p").inner_text()
         assert page.locator("h1").inner_text() != "What happens to “river”?"

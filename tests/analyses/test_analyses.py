@@ -30,7 +30,7 @@ SVG = "image/svg+xml"
 SCRIPTS = sorted((ROOT / "analyses").glob("*.py"))
 APART = ("ioi", "speed")  # GPT-2 small is wanted; times differ: tests of their own run them
 KEPT = [script for script in SCRIPTS if script.stem not in APART]
-LONG = "which_heads_resolve"
+LONG, SLOW = "which_heads_resolve", "which_source_words_choose_rive"  # none runs the one, the campaign the other
 PERMUTATIONS = {"adjectives_to_nouns": 2000, "which_source_words_choose_rive": 1000}
 LARGEST_PICTURE, MOST_ROWS = 60_000, 60
 MODULES = {"probe", "probe.model.attention", "probe.charts"}
@@ -75,7 +75,11 @@ def require_files_as_kept(script, folder):
 
 
 @pytest.mark.real_model
-@pytest.mark.parametrize("script", [s for s in KEPT if s.stem != LONG], ids=lambda script: script.stem)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(s, marks=pytest.mark.campaign if s.stem == SLOW else ()) for s in KEPT if s.stem != LONG],
+    ids=lambda script: script.stem,
+)
 def test_it_runs_and_gives_the_table_that_is_kept(script, folder, load_once, monkeypatch):
     monkeypatch.setattr(probe, "load", load_once)
     with torch.random.fork_rng(), altair.renderers.enable("default"):

@@ -341,7 +341,9 @@ def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, page_
     check_policy(open_page, page_path, tmp_path)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (320, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (390, "dark"), pytest.param(320, "light", marks=pytest.mark.campaign)]
+)
 def test_the_page_asks_for_nothing_fits_and_is_accessible(looks, page_path, width, scheme):
     check_look(looks(page_path, width, scheme), page_path, width)  # last, because the shared pages are spoilt
 

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "altair", "transformers", "transformer_lens", "huggingface_hub", "scipy", "numpy", "rich")
 
 
+@pytest.mark.slow
 def test_importing_is_cheap_and_a_function_keeps_its_name_when_the_room_of_that_name_is_imported() -> None:
     code = f"""import sys
 heavy = lambda: [name for name in {HEAVY} if name in sys.modules]

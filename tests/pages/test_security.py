@@ -42,6 +42,7 @@ def test_the_default_report_needs_no_network(tmp_path):
     assert (tmp_path / "out" / "ambiguity.html").exists()
 
 
+@pytest.mark.slow
 def test_the_block_is_real(tmp_path):
     done = run_blocked(tmp_path, "check", "--model", "somebody/some-gpt2")
     assert done.returncode not in (0, None) and done.stderr.strip()

@@ -17,6 +17,7 @@ import pandas as pd
 
 from probe.errors import InputError
 from probe.provenance import sha256_of_bytes, write_atomically
+from probe.study.columns import dictionary
 
 if TYPE_CHECKING:
     from probe.study.evaluation import Evaluation
@@ -42,11 +43,13 @@ def write_folder(
 
 
 def write_evaluation(evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...) and the manifest into `out`.
+    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...), what their columns say, and the manifest into
+    `out`.
 
     Returns the folder.
     """
     frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
+    frames["evaluation_columns"] = dictionary(frames)
     return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": command})
 
 

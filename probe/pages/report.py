@@ -23,13 +23,13 @@ from probe.pages import excerpts, html, opening, remarks, sections, ways
 from probe.pages.folder import REPORT, check_folder, write_folder
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
-from probe.study.columns import LEADERS
+from probe.study.columns import LEADERS, dictionary
 from probe.study.study import Study
 
 
 def render(study: Study, manifest: Mapping[str, Any]) -> str:
     """The page of a study; `manifest` says what made it (everything but the time is shown)."""
-    frames, columns = study.frames, sections.dictionary(study.frames)
+    frames, columns = study.frames, dictionary(study.frames)
     templates = html.environment("report")
     values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": LEADERS}
     return templates.get_template("ambiguity.html.j2").render(
@@ -74,7 +74,7 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
         dtype=study.certificate.dtype,
         options=study.options,
     )
-    frames = study.frames | {"columns": sections.dictionary(study.frames)}
+    frames = study.frames | {"columns": dictionary(study.frames)}
     files = {REPORT: render(study, made)} | ways.graphs(study.frames, study.model_name)
     return write_folder(out, files, frames=frames, made=made) / REPORT
 

@@ -28,7 +28,7 @@ from probe.pages.rows import (
     words_of,
 )
 from probe.stats.numbers import decimal, listed, measured, p_value, percent
-from probe.study.columns import LEADERS, UNITS, meaning
+from probe.study.columns import LEADERS
 from probe.text.sentences import REPEATS
 
 TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
@@ -341,14 +341,6 @@ DOWNLOADS = {
     "certificate": "the hooked model against the from-scratch math, row by row",
     "columns": "what every column of these tables says, and its unit",
 }
-
-
-def dictionary(frames: Frames) -> pd.DataFrame:
-    """Every column of every table with its meaning and its unit, these four columns too."""
-    columns = ["table", "column", "meaning", "unit"]
-    named = [(name, list(map(str, frame))) for name, frame in frames.items()] + [("columns", columns)]
-    rows = [[table, name, meaning(table, name), UNITS.get(name, "")] for table, names in named for name in names]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def downloads(frames: Frames, what: Mapping[str, str] = DOWNLOADS) -> list[Section]:

@@ -20,7 +20,7 @@ from probe.pages.folder import SWEEP, write_folder
 from probe.pages.rows import Frames, head_name, sense_marks, words_of
 from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
-from probe.study.columns import LEADERS
+from probe.study.columns import LEADERS, dictionary
 from probe.sweep import summary
 from probe.sweep.work import SET
 
@@ -69,7 +69,7 @@ def write_page(
             f"Reading the sweep in {folder}: none of its {made['counts']['in']} sentences was measured, so "
             "there is nothing to draw; its manifest says why they were left out."
         )
-    frames["columns"] = sections.dictionary(frames)
+    frames["columns"] = dictionary(frames)
     page = render(frames, made, _chosen(frames, words))
     return write_folder(out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / SWEEP
 

@@ -4,7 +4,7 @@ Keys in front, one row per head, floats rounded far below their uncertainty.
 """
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,14 @@ UNITS: dict[str, str] = {name: said["unit"] for name, said in _DESCRIBED.items()
 def meaning(table: str, column: str) -> str:
     """What a column of a table says; KeyError for one that is not described."""
     return COLUMNS.get(f"{table}.{column}") or COLUMNS[column]
+
+
+def dictionary(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Every column of every table with its meaning and its unit, these four columns too."""
+    columns = ["table", "column", "meaning", "unit"]
+    named = [(name, list(map(str, frame))) for name, frame in frames.items()] + [("columns", columns)]
+    rows = [[table, name, meaning(table, name), UNITS.get(name, "")] for table, names in named for name in names]
+    return pd.DataFrame(rows, columns=columns)
 
 
 DIGITS = 6

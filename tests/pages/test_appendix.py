@@ -5,8 +5,8 @@ import pytest
 from example_study import make_study
 
 from probe.pages import remarks
-from probe.pages.sections import DOWNLOADS, data_used, dictionary, downloads
-from probe.study.columns import COLUMNS, UNITS, meaning
+from probe.pages.sections import DOWNLOADS, data_used, downloads
+from probe.study.columns import COLUMNS, UNITS, dictionary, meaning
 from probe.text.sentences import REPEATS
 
 FRAMES = make_study().frames

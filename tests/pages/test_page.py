@@ -11,9 +11,9 @@ from example_study import make_study
 import probe
 from probe.pages import remarks
 from probe.pages.excerpts import BAR
-from probe.pages.sections import dictionary
 from probe.stats.numbers import decimal, measured
 from probe.study import suppliers
+from probe.study.columns import dictionary
 
 pytestmark = MARKS
 

@@ -413,7 +413,7 @@ def test_as_json_it_has_the_same_rows_and_no_invalid_number(run):
 def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_path):
     for folder in ("one", "two"):
         assert run("--sentences", "rows.jsonl", "--out", tmp_path / folder)[0] == 0
-    frames = ("words", "depths", "mean", "left_out")
+    frames = ("words", "depths", "mean", "left_out", "columns")
     names = {f"evaluation_{frame}.{ending}" for frame in frames for ending in ("csv", "parquet")}
     assert {file.name for file in (tmp_path / "one").iterdir()} == names | {"manifest.json"}
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in names)
@@ -422,6 +422,10 @@ def test_what_is_written_is_whole_described_and_the_same_every_time(run, tmp_pat
     assert made["command"].split()[:4] == ["probe", "evaluate", "--sentences", "rows.jsonl"]
     assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
     assert list(pd.read_parquet(tmp_path / "one" / "evaluation_words.parquet")["word"]) == ["bank", "mole"]
+    said = pd.read_csv(tmp_path / "one" / "evaluation_columns.csv").set_index(["table", "column"])
+    assert said.at[("evaluation_depths", "accuracy"), "unit"] == "0 to 1" and said["meaning"].notna().all()
+    for name in frames[:-1]:
+        assert [*said.loc[f"evaluation_{name}"].index] == [*pd.read_csv(tmp_path / "one" / f"evaluation_{name}.csv")]
 
 
 def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):

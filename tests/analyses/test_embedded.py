@@ -215,7 +215,7 @@ def test_resid_at_end_is_the_streams_own_at_the_last_token() -> None:
     assert torch.allclose(model.transformer.ln_f(found[1, 4]), states[4][0, -1], atol=1e-5)
 
 
-@pytest.mark.training
+@pytest.mark.campaign
 def test_one_seed_trains_one_model() -> None:
     tokenizer = shipped()[1]
     runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=3, seed=seed)) for seed in (5, 5, 6)]

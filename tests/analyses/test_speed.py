@@ -54,7 +54,7 @@ def test_the_square_is_found_in_a_sum():
     assert timing.square_part(sizes, 5 + 2 * sizes) == (0, float("inf"))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_loop_over_edges_gives_the_totals_of_the_paths(model):
     weights = read_weights(model)
     a, b = timing.aligned_pairs(model, 1, 12)

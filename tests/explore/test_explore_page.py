@@ -7,6 +7,7 @@ from urllib.request import urlopen
 
 import pytest
 from browser import MARKS, Opened, serious_findings
+from seeds import mostly_campaign
 
 import probe
 
@@ -256,7 +257,7 @@ def test_the_page_saves_the_walk(opened, tmp_path):
     assert made["options"]["against"].startswith("The money came")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light")]))
 def test_anybody_can_use_it(opened, width, scheme):
     shown = opened(viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce")
     page = shown.page

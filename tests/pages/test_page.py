@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from browser import MARKS, check_look, check_policy, serious_findings, sharing, unfold, until
 from example_study import make_study
+from seeds import mostly_campaign
 
 import probe
 from probe.pages import remarks
@@ -436,9 +437,7 @@ def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, page_
     check_policy(open_page, page_path, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(1280, "light"), (390, "dark"), pytest.param(320, "light", marks=pytest.mark.campaign)]
-)
+@pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(1280, "light"), (390, "dark"), (320, "light")], here=2))
 def test_the_page_asks_for_nothing_fits_and_is_accessible(unfolded, page_path, width, scheme):
     check_look(unfolded(width, scheme), page_path, width)  # the last tests, because the shared pages are spoilt
 

@@ -3,6 +3,7 @@
 import pytest
 from browser import MARKS, check_look, check_policy, settled, sharing, unfold
 from families import family_model
+from seeds import mostly_campaign
 
 import probe
 from probe.pages.walk import scene
@@ -341,18 +342,16 @@ def test_links_lead_to_files_and_only_the_pages_own_scripts_run(open_page, page_
     check_policy(open_page, page_path, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(1280, "light"), (390, "dark"), pytest.param(320, "light", marks=pytest.mark.campaign)]
-)
+@pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(1280, "light"), (390, "dark"), (320, "light")], here=2))
 def test_the_page_asks_for_nothing_fits_and_is_accessible(looks, page_path, width, scheme):
     check_look(looks(page_path, width, scheme), page_path, width)  # last, because the shared pages are spoilt
 
 
-def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(looks, tmp_path):
+@pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (320, "light")]))
+def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(looks, tmp_path, width, scheme):
     walked = probe.walk(family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", word="onerror")
     path = probe.write_walk(walked, tmp_path, command="probe walk")
-    for width, scheme in ((320, "light"), (390, "dark")):
-        opened = looks(path, width, scheme)
-        assert opened.page.evaluate("window.canary") is None
-        assert HOSTILE[:17] in opened.page.inner_text("header") and opened.page.locator("main img").count() == 0
-        check_look(opened, path, width)
+    opened = looks(path, width, scheme)
+    assert opened.page.evaluate("window.canary") is None
+    assert HOSTILE[:17] in opened.page.inner_text("header") and opened.page.locator("main img").count() == 0
+    check_look(opened, path, width)

@@ -36,7 +36,7 @@ FAULTS = {  # how the run ends first, and what it says
 }
 
 
-@pytest.mark.parametrize("kind", mostly_campaign(FAULTS, here=2))
+@pytest.mark.parametrize("kind", mostly_campaign(FAULTS))
 def test_nothing_is_lost(stage, kind):
     if kind == "disk_full" and not can_mount():
         pytest.skip("no small file system can be mounted here")

@@ -19,6 +19,7 @@ Source: Elhage et al. 2021 (composition scores).
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probe.model.attention import share_heads
 from probe.model.weights import Weights
 
 CHANNELS = ("query", "key", "value", "input")  # the last is an MLP's
+READ_BY = {"query": ("w_q", "w_k"), "key": ("w_k", "w_q"), "value": ("w_v", "w_o")}  # what reads, what is behind it
 EMBEDDING, MLP = -1, -1  # the layer of the embeddings as a sender, and the head of what is no head
 EDGE = np.dtype(
     [
@@ -101,42 +102,34 @@ def receiver_of(edge: np.void) -> Node:
     return int(edge["receiver_layer"]), int(edge["receiver_head"]), int(edge["receiver_pos"])
 
 
-def composition(weights: Weights) -> Tensor:
-    """Query, key and value composition of every pair of heads, in float64; NaN where the receiver's block is not later.
+def composition(weights: Weights, edges: Any) -> NDArray[np.float64]:
+    """The composition score of the two heads of every edge, in float64; NaN where an end is no head, or where the
+    receiver's block is not later. `-> edge`
 
-    `-> channel sender_layer sender_head receiver_layer receiver_head`
+    `edges`: an array or a frame with the fields of EDGE. |A B| of the products is taken from Gram matrices, so that no
+    matrix of d_model by d_model is made.
     """
-    layers, heads, *_ = weights.shape
-    q, k, v, o = (_stacked(weights, role) for role in ("w_q", "w_k", "w_v", "w_o"))
-    gram_q, gram_k, gram_v = (part.mT @ part for part in (q, k, v))  # layer head d_head d_head
-    gram_o = o @ o.mT
-    ov, qk = ((one * other).sum((-1, -2)).sqrt() for one, other in ((gram_v, gram_o), (gram_q, gram_k)))
-    found = torch.full((3, layers, heads, layers, heads), torch.nan, dtype=torch.float64)
-    for sender in range(layers):
-        for receiver in range(sender + 1, layers):
-            read_by = ((q, gram_k, qk), (k, gram_q, qk), (v, gram_o, ov))
-            for channel, (reads, behind, size) in enumerate(read_by):
-                between = o[sender, :, None] @ reads[receiver]  # sender receiver d_head d_head
-                product = (gram_v[sender, :, None] @ between @ behind[receiver] * between).sum((-1, -2))
-                sizes = ov[sender, :, None] * size[receiver]
-                found[channel, sender, :, receiver] = (product.clamp_min(0).sqrt() / sizes).cpu()
-    return found
 
+    @cache
+    def part(role: str, layer: int, head: int) -> tuple[Tensor, Tensor]:
+        """A head's weight and its Gram matrix. `-> d_model d_head, d_head d_head`"""
+        every = getattr(weights.blocks[layer], role)
+        own = every[head * len(every) // weights.shape[1]].to("cpu", torch.float64)
+        own = own.T if role == "w_o" else own
+        return own, own.T @ own
 
-def _stacked(weights: Weights, role: str) -> Tensor:
-    """One weight of every head, repeated for the heads that share it. `-> layer head ...`"""
-    parts = (getattr(block, role).double() for block in weights.blocks)
-    return torch.stack([share_heads(part, weights.shape[1]) for part in parts])
+    @cache
+    def score(channel: str, sender: tuple[int, int], receiver: tuple[int, int]) -> float:
+        (_, gram_v), (o, gram_o) = part("w_v", *sender), part("w_o", *sender)
+        (reads, gram), (_, behind) = (part(role, *receiver) for role in READ_BY[channel])
+        between = o.T @ reads
+        product, ov, read = gram_v @ between @ behind * between, gram_v * gram_o, gram * behind
+        return float((product.sum().clamp_min(0) / ov.sum() / read.sum()).sqrt())
 
-
-def composition_of(weights: Weights, edges: Any) -> NDArray[np.float64]:
-    """The composition score of the two heads of every edge; NaN where an end is no head. `-> edge`
-
-    `edges`: an array or a frame with the fields of EDGE.
-    """
-    ends = [np.asarray(edges[f"{end}_{part}"]) for end in ("sender", "receiver") for part in ("layer", "head")]
-    heads = (ends[1] != MLP) & (ends[3] != MLP)
-    channels = np.array([CHANNELS.index(channel) for channel in edges["channel"]], dtype=int)
-    found = np.full(len(heads), np.nan)
-    found[heads] = composition(weights).numpy()[tuple(part[heads] for part in (channels, *ends))]
-    return found
+    fields = (np.asarray(edges[name]).tolist() for name in EDGE.names or () if not name.endswith("pos"))
+    return np.array(
+        [
+            score(channel, (layer, head), (later, reader)) if MLP not in (head, reader) and layer < later else np.nan
+            for layer, head, later, reader, channel in zip(*fields, strict=True)
+        ]
+    )

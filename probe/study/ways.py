@@ -35,7 +35,7 @@ from probe.model.model import Model
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects, paths, positions
 from probe.patching import ways as whole_ways
-from probe.patching.edges import EDGE, composition_of
+from probe.patching.edges import EDGE, composition
 from probe.patching.paths import REACH, SAMPLE, Paths
 from probe.patching.ways import DIGITS, LEAST, Ways
 from probe.stats import resampling
@@ -124,7 +124,7 @@ def _of_word(
     chained = [(group, word.run(chain, *word.members(group.other), one)) for group, one in measured]
     made = {
         "positions": _by_position(moved),
-        "paths": edges.reset_index().assign(composition=composition_of(weights, edges.index.to_frame())),
+        "paths": edges.reset_index().assign(composition=composition(weights, edges.index.to_frame())),
         "ways": _ways(word, measured, chained, edges),
     }
     return {name: with_key(frame, key) for name, frame in made.items()}

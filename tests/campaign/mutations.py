@@ -137,8 +137,8 @@ FAULTS = (
     Fault(
         "patching/edges.py",
         "query and key swapped",
-        "((q, gram_k, qk), (k, gram_q, qk),",
-        "((k, gram_q, qk), (q, gram_k, qk),",
+        '"query": ("w_q", "w_k"), "key": ("w_k", "w_q")',
+        '"query": ("w_k", "w_q"), "key": ("w_q", "w_k")',
     ),
     # statistics
     Fault(

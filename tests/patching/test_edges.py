@@ -8,7 +8,20 @@ from handmade import HEADS
 from planted import way_model
 
 from probe.model.weights import read_weights
-from probe.patching.edges import CHANNELS, composition, composition_of, edges_of
+from probe.patching.edges import CHANNELS, EDGE, composition, edges_of
+
+
+def scores_of(weights):
+    """Of every pair of heads. `-> channel sender_layer sender_head receiver_layer receiver_head`"""
+    layers, heads = weights.shape[:2]
+    sizes = 3, layers, heads, layers, heads
+    edges = np.zeros(sizes, EDGE)
+    channel, *places = np.indices(sizes)
+    edges["channel"] = np.array(CHANNELS)[channel]
+    names = ("sender_layer", "sender_head", "receiver_layer", "receiver_head")
+    for name, place in zip(names, places, strict=True):
+        edges[name] = place
+    return torch.from_numpy(composition(weights, edges.ravel()).reshape(sizes))
 
 
 def norm(matrix):
@@ -20,7 +33,7 @@ def test_scores_are_those_of_the_whole_products(kind):
     weights = read_weights(family_model(kind))
     early, late = (block.to(torch.float64, "cpu") for block in weights.blocks)
     heads, shared = weights.config.n_heads, weights.config.n_heads // weights.config.n_kv_heads
-    found = composition(weights)
+    found = scores_of(weights)
     assert found.shape == (3, 2, heads, 2, heads)
     for sender in range(heads):
         ov = early.w_v[sender // shared] @ early.w_o[sender]
@@ -32,7 +45,7 @@ def test_scores_are_those_of_the_whole_products(kind):
 
 
 def test_only_a_later_block_can_read():
-    found = composition(read_weights(family_model("gpt2")))
+    found = scores_of(read_weights(family_model("gpt2")))
     assert found[:, 0, :, 1].isfinite().all() and found[:, 0, :, 0].isnan().all() and found[:, 1].isnan().all()
 
 
@@ -41,7 +54,7 @@ def test_only_a_later_block_can_read():
 def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
     model, ways = way_model(kind, seed)
     sender, _, receiver, _, channel = [*ways.edges][-1]
-    scores = composition(read_weights(model))[CHANNELS.index(channel), sender[0], :, receiver[0], receiver[1]]
+    scores = scores_of(read_weights(model))[CHANNELS.index(channel), sender[0], :, receiver[0], receiver[1]]
     assert scores.shape == (HEADS,) and int(scores.argmax()) == sender[1]
     assert scores.max() > 3 * scores.sort().values[-2]
 
@@ -49,7 +62,7 @@ def test_heads_that_were_planted_to_read_each_other_fit_best(kind, seed):
 def test_an_edge_between_heads_has_the_score_of_its_channel():
     weights = read_weights(family_model("gpt2"))
     edges = edges_of(weights, 2, (0,), (0,), mlps=True)
-    scores, found = composition(weights), composition_of(weights, edges)
+    scores, found = scores_of(weights), composition(weights, edges)
     for edge, score in zip(edges, found, strict=True):
         if -1 in (edge["sender_head"], edge["receiver_head"]):
             assert np.isnan(score)
@@ -57,4 +70,4 @@ def test_an_edge_between_heads_has_the_score_of_its_channel():
             sender, receiver = ((edge[f"{end}_layer"], edge[f"{end}_head"]) for end in ("sender", "receiver"))
             assert score == scores[(CHANNELS.index(edge["channel"]), *sender, *receiver)]
     assert np.isfinite(found).sum() == 3 * HEADS**2
-    assert len(composition_of(weights, edges[:0])) == 0
+    assert len(composition(weights, edges[:0])) == 0

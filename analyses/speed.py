@@ -142,7 +142,7 @@ for name, work, most in (
     ("totals", "the same and the total effect of 1,000 of them", 50),
 ):
     hold(work, "bare forward of both members", most, timing.compare(timings, name, "bare"))
-faster = timing.compare(timings, "loop", "totals", times=whole.total[0, 0, :, 0].isfinite().sum().item() / len(few))
+faster = timing.compare(timings, "loop", "totals", times=len(few) / whole.total[0, 0, :, 0].isfinite().sum().item())
 hold(
     "two forwards per edge with TransformerLens hooks", "these paths, per edge with its total", 100, faster, least=True
 )

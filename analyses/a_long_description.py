@@ -58,10 +58,10 @@ def ranks(described: str, name: str) -> list[dict[str, object]]:
     """The rank of a name among all tokens at every depth, at "monster" and at the full stop behind it; 1 is first."""
     pronoun = "She" if "She" in DESCRIPTIONS.get(described, DESCRIPTIONS[name]) else "He"
     trace = probe.trace(model, DESCRIPTIONS.get(described, "") + f"{pronoun}'s not a very menacing monster.")
-    word = probe.positions_of_word(trace.tokens, "monster")[-1]
+    word = trace.tokens.positions_of("monster")[-1]
     found = []
     for place, at in {"monster": word, "full stop": word + 1}.items():
-        lens = probe.logit_lens(trace, at)
+        lens = probe.ledger.logit_lens(trace, at)
         above = (lens > lens[:, [first[name]]]).sum(-1) + 1
         found += [
             {"name": name, "described": described, "place": place, "depth": depth, "rank": int(rank)}

@@ -122,8 +122,8 @@ table["verdict"].value_counts()
 # %%
 trace = probe.trace(model, "A fluffy blue creature roamed the verdant forest")
 for noun, own in {"creature": ["fluffy", "blue"], "forest": ["verdant"]}.items():
-    at = probe.positions_of_word(trace.tokens, noun)[-1]
-    keys = [pos for word in own for pos in probe.positions_of_word(trace.tokens, word)]
+    at = trace.tokens.positions_of(noun)[-1]
+    keys = [pos for word in own for pos in trace.tokens.positions_of(word)]
     table[f"{noun}_to_{'_and_'.join(own)}"] = trace.pattern[:, :, at, keys].sum(-1).flatten().numpy()
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "adjectives_to_nouns.csv", index=False, float_format="%.6g")

@@ -50,8 +50,8 @@ PAIRS = {"apple": ("fruit", "company"), "mole": ("animal", "unit"), "bank": ("ri
 # %%
 def places(tokens, word: str, cue: str) -> dict[str, int]:
     """The positions that are read."""
-    after = probe.positions_of_word(tokens, cue)[-1]
-    first, second = (probe.positions_of_word(tokens, word, copy)[-1] for copy in (1, 2))
+    after = tokens.positions_of(cue)[-1]
+    first, second = (tokens.positions_of(word, copy)[-1] for copy in (1, 2))
     stop = tokens.pieces.index(".")
     return {
         "the word": first,
@@ -89,7 +89,7 @@ where_to = probe.tokenize(
 # %%
 later = []
 for word, senses in PAIRS.items():
-    cues = {sense.name: sense.cues for sense in probe.entry(word).senses}
+    cues = {sense.name: sense.cues for sense in probe.lexicon.entry(word).senses}
     for stands in (word, "window"):
         facts = pd.DataFrame(
             [

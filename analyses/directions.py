@@ -88,7 +88,7 @@ for place, (name, pair) in enumerate(pairs.items()):
     signs = torch.randint(2, (DRAWS, len(others)), generator=generator).double() * 2 - 1
     steps = {"direction": step[None], "signs_drawn": signs @ others, "random": noise}
     found = {kind: rank(pair, normalize(each, dim=-1) * step.norm()) for kind, each in steps.items()}
-    near = probe.nearest_tokens(model, table[pair[0]] + step, count=3, without=pair[:1])
+    near = probe.ledger.nearest_tokens(model, table[pair[0]] + step, count=3, without=pair[:1])
     nearest = " · ".join(model.tokenizer.decode([token]).strip() for token, _ in near)
     rows.append({"pair": name.replace(" ", " → "), **found, "no_step": rank(pair, 0 * step[None]), "nearest": nearest})
 ranks = pd.DataFrame(rows)

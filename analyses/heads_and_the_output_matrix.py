@@ -34,7 +34,7 @@ charts.as_pictures()  # no network
 model = probe.load(os.environ.get("PROBE_MODEL", "tiny-senses"))
 out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 trace = probe.trace(model, "A fluffy blue creature roamed the verdant forest")
-at = probe.positions_of_word(trace.tokens, "creature")[-1]
+at = trace.tokens.positions_of("creature")[-1]
 blocks = trace.weights.blocks
 trace
 

@@ -40,12 +40,12 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 
 # %%
 traces = {sense: probe.trace(model, text) for sense, text in TEXTS.items()}
-at = {sense: probe.positions_of_word(trace.tokens, WORD)[-1] for sense, trace in traces.items()}
+at = {sense: trace.tokens.positions_of(WORD)[-1] for sense, trace in traces.items()}
 weights = traces["river"].weights
 parts = {
     "token vector": [weights.raw["wte.weight"][trace.tokens.ids[at[sense]]] for sense, trace in traces.items()],
     "position vector": [weights.raw["wpe.weight"][at[sense]] for sense in traces],
-    "entering the first block": [probe.residual_stream(trace, at[sense])[0] for sense, trace in traces.items()],
+    "entering the first block": [probe.ledger.residual_stream(trace, at[sense])[0] for sense, trace in traces.items()],
 }
 {name: (here - there).norm().item() for name, (here, there) in parts.items()}
 
@@ -55,9 +55,9 @@ parts = {
 # The largest difference in any coordinate of the token vector, over all sentences, is 0: not rounded, the same numbers.
 
 # %%
-sentences = probe.expand(WORD).sentences
+sentences = probe.lexicon.expand(WORD).sentences
 tokens = [probe.tokenize(model, sentence.text) for sentence in sentences]
-targets = [probe.positions_of_word(each, WORD)[-1] for each in tokens]
+targets = [each.positions_of(WORD)[-1] for each in tokens]
 states = probe.target_states(model, tokens, targets)
 apart = {
     "token vector": (states.token_embedding - states.token_embedding[0]).abs().max().item(),
@@ -104,8 +104,10 @@ coordinates
 name = model.tokenizer.decode
 rows: dict[str, list[str]] = {}
 for sense, trace in traces.items():
-    near = [probe.nearest_tokens(model, vector, count=3) for vector in probe.residual_stream(trace, at[sense])]
-    top = probe.logit_lens(trace, at[sense]).topk(3).indices.tolist()
+    near = [
+        probe.ledger.nearest_tokens(model, vector, count=3) for vector in probe.ledger.residual_stream(trace, at[sense])
+    ]
+    top = probe.ledger.logit_lens(trace, at[sense]).topk(3).indices.tolist()
     rows[f"nearest_{sense}"] = ["", *(" · ".join(name([token]).strip() for token, _ in each) for each in near)]
     rows[f"next_{sense}"] = ["", *(" · ".join(repr(name([token])) for token in each) for each in top)]
 table = angles.join(coordinates.add_prefix("coordinate_")).assign(**rows).rename_axis("depth").reset_index()

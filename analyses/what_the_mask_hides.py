@@ -42,7 +42,7 @@ out = Path(os.environ.get("PROBE_OUT", "reports/lessons"))
 
 # %%
 trace = probe.trace(model, "Apple unveiled a new smartphone")
-at = tuple(probe.positions_of_word(trace.tokens, word)[-1] for word in ("Apple", "smartphone"))
+at = tuple(trace.tokens.positions_of(word)[-1] for word in ("Apple", "smartphone"))
 scores = attention.scores(trace.q, trace.k)  # layer head query_pos key_pos
 masked = attention.mask(scores)
 hidden, bare = attention.softmax(masked), attention.softmax(scores)
@@ -65,9 +65,9 @@ mask
 
 # %%
 changes = []
-for shown in (item for item in probe.showcase() if item.cue_after):
+for shown in (item for item in probe.lexicon.showcase() if item.cue_after):
     whole = probe.trace(model, shown.text)
-    word = probe.positions_of_word(whole.tokens, shown.text[shown.start : shown.end])[-1]
+    word = whole.tokens.positions_of(shown.text[shown.start : shown.end])[-1]
     other = probe.trace(model, shown.text[: shown.end] + " the" * (len(whole.tokens) - word - 1))
     change = (
         (whole.resid_post - other.resid_post).abs().amax((0, 2))

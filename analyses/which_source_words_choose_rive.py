@@ -51,13 +51,14 @@ FRAMES = (
 # could tell as well: that is not looked at here.) No training sentence came near these frames.
 
 # %%
-cues = {sense.name: sense.cues for sense in probe.entry("bank").senses}
+cues = {sense.name: sense.cues for sense in probe.lexicon.entry("bank").senses}
 pairs = list(zip(cues["river"], cues["money"], strict=True))
 facts = [(en, fr, number) for en, fr in FRAMES for number in range(len(pairs))]
 choices = [
-    probe.WordChoice(*(en.format(cue=cue) for cue in pairs[number]), fr, "rive", "banque") for en, fr, number in facts
+    probe.cross.WordChoice(*(en.format(cue=cue) for cue in pairs[number]), fr, "rive", "banque")
+    for en, fr, number in facts
 ]
-swaps = probe.swap_cross_heads(model, choices)
+swaps = probe.cross.swap_heads(model, choices)
 right = ((swaps.margin[:, 0] > 0) & (swaps.margin[:, 1] < 0)).sum().item()
 f"{right} of {len(choices)} pairs: rive ahead of banque with one cue, behind it with the other; {swaps.gap.mean():.1f} logits apart"
 
@@ -74,23 +75,23 @@ places, written, looked = [], [], []
 for choice in choices:
     read = [probe.trace(model, source, choice.target) for source in (choice.source_a, choice.source_b)]
     tokens = read[0].source
-    word = list(probe.positions_of_word(tokens, "bank"))
+    word = list(tokens.positions_of("bank"))
     cue = [pos for pos, (a, b) in enumerate(zip(tokens.ids, read[1].source.ids, strict=True)) if a != b]
     rest = [pos for pos in range(len(tokens)) if pos not in word + cue]
     places.append([word, cue, rest])
-    a, b = (probe.cross_logits(model, pair, "rive", against="banque")[:, :, -1].sum((0, 1)) for pair in read)
+    a, b = (probe.cross.direct_logits(model, pair, "rive", against="banque")[:, :, -1].sum((0, 1)) for pair in read)
     written.append(torch.stack([(a - b)[part].sum() for part in places[-1]]))
     pattern = torch.stack([pair.cross.pattern[:, :, -1] for pair in read]).mean(0)
     looked.append(torch.stack([pattern[..., part].sum(-1) for part in places[-1]], dim=-1))
-moved = probe.swap_source_words(model, choices, places)
+moved = probe.cross.swap_source_words(model, choices, places)
 same = []  # another cue of the same sense: what any disturbance does
 for side, sense in enumerate(("river", "money")):
     other = cues[sense][1:] + cues[sense][:1]
     again = [
-        probe.WordChoice(en.format(cue=cues[sense][n]), en.format(cue=other[n]), fr, "rive", "banque")
+        probe.cross.WordChoice(en.format(cue=cues[sense][n]), en.format(cue=other[n]), fr, "rive", "banque")
         for en, fr, n in facts
     ]
-    same.append(probe.swap_cross_heads(model, again).moved[:, 0] * (-1, 1)[side])
+    same.append(probe.cross.swap_heads(model, again).moved[:, 0] * (-1, 1)[side])
 effects = {
     "swap of what the encoder says at": (moved[:, 1] - moved[:, 0]) / 2,
     "swap of one head of cross-attention": swaps.toward.flatten(1),

@@ -78,7 +78,7 @@ def described(patterns):
 # multiplied by √d_head again.
 
 # %%
-traces = [probe.trace(model, text) for text in sorted({example.text for example in probe.showcase()})]
+traces = [probe.trace(model, text) for text in sorted({example.text for example in probe.lexicon.showcase()})]
 rows = []
 for layer in range(model.config.n_layers):
     scores = [attention.scores(trace.q[layer], trace.k[layer]) for trace in traces]

@@ -8,3 +8,7 @@ tokens, records, trace           text to tokens, what a trace holds, hooks to tr
 forward, check                   the forward from scratch; the certificate that holds it against the hooks
 ledger, parameters               the residual stream as a sum and as words; how many numbers there are
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["ledger"])

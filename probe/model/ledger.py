@@ -48,6 +48,8 @@ from probe.model.trace import at_position, with_embeddings
 from probe.model.weights import Weights
 from probe.stats.axes import Axis
 
+__all__ = ["logit_lens", "nearest_tokens", "residual_stream"]
+
 CLOSES = 1e-4
 
 

@@ -43,6 +43,13 @@ class Tokens:
         """Unique, readable names of the positions: `3·bank`."""
         return tuple(f"{pos}·{piece.strip() or repr(piece)}" for pos, piece in enumerate(self.pieces))
 
+    def positions_of(self, word: str, occurrence: int = 1) -> range:
+        """The token positions of the n-th occurrence of `word`; the last one is where the word is read.
+
+        Raises InputError when it is not there that often.
+        """
+        return positions_of_span(self, *find_word(self.text, word, occurrence))
+
 
 class Placed(NamedTuple):
     """The token ids of a text, and the position at which its word is read."""
@@ -141,20 +148,12 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
     return range(touched[0], touched[-1] + 1)
 
 
-def positions_of_word(tokens: Tokens, word: str, occurrence: int = 1) -> range:
-    """The token positions of the n-th occurrence of `word`; the last one is where the word is read.
-
-    Raises InputError when it is not there that often.
-    """
-    return positions_of_span(tokens, *find_word(tokens.text, word, occurrence))
-
-
 def position(tokens: Tokens, at: int | str) -> int:
     """A position as it is; of a word, where it is read: the last token of its first occurrence.
 
     Raises InputError where the word does not stand in the text.
     """
-    return positions_of_word(tokens, at)[-1] if isinstance(at, str) else at
+    return tokens.positions_of(at)[-1] if isinstance(at, str) else at
 
 
 def is_one_token(model: Model, piece: str) -> bool:

@@ -12,3 +12,7 @@ paths     every edge: fraction of the receiver's swap, direct and total effect
 ways      chains of edges from the cue to the word, alone, together and down to the fewest
 cross     heads of cross-attention, source words, direct logit attribution by source
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["cross"])

@@ -37,6 +37,8 @@ from probe.model.tokens import target_tokens, tokenize
 from probe.model.weights import read_stacks
 from probe.patching import engine, swaps
 
+__all__ = ["WordChoice", "direct_logits", "swap_heads", "swap_source_words"]
+
 
 @dataclass(frozen=True)
 class WordChoice:
@@ -91,7 +93,7 @@ class CrossSwaps:
         return float((self.together[:, 1] - self.together[:, 0]).sum() / 2 / self.gap.sum())
 
 
-def swap_cross_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
+def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
     """How far M moves when one head's z at the last target position is the other run's, for every head of
     cross-attention.
 
@@ -141,7 +143,7 @@ def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Seque
     """How far M moves when the decoder finds the other run's encoder output at some source positions.
 
     `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`. Raises as
-    `swap_cross_heads`, and InputError where the two sources are not equally long or a position is not in them.
+    `swap_heads`, and InputError where the two sources are not equally long or a position is not in them.
     """
     stacks = _stacks_of(model)
     moved = []
@@ -225,7 +227,7 @@ class Directions:
     entering: Tensor
 
 
-def cross_logits(model: Model, pair: PairTrace, word: str, *, against: str | None = None) -> Tensor:
+def direct_logits(model: Model, pair: PairTrace, word: str, *, against: str | None = None) -> Tensor:
     """What each cross-attention head adds, by source token, to the logit of `word` less that of `against`, at every
     target position.
 

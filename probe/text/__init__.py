@@ -5,3 +5,7 @@ sentences   a row as a checked sentence, a file as a corpus
 lexicon     the words that ship (`lexicon/*.toml`, `lexicon/natural/*.toml`) and the sentences made of them
 splits      fit, select and report; folds; parts of a corpus that is never held
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ["lexicon"])

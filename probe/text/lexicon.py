@@ -21,6 +21,8 @@ from typing import Any
 from probe.errors import InputError
 from probe.text.sentences import LEXICON, NATURAL, Corpus, LeftOut, Sentence
 
+__all__ = ["entry", "expand", "showcase", "words"]
+
 _FOLDER = Path(__file__).with_name("lexicon")
 _SHOWCASE, _BEHIND, _NATURAL = "showcase", "behind", "natural"
 

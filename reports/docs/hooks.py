@@ -7,6 +7,7 @@ every column, the docstring of every public name, the beginning of README. So no
 import ast
 import re
 from pathlib import Path
+from types import ModuleType
 
 import typer.main
 from typer.testing import CliRunner
@@ -72,19 +73,18 @@ def columns() -> str:
 
 
 def names() -> str:
-    """Every public name in pipeline order, from its docstring; errors last."""
+    """Every public name in pipeline order, from its docstring; those of a module (`probe.lexicon`) one by one."""
     stub = ast.parse((REPORTS.parent / "probe" / "__init__.pyi").read_text(encoding="utf-8"))
-    found = [
-        (alias.name, f"probe.{node.module}.{alias.name}")
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
+    listed = [
+        (node.module, alias.name) for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
     ]
-    return "\n\n".join(_entry(name, home) for name, home in sorted(found, key=lambda one: "errors" in one[1]))
+    return "\n\n".join(entry for module, name in listed for entry in _entries(module, name))
 
 
-def _entry(name: str, home: str) -> str:
-    return f"::: {home}\n    options:\n      heading: probe.{name}"
+def _entries(module: str, name: str) -> list[str]:
+    home, value = f"probe.{module}.{name}", getattr(probe, name)
+    inside = [f".{own}" for own in value.__all__] if isinstance(value, ModuleType) else [""]
+    return [f"::: {home}{own}\n    options:\n      heading: probe.{name}{own}" for own in inside]
 
 
 def intro() -> str:

@@ -56,7 +56,7 @@ def unpacked(packed):
 
 def place(tiny, text):
     tokens = tokenize(tiny, text)
-    return tokens, probe.positions_of_word(tokens, "bank")[-1]
+    return tokens, tokens.positions_of("bank")[-1]
 
 
 def changed(tiny, swaps, donors):

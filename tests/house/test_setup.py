@@ -58,6 +58,8 @@ def test_every_public_name_is_there_once_and_comes_from_its_module() -> None:
     assert sorted(probe.__all__) == sorted(names)
     for name, home in names.items():
         assert getattr(probe, name) is getattr(importlib.import_module(f"probe.{home}"), name)
+    for module in (probe.ledger, probe.cross, probe.lexicon):
+        assert [name for name in module.__all__ if getattr(module, name).__module__ != module.__name__] == []
 
 
 def test_an_unknown_name_lists_the_public_ones() -> None:

@@ -11,7 +11,7 @@ from probe.errors import InputError, UnsupportedModel
 from probe.model.architectures import FAMILIES
 from probe.model.ledger import logit_lens, residual_stream
 from probe.model.records import CrossTrace, PairTrace, TargetStates, Trace
-from probe.model.tokens import positions_of_word, tokenize
+from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
 
 TEXT, TARGET = "The mole dug under the bank", "A red apple"
@@ -113,12 +113,10 @@ def test_traces_and_states_show_themselves_in_one_line(causal: Trace, states: Ta
 
 def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(causal: Trace, pair: PairTrace) -> None:
     for shown, word in ((causal, "mole"), (pair.cross, "apple")):
-        at = positions_of_word(shown.tokens, word)[-1]
+        at = shown.tokens.positions_of(word)[-1]
         assert torch.equal(shown.delta_e(1, 0, word), shown.delta_e(1, 0, at))
         assert torch.equal(shown.delta_e_by_source(1, 0, word), shown.delta_e_by_source(1, 0, at))
-    assert torch.equal(
-        residual_stream(causal, "mole"), residual_stream(causal, positions_of_word(causal.tokens, "mole")[-1])
-    )
+    assert torch.equal(residual_stream(causal, "mole"), residual_stream(causal, causal.tokens.positions_of("mole")[-1]))
     with pytest.raises(InputError, match="Looking for 'wug'"):
         causal.delta_e(0, 0, "wug")
 

@@ -21,7 +21,6 @@ from probe.model.tokens import (
     is_one_token,
     position,
     positions_of_span,
-    positions_of_word,
     tokenize,
 )
 
@@ -213,7 +212,7 @@ def test_an_occurrence_that_is_not_there(occurrence):
 def test_a_position_may_be_a_word(model):
     tokens = tokenize(model, "the bank by the river bank")
     assert position(tokens, -1) == -1
-    assert position(tokens, "bank") == positions_of_word(tokens, "bank")[-1]
+    assert position(tokens, "bank") == tokens.positions_of("bank")[-1]
     with pytest.raises(InputError, match="found it 0 times"):
         position(tokens, "mole")
 
@@ -281,7 +280,7 @@ def test_a_special_token_written_out_in_a_text_is_text(model):
 
 def test_a_word_is_placed_by_its_occurrence(model):
     tokens = tokenize(model, "bank by bank, bankers")
-    first, second = positions_of_word(tokens, "bank"), positions_of_word(tokens, "bank", 2)
+    first, second = tokens.positions_of("bank"), tokens.positions_of("bank", 2)
     assert first == positions_of_span(tokens, 0, 4) and second == positions_of_span(tokens, 8, 12)
     with pytest.raises(InputError, match=r"occurrence 3.*found it 2 times"):
-        positions_of_word(tokens, "bank", 3)
+        tokens.positions_of("bank", 3)

@@ -218,7 +218,7 @@ def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stac
     layers, model = found.frames["layers"], family_model(kind)
     assert found.other == other and found.same_tokens and layers["apart"].iloc[0] == 0
     here, there = (probe.trace(model, text) for text in (SOURCE, other))
-    pair = [trace.resid_post[-1, probe.positions_of_word(trace.tokens, WORD)[-1]] for trace in (here, there)]
+    pair = [trace.resid_post[-1, trace.tokens.positions_of(WORD)[-1]] for trace in (here, there)]
     cosine = torch.cosine_similarity(*pair, dim=0).item()
     assert layers["beside_cosine"].iloc[-1] == pytest.approx(cosine, rel=1e-4)
     rows = found.frames["embedding"].set_index(["part", "where"])
@@ -235,7 +235,7 @@ def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stac
 @pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
 def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(walked, traced, kind):
     at, tokens = walked.at, traced.tokens
-    word = set(probe.positions_of_word(tokens, WORD))
+    word = set(tokens.positions_of(WORD))
     places = [(SOURCE.index(name), SOURCE.index(name) + len(name)) for name in ("sat", "bank")]
     overlaps = [any(low < end and high > start for start, end in places) for low, high in tokens.spans]
     sources = [pos for pos, content in enumerate(overlaps) if content and not (CAUSAL[kind] and pos > at)]

@@ -45,17 +45,17 @@ def page_path(walked, tmp_path_factory):
 
 
 def test_a_word_of_the_target_is_followed_where_it_is_chosen(model, walked, pair):
-    first = probe.positions_of_word(pair.target, WORD)[0]
+    first = pair.target.positions_of(WORD)[0]
     assert walked.at == first - 1
     before = TARGET[: TARGET.index(WORD)].rstrip()
-    added = probe.cross_logits(model, probe.trace(model, SOURCE, before), WORD)[walked.layer, walked.head, -1]
+    added = probe.cross.direct_logits(model, probe.trace(model, SOURCE, before), WORD)[walked.layer, walked.head, -1]
     close(walked.frames["values"]["logit"].to_numpy(), added, rtol=1e-3, atol=1e-6)
 
 
 def test_a_word_that_is_not_there_yet_is_followed_behind_the_last_token(model, pair):
     walked = probe.walk(model, SOURCE, target=TARGET, word="bank")
     assert walked.at == len(probe.trace(model, SOURCE, TARGET).target) - 1
-    added = probe.cross_logits(model, probe.trace(model, SOURCE, TARGET), "bank")[:, :, -1].sum(-1)
+    added = probe.cross.direct_logits(model, probe.trace(model, SOURCE, TARGET), "bank")[:, :, -1].sum(-1)
     assert (walked.layer, walked.head) == divmod(int(added.argmax()), added.shape[1])
     assert f"of {added.numel()} heads, it adds most to the logit of “bank”" in walked.because
     best = walked.frames["heads"].query(f"layer == {walked.layer} and head == {walked.head}")["logit"].item()

@@ -38,7 +38,7 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     found = probe.walk(tiny, text)
     few = choose._few("bank", seen, here)
     tokens = [probe.tokenize(tiny, row.text) for row in few]
-    states = probe.target_states(tiny, tokens, [probe.positions_of_word(cut, "bank")[-1] for cut in tokens])
+    states = probe.target_states(tiny, tokens, [cut.positions_of("bank")[-1] for cut in tokens])
     rows = {sense: [place for place, row in enumerate(few) if row.sense == sense] for sense in ("river", "money")}
     assert all(len(mine) == choose.PER_SENSE for mine in rows.values())
     # At the first depth the senses are apart: only the heads of layer 0 have written there.
@@ -80,12 +80,12 @@ def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model)
 
 
 def test_the_sentence_that_is_walked_is_not_fitted_on(model):
-    text = probe.expand("bank").sentences[0].text
+    text = probe.lexicon.expand("bank").sentences[0].text
     seen, here = seen_at(model, text, "bank")
     assert text not in {row.text for row in choose._few("bank", seen, here)}
 
 
-BEHIND = next(row for row in probe.expand("bank", both_sides=True).sentences if row.cue_follows)
+BEHIND = next(row for row in probe.lexicon.expand("bank", both_sides=True).sentences if row.cue_follows)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_model_that_reads_both_ways_is_not_cautioned():
 
 def test_the_head_followed_is_the_one_whose_write_differs_most(model, against):
     here, there = probe.trace(model, RIVER), probe.trace(model, MONEY)
-    at = [probe.positions_of_word(one.tokens, "bank")[-1] for one in (here, there)]
+    at = [one.tokens.positions_of("bank")[-1] for one in (here, there)]
     differs = {}
     for layer in range(2):
         after = sum(one.resid_mid[layer, pos].norm() for one, pos in zip((here, there), at, strict=True)) / 2
@@ -129,7 +129,7 @@ def test_both_sentences_stand_side_by_side_token_by_token(model, against):
     table = against.frames["contrast"]
     for name, text in (("this", RIVER), ("the other", MONEY)):
         shown, rows = probe.trace(model, text), table[table["sentence"] == name]
-        pattern = shown.pattern[against.layer, against.head, probe.positions_of_word(shown.tokens, "bank")[-1]]
+        pattern = shown.pattern[against.layer, against.head, shown.tokens.positions_of("bank")[-1]]
         assert rows["weight"].tolist() == pytest.approx(pattern.tolist(), abs=1e-5)
         assert rows["share"].sum() == pytest.approx(1, abs=1e-3) and set(rows["text"]) == {text}
     for place, (layer, head) in enumerate(against.block["heads"]):
@@ -160,7 +160,7 @@ TWO = "The old river was by the bank", "The old mole was by the bank"
 def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_them(model):
     walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
     here, there = (probe.tokenize(model, text) for text in TWO)
-    rows = [Placed(tokens.ids, probe.positions_of_word(tokens, "bank")[-1]) for tokens in (here, there)]
+    rows = [Placed(tokens.ids, tokens.positions_of("bank")[-1]) for tokens in (here, there)]
     ends = [probe.trace(model, text).resid_post[-1, row.at] for text, row in zip(TWO, rows, strict=True)]
     line = ends[0] - ends[1]
     along = (line / line.square().sum())[None]
@@ -236,7 +236,7 @@ class TestPage:
             settled(page)
             for side, text in (("here", RIVER), ("there", MONEY)):
                 shown = probe.trace(model, text)
-                at = probe.positions_of_word(shown.tokens, "bank")[-1]
+                at = shown.tokens.positions_of("bank")[-1]
                 titles = page.eval_on_selector_all(
                     f'[data-rows="contrast-{side}"] tr', "all => all.map(row => row.children[1].title)"
                 )

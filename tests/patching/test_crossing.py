@@ -21,8 +21,8 @@ CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 CASES = [*(pytest.param(*kind.values, torch.float64, marks=kind.marks) for kind in EACH), ("t5", torch.float32)]
 A, B = "Make a deposit at the bank", "He sat by the river near the bank"
 TARGET, WORDS = "a fluffy blue creature", ("roamed", "bank")
-CHOICE = probe.WordChoice(A, B, TARGET, *WORDS)
-EVEN = probe.WordChoice(B, "He sat near the river by the bank", TARGET, *WORDS)
+CHOICE = probe.cross.WordChoice(A, B, TARGET, *WORDS)
+EVEN = probe.cross.WordChoice(B, "He sat near the river by the bank", TARGET, *WORDS)
 
 
 def margins(model, source, edits, target=None):
@@ -69,7 +69,7 @@ def giving(z, *, head=None):
 @pytest.mark.parametrize(("kind", "dtype"), CASES)
 def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtype):
     model = family_model(kind, dtype)
-    found = probe.swap_cross_heads(model, [CHOICE])
+    found = probe.cross.swap_heads(model, [CHOICE])
     for side, (source, donor) in enumerate(((A, B), (B, A))):
         z = z_of(model, donor)
         heads = [giving(z, head=head) for head in np.ndindex(*z.shape[:2])]
@@ -84,10 +84,10 @@ def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtyp
 
 def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_labels_turned_round_turn_the_sign():
     model = family_model("bart", torch.float64)
-    same = probe.swap_cross_heads(model, [probe.WordChoice(A, A, TARGET, *WORDS)])
+    same = probe.cross.swap_heads(model, [probe.cross.WordChoice(A, A, TARGET, *WORDS)])
     assert same.moved.abs().max() < 1e-12 and same.gap.abs().max() < 1e-12
-    turned = probe.WordChoice(B, A, TARGET, *WORDS)
-    one, other = (probe.swap_cross_heads(model, [choice]) for choice in (CHOICE, turned))
+    turned = probe.cross.WordChoice(B, A, TARGET, *WORDS)
+    one, other = (probe.cross.swap_heads(model, [choice]) for choice in (CHOICE, turned))
     torch.testing.assert_close(one.toward, -other.toward)
     torch.testing.assert_close(one.noise, other.denoise)
     torch.testing.assert_close(one.effect, other.effect)
@@ -119,7 +119,7 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
     ids, target = [tokenize(model, text).ids for text in sources], target_tokens(model, TARGET).ids
     size = len(ids[0])
     places = [[], [1], [0, size - 1], list(range(size))]
-    found = probe.swap_source_words(model, [EVEN], [places])[0]
+    found = probe.cross.swap_source_words(model, [EVEN], [places])[0]
     memory = [hooked.read(model, row, target).tensors["cross"]["memory"][0] for row in ids]
 
     def give(chosen, donor, row):
@@ -134,7 +134,7 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
         edits = [dict.fromkeys(read, partial(give, chosen, memory[1 - side])) for chosen in places]
         own, *moved = margins(model, sources[side], [{}, *edits])
         torch.testing.assert_close(found[side], torch.stack(moved) - own, rtol=1e-9, atol=1e-11)
-    gap = probe.swap_cross_heads(model, [EVEN]).gap[0]
+    gap = probe.cross.swap_heads(model, [EVEN]).gap[0]
     torch.testing.assert_close(found[:, 0], torch.zeros(2, dtype=torch.float64))  # nothing
     torch.testing.assert_close(found[:, -1], torch.stack([-gap, gap]))  # everything
 
@@ -182,12 +182,12 @@ def logits_bias(model, tokens):
 def test_by_source_is_delta_e_by_source_along_the_direction(kind):
     model = family_model(kind, torch.float64)
     pair = probe.trace(model, A, TARGET)
-    added = probe.cross_logits(model, pair, *WORDS[:1], against=WORDS[1])
+    added = probe.cross.direct_logits(model, pair, *WORDS[:1], against=WORDS[1])
     assert added.shape == pair.cross.pattern.shape
     found = directions(model, pair, toward(model, *(first_token(model, TARGET, word) for word in WORDS)))
     parts = pair.cross.delta_e_by_source(1, 2, 3)
     torch.testing.assert_close(added[1, 2, 3], parts @ found.cross[1, 3], rtol=1e-9, atol=1e-12)
-    alone = probe.cross_logits(model, pair, WORDS[0])
+    alone = probe.cross.direct_logits(model, pair, WORDS[0])
     mean = directions(model, pair, toward(model, first_token(model, TARGET, WORDS[0])))
     torch.testing.assert_close(alone[0, 1, 2], pair.cross.delta_e_by_source(0, 1, 2) @ mean.cross[0, 2])
     against_each = torch.stack([toward(model, 5, other) for other in range(len(pair.logits[0]))])
@@ -211,10 +211,10 @@ NONE = "Swapping cross-attention of bert: it has none, expected an encoder-decod
 @pytest.mark.parametrize(
     ("kind", "swap", "given", "sentence"),
     [
-        ("bert", probe.swap_cross_heads, [[CHOICE]], NONE),
-        ("bart", probe.swap_source_words, [[CHOICE], [[[0]]]], LONGER),
-        ("bart", probe.swap_source_words, [[EVEN], [[[99]]]], BEYOND),
-        ("bart", probe.swap_cross_heads, [[probe.WordChoice(A, B, TARGET, "bank", "bank")]], ALIKE),
+        ("bert", probe.cross.swap_heads, [[CHOICE]], NONE),
+        ("bart", probe.cross.swap_source_words, [[CHOICE], [[[0]]]], LONGER),
+        ("bart", probe.cross.swap_source_words, [[EVEN], [[[99]]]], BEYOND),
+        ("bart", probe.cross.swap_heads, [[probe.cross.WordChoice(A, B, TARGET, "bank", "bank")]], ALIKE),
     ],
 )
 def test_what_cannot_be_swapped_is_one_sentence(kind, swap, given, sentence):

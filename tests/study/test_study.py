@@ -43,7 +43,7 @@ def model(name="tiny-senses"):
 @cache
 def given(word):
     """Its sentences of two or three senses in five of the nine frames."""
-    sentences = [sentence for sentence in probe.expand(word).sentences if sentence.sense != "spy"]
+    sentences = [sentence for sentence in probe.lexicon.expand(word).sentences if sentence.sense != "spy"]
     frames = list(dict.fromkeys(sentence.frame for sentence in sentences))[:5]
     return [sentence for sentence in sentences if sentence.frame in frames]
 
@@ -67,7 +67,7 @@ def both():
 
 def corpus_of(word, **changes):
     """A third of its sentences, changed."""
-    given = probe.expand(word)
+    given = probe.lexicon.expand(word)
     rows = tuple(dataclasses.replace(sentence, **changes) for sentence in given.sentences[: len(given.sentences) // 3])
     return Corpus(rows, (), "own.jsonl", given.sha256)
 
@@ -194,7 +194,9 @@ def test_sentences_without_frames_pairs_or_cues_are_studied_with_drawn_donors():
 
 
 def test_sentences_of_ones_own_may_be_a_path_or_a_table(tmp_path):
-    rows = [{"sense": sentence.sense, "text": sentence.text} for sentence in probe.expand("bank").sentences[::5]]
+    rows = [
+        {"sense": sentence.sense, "text": sentence.text} for sentence in probe.lexicon.expand("bank").sentences[::5]
+    ]
     pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", sep=";", index=False)
     few = QUICK | {"max_pairs": 4}
     first, other = [probe.study(model(), "bank", corpus=corpus, **few) for corpus in (tmp_path / "mine.csv", rows)]

@@ -3,7 +3,7 @@
 There is one walk. A model with one stack follows a word of its text through self-attention; an encoder-decoder follows
 a position of the target through cross-attention, where keys and values come from the source. What is added to a word's
 logit is a head's write along the direction that reaches it, with nothing downstream answering. It is a place to look;
-that a head carries a choice, only a swap shows (`probe.swap_cross_heads`, `probe.study`).
+that a head carries a choice, only a swap shows (`probe.cross.swap_heads`, `probe.study`).
 """
 
 import re
@@ -18,7 +18,7 @@ from probe.model.check import Certificate, certify, certify_pair
 from probe.model.model import Model
 from probe.model.parameters import Count, count_tensors
 from probe.model.records import PairTrace
-from probe.model.tokens import Tokens, positions_of_word, target_tokens
+from probe.model.tokens import Tokens, target_tokens
 from probe.model.trace import trace
 from probe.pages.walk import choose, tracing
 from probe.pages.walk.choose import Head
@@ -287,7 +287,7 @@ def _predicting(model: Model, target: str, word: str | None) -> tuple[int, int |
     if word is None:
         return len(tokens) - 1, None
     if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", target, re.IGNORECASE):
-        place = positions_of_word(tokens, word)[0]
+        place = tokens.positions_of(word)[0]
         return place - 1, tokens.ids[place]
     return len(tokens) - 1, cross.first_token(model, target, word)
 

@@ -32,7 +32,7 @@ from probe.patching.engine import KeysValues, Places
 from probe.patching.swaps import Rows, placed
 
 Point = int  # 2 layer, where the stream enters a block, or 2 layer + 1, between its attention and its MLP
-Starts = Mapping[Point, Tensor]
+Members = tuple[list[tuple[int, ...]], int]  # the token ids of both members of a pair, and where their word stands
 
 
 class Step(NamedTuple):
@@ -47,6 +47,14 @@ class Step(NamedTuple):
     z: Tensor
     resid_mid: Tensor
     hidden: Tensor
+
+
+class Change(NamedTuple):
+    """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True where changed."""
+
+    at: int
+    z: Tensor
+    heads: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,16 +90,43 @@ class Both:
 def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> Both:
     """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
-    places, pos = engine.places_of(weights, ids.shape[1]), torch.arange(ids.shape[1], device=weights.device)[None]
-    resid, steps = forward.embed(weights, ids), []
-    for block in weights.blocks[:depth]:
+    places = engine.places_of(weights, ids.shape[1])
+    steps, final = _steps(weights, forward.embed(weights, ids), places, [None] * depth)
+    return Both(weights, places, steps, final, at)
+
+
+def _steps(
+    weights: Weights,
+    resid: Tensor,
+    places: Places,
+    known: Sequence[KeysValues | None],
+    change: Change | None = None,
+) -> tuple[tuple[Step, ...], Tensor]:
+    """The steps of as many blocks as `known` has entries, and the stream behind them, at the positions behind those
+    whose keys and values are known; k and v are those of all positions.
+
+    `row pos d_model`
+    """
+    start = known[0][0].shape[-2] if known and known[0] is not None else 0
+    pos = torch.arange(start, start + resid.shape[1], device=weights.device)[None]
+    steps = []
+    for layer, (block, before) in enumerate(zip(weights.blocks, known, strict=False)):
         q, k, v = engine.project(weights, block, resid, places, pos)
+        if before is not None:
+            k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
         z = engine.attend(weights, block, q, k, v, places).transpose(1, 2)
+        if change is not None:
+            z[0, change.at - start] = swapped(z[0, change.at - start], change.z[layer], change.heads[layer])
         resid_mid = engine.write(weights, block, resid, z)
         hidden = engine.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
         steps.append(Step(resid, q, k, v, z, resid_mid, hidden))
         resid = engine.write_mlp(weights, block, resid_mid.clone(), hidden)
-    return Both(weights, places, tuple(steps), resid, at)
+    return tuple(steps), resid
+
+
+def swapped(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
+    """z at one position, the given one in chosen heads. `head d_head, head d_head, head -> head d_head`"""
+    return torch.where(heads[:, None], given.to(z), z)
 
 
 def hold(both: Both, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Tensor:
@@ -155,7 +190,7 @@ def receive(
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
-def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Point, Tensor]:
+def go_on(both: Both, pos: int, starts: Mapping[Point, Tensor], directions: Tensor) -> dict[Point, Tensor]:
     """How far the word's vector after the last block moves along each direction for every change at position `pos`.
 
     `starts: row variant d_model` by the point at which it stands in the stream `-> row variant direction` by the same
@@ -221,17 +256,17 @@ def _apart(rows: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _with(whole: Tensor, changed: Tensor, place: int) -> Tensor:
-    """Every variant of a tensor in which one place is changed.
-
-    `row pos ..., row variant ... -> row variant pos ...`
-    """
+    """Every variant of a tensor, with one place changed. `row pos ..., row variant ... -> row variant pos ...`"""
     variants = whole[:, None].repeat(1, changed.shape[1], *[1] * (whole.ndim - 1))
     variants[:, :, place] = changed
     return variants
 
 
-def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[tuple[int, ...]], int]]:
-    """The token ids of both members of every pair, and where their word stands.
+# --- pairs and how they are read -------------------------------------------------------------------------------------
+
+
+def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[Members]:
+    """The members of every pair.
 
     Raises InputError for members of unequal length or place, and for a depth that the model does not have.
     """
@@ -250,17 +285,15 @@ def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[
     return [([one.ids, other.ids], one.at) for one, other in members]
 
 
-class Read(NamedTuple):
-    """A pair and how it is read out: `along: direction d_model` · `gap: direction`, <a - b, direction> at the word."""
+class PairRun(NamedTuple):
+    """A pair and how it is read: `along: direction d_model` · `gap: direction`, <a - b, direction> at the word."""
 
     both: Both
     along: Tensor
     gap: Tensor
 
 
-def keep_pairs(
-    weights: Weights, pairs: Sequence[tuple[list[tuple[int, ...]], int]], directions: Tensor, depth: int
-) -> Iterator[Read]:
+def keep_pairs(weights: Weights, pairs: Sequence[Members], directions: Tensor, depth: int) -> Iterator[PairRun]:
     """Pair after pair kept, each when it is asked for, so that where one is used once only one is held.
 
     `directions: direction d_model`, or `pair direction d_model` where each pair has its own.
@@ -269,12 +302,10 @@ def keep_pairs(
     each = directions.expand(len(pairs), *directions.shape[-2:])
     for (rows, at), along in zip(pairs, each, strict=True):
         both = keep(weights, rows, at, depth)
-        yield Read(both, along, (both.final[0, at] - both.final[1, at]) @ along.T)
+        yield PairRun(both, along, (both.final[0, at] - both.final[1, at]) @ along.T)
 
 
-def offsets_of(
-    weights: Weights, pairs: Sequence[tuple[list[tuple[int, ...]], int]], positions: Sequence[int] | None
-) -> tuple[int, ...]:
+def offsets_of(pairs: Sequence[Members], positions: Sequence[int] | None) -> tuple[int, ...]:
     """Positions counted from the word, 0 the word itself and -1 the token before it: those given, or from the first
     token in which the members of a pair differ to the word, and to the last one where the model reads both ways.
 
@@ -299,18 +330,9 @@ def offsets_of(
 # --- a run with heads changed, and what is written after it ----------------------------------------------------------
 
 
-class Change(NamedTuple):
-    """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True where changed."""
-
-    at: int
-    z: Tensor
-    heads: Tensor
-
-
 class Run(NamedTuple):
-    """A run as far as it got: keys and values of every block, `1 kv_head pos d_head` · `final: pos d_model`, what left
-    the last block at the positions that were run last · `stream: depth d_model`, the vector at the changed position at
-    every depth (empty behind it).
+    """A run with heads changed: `known`, keys and values of every block, `1 kv_head pos d_head` · `final: pos d_model`,
+    what left the last block at the positions run again · `stream: depth d_model`, the vector at the changed position.
     """
 
     known: Sequence[KeysValues]
@@ -325,53 +347,26 @@ def rerun(both: Both, change: Change) -> Run:
     start = change.at if both.weights.causal else 0
     known = [(step.k[:1, :, :start], step.v[:1, :, :start]) for step in both.steps]
     with torch.inference_mode():
-        return _extend(both.weights, known, both.steps[0].resid_pre[:1, start:], both.places, change)
+        steps, final = _steps(both.weights, both.steps[0].resid_pre[:1, start:], both.places, known, change)
+        stream = torch.stack([resid[0, change.at - start] for resid in (*(step.resid_pre for step in steps), final)])
+    return Run([(step.k, step.v) for step in steps], final[0], stream)
 
 
 def write_on(weights: Weights, run: Run, count: int, *, end: int | None = None) -> Iterator[int]:
     """Up to `count` token ids, each the one with the largest logit after those before it; stops before the token `end`
     and with the context window.
     """
-    n = run.known[0][0].shape[-2]
+    known, last, device = run.known, run.final[-1], weights.device
+    n = known[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)
     places = engine.places_of(weights, n + max(0, count))
     for pos in range(n, n + count):
         with torch.inference_mode():
-            token = int(forward.unembed(weights, run.final[-1]).argmax())
+            token = int(forward.unembed(weights, last).argmax())
             if token == end:
                 return
-            parts = forward.embedding_parts(
-                weights,
-                torch.tensor([[token]], device=weights.device),
-                torch.tensor([pos], device=weights.device),
-            )
-            entering = forward.embedding_norm(weights, forward.sum_of(parts))
+            here = torch.tensor([[token]], device=device), torch.tensor([pos], device=device)
+            entering = forward.embedding_norm(weights, forward.sum_of(forward.embedding_parts(weights, *here)))
             yield token
-            run = _extend(weights, run.known, entering, places)
-
-
-def swapped(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
-    """z at one position, the given one in chosen heads. `head d_head, head d_head, head -> head d_head`"""
-    return torch.where(heads[:, None], given.to(z), z)
-
-
-def _extend(
-    weights: Weights, known: Sequence[KeysValues], resid: Tensor, places: Places, change: Change | None = None
-) -> Run:
-    """Run the positions behind the known ones. `1 pos d_model`"""
-    start, n = known[0][0].shape[-2], resid.shape[1]
-    pos = torch.arange(start, start + n, device=weights.device)[None]
-    grown: list[KeysValues] = []
-    stream: list[Tensor] = []
-    for layer, (block, before) in enumerate(zip(weights.blocks, known, strict=True)):
-        q, new_k, new_v = engine.project(weights, block, resid, places, pos)
-        k, v = torch.cat([before[0], new_k], dim=-2), torch.cat([before[1], new_v], dim=-2)
-        grown.append((k, v))
-        z = engine.attend(weights, block, q, k, v, places).transpose(1, 2)  # 1 pos head d_head
-        if change is not None:
-            z[0, change.at - start] = swapped(z[0, change.at - start], change.z[layer], change.heads[layer])
-            stream.append(resid[0, change.at - start])
-        resid = engine.finish(weights, block, resid, engine.write(weights, block, resid, z))
-    if change is not None:
-        stream.append(resid[0, change.at - start])
-    return Run(grown, resid[0], torch.stack(stream) if stream else resid[0, :0])
+            steps, final = _steps(weights, entering, places, known)
+            known, last = [(step.k, step.v) for step in steps], final[0, -1]

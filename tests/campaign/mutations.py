@@ -135,7 +135,7 @@ FAULTS = (
     Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
     Fault(
-        "patching/edges.py",
+        "patching/ways.py",
         "query and key swapped",
         '"query": ("w_q", "w_k"), "key": ("w_k", "w_q")',
         '"query": ("w_k", "w_q"), "key": ("w_q", "w_k")',

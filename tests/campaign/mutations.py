@@ -127,10 +127,10 @@ FAULTS = (
     Fault(
         "patching/routes.py",
         "pattern and values swapped",
-        '{"pattern_only": read(1, 0), "values_only": read(0, 1)}',
-        '{"pattern_only": read(0, 1), "values_only": read(1, 0)}',
+        '{"pattern_only": _mix(pattern_donor, v), "values_only": _mix(pattern, v_donor)}',
+        '{"pattern_only": _mix(pattern, v_donor), "values_only": _mix(pattern_donor, v)}',
     ),
-    Fault("patching/routes.py", "the own cue stays", "own - only(0, mine) + only", "own + only"),
+    Fault("patching/routes.py", "the own cue stays", "z - _mix(pattern * mine, v) + _mix", "z + _mix"),
     Fault("patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"),
     Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),

@@ -16,7 +16,6 @@ Owen 2007 (bootstrap of crossed factors); Hesterberg 2015 (few units); Westfall 
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,8 +149,7 @@ class Gap(NamedTuple):
 GATE_DRAWS = 4999  # p as small as .0002: the gate asks for .01 after correction over pairs of senses
 
 
-@dataclass(frozen=True, eq=False)
-class MaxT:
+class MaxT(NamedTuple):
     """A family of tests: `t` the statistics, `p` corrected for the whole family, `q` the false discovery rate."""
 
     t: Array

@@ -185,8 +185,8 @@ FAULTS = (
     Fault(
         "stats/separation.py",
         "opposes tested the right way",
-        '"swap": swap, "opposes": -swap}',
-        '"swap": swap, "opposes": swap}',
+        '"opposes": -flips["swap"]}',
+        '"opposes": flips["swap"]}',
     ),
     Fault("stats/verdicts.py", "whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
     # tables and sweeps

@@ -60,7 +60,6 @@ class Change(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Both:
     """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b; the word stands at `at` in both.
-
     `final: row pos d_model`, the stream after the last of `steps`.
     """
 
@@ -103,9 +102,7 @@ def _steps(
     change: Change | None = None,
 ) -> tuple[tuple[Step, ...], Tensor]:
     """The steps of as many blocks as `known` has entries, and the stream behind them, at the positions behind those
-    whose keys and values are known; k and v are those of all positions.
-
-    `row pos d_model`
+    whose keys and values are known; k and v are those of all positions. `row pos d_model`
     """
     start = known[0][0].shape[-2] if known and known[0] is not None else 0
     pos = torch.arange(start, start + resid.shape[1], device=weights.device)[None]
@@ -131,10 +128,8 @@ def swapped(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
 
 def hold(both: Both, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Tensor:
     """How the stream at the point `until` changes at a position when some attentions and MLPs before it write otherwise
-    there and every other one writes what it wrote.
-
-    `sent: recipient variant d_model`, the change of what is written in front of any norm, by the point at which the
-    writer stands; -1 for the embeddings `-> recipient variant d_model`
+    there and every other one writes what it wrote. `sent: recipient variant d_model`, the change of what is written in
+    front of any norm, by the point at which the writer stands; -1 for the embeddings `-> recipient variant d_model`
     """
     points = range(min(sent), until) if both.weights.config.family.norm_last else sent
     change = torch.zeros_like(next(iter(sent.values())))
@@ -165,10 +160,8 @@ def receive(
     both: Both, layer: int, receiver: int, heads: ArrayLike, into: tuple[ArrayLike, ...], inputs: Tensor
 ) -> Tensor:
     """z of one head of a block in each variant, at the position `receiver`, when some of what it reads is projected
-    from other streams.
-
-    `inputs: recipient input d_model` · `into`: the variant of each input, the channel that it enters, and its position
-    `-> recipient variant d_head`
+    from other streams. `inputs: recipient input d_model` · `into`: the variant of each input, the channel that it
+    enters, and its position `-> recipient variant d_head`
     """
     weights, step, device = both.weights, both.steps[layer], both.weights.device
     block, seen, count = weights.blocks[layer], both.seen(receiver), weights.shape[1]
@@ -192,7 +185,6 @@ def receive(
 
 def go_on(both: Both, pos: int, starts: Mapping[Point, Tensor], directions: Tensor) -> dict[Point, Tensor]:
     """How far the word's vector after the last block moves along each direction for every change at position `pos`.
-
     `starts: row variant d_model` by the point at which it stands in the stream `-> row variant direction` by the same
     points.
     """
@@ -224,7 +216,6 @@ def go_on(both: Both, pos: int, starts: Mapping[Point, Tensor], directions: Tens
 def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) -> Tensor:
     """z of the live positions of the variants that are changed at all of them, then of those that are changed at `pos`
     only, whose queries, keys and values elsewhere are the run's own.
-
     `row variant live d_model, row variant d_model -> row variant live head d_head`
     """
     weights, step, first = both.weights, both.steps[layer], both.n - carried.shape[2]
@@ -242,10 +233,7 @@ def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) ->
 
 
 def _rows(carried: Tensor, alone: Tensor) -> Tensor:
-    """Both side by side, so that they go through one product.
-
-    `row variant live d_model, row variant d_model -> row vector d_model`
-    """
+    """Both side by side, for one product. `row variant live d_model, row variant d_model -> row vector d_model`"""
     return torch.cat([carried.flatten(1, 2), alone], dim=1)
 
 
@@ -266,9 +254,8 @@ def _with(whole: Tensor, changed: Tensor, place: int) -> Tensor:
 
 
 def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[Members]:
-    """The members of every pair.
-
-    Raises InputError for members of unequal length or place, and for a depth that the model does not have.
+    """The members of every pair. Raises InputError for members of unequal length or place, and for a depth that the
+    model does not have.
     """
     if not 1 <= depth <= len(weights.blocks):
         raise InputError(
@@ -295,7 +282,6 @@ class PairRun(NamedTuple):
 
 def keep_pairs(weights: Weights, pairs: Sequence[Members], directions: Tensor, depth: int) -> Iterator[PairRun]:
     """Pair after pair kept, each when it is asked for, so that where one is used once only one is held.
-
     `directions: direction d_model`, or `pair direction d_model` where each pair has its own.
     """
     directions = directions.to(weights.device, weights.dtype)

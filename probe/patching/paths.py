@@ -167,10 +167,7 @@ def paths(
 
 
 def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: Edges, *, depth: int) -> Tensor:
-    """The total effect of given edges, of whatever pairs have their positions. `-> pair recipient edge direction`
-
-    Raises as `paths`.
-    """
+    """The total effect of given edges, in pairs as for `paths`; raises alike. `-> pair recipient edge direction`"""
     pairs = live.pairs_of(weights, a, b, depth)
     live.offsets_of(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
     with torch.inference_mode():
@@ -180,9 +177,8 @@ def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges:
 
 def _arriving(both: Both, pos: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Block by block how what the heads read at a position, and what the MLP reads there, changes with the write of
-    each sender before it alone: the embeddings, then heads and MLP of block after block.
-
-    `-> recipient sender d_model`, twice
+    each sender before it alone: the embeddings, then heads and MLP of block after block. `-> recipient sender d_model`,
+    twice
     """
     entering = _other(both.steps[0].resid_pre[:, pos, None])
     for layer, (block, step) in enumerate(zip(both.weights.blocks, both.steps, strict=False)):
@@ -209,9 +205,7 @@ def _moved_heads(
     both: Both, layer: int, pos: int, changes: Tensor, into: Sequence[tuple[str, int]]
 ) -> Iterator[tuple[int, Tensor]]:
     """How z of every head of a block changes with each change of the stream at `pos` alone, by the channel and the
-    position of the receivers: that position, and `recipient head sender d_head`.
-
-    `changes: recipient sender d_model`
+    position of the receivers: that position, and `recipient head sender d_head`. `changes: recipient sender d_model`
     """
     weights, step, heads = both.weights, both.steps[layer], both.weights.shape[1]
     block = weights.blocks[layer]
@@ -285,7 +279,6 @@ def _direct(both: Both, point: Point, moved: Tensor, weight: Tensor | None, dire
 
 def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]) -> Tensor:
     """Σ |fraction times the receiver's swap effect| over pairs, mean of both ways.
-
     `pair recipient edge, pair recipient layer head pos -> edge`
     """
     place, shape = np.searchsorted(receivers, edges["receiver_pos"]), effects[0].shape[1:]
@@ -301,7 +294,6 @@ def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], rece
 
 def totals(both: Both, edges: Edges, directions: Tensor) -> Tensor:
     """The total effect of some edges of a pair: the receiver is what the edge makes of it, all behind it is live.
-
     `-> recipient edge direction`
     """
     moved, most = directions.new_empty(2, len(edges), len(directions)), NUMBERS // both.final.shape[-1]
@@ -313,7 +305,6 @@ def totals(both: Both, edges: Edges, directions: Tensor) -> Tensor:
 
 def _carried_on(both: Both, edges: Edges, streams: Tensor, directions: Tensor) -> Tensor:
     """How far the word's vector moves when the stream behind the receiver of each edge is the one given.
-
     `recipient edge d_model -> recipient edge direction`
     """
     moved = directions.new_empty(2, len(edges), len(directions))
@@ -350,10 +341,7 @@ def _behind_receivers(both: Both, edges: Edges) -> Tensor:
 
 
 def _behind_mlp(both: Both, layer: int, pos: int, edges: Edges, changes: Tensor) -> Tensor:
-    """The stream behind the MLP of a block at one position, its input changed along each edge.
-
-    `recipient edge d_model -> recipient edge d_model`
-    """
+    """The stream behind a block's MLP, its input changed along each edge. `recipient edge d_model`, unchanged"""
     written = _moved_neurons(both, layer, pos, changes)
     behind = live.pass_on(both, 2 * layer + 1, pos, torch.zeros_like(written), written)
     return both.stream(2 * layer + 2)[:, pos, None] + behind

@@ -75,7 +75,6 @@ def measure_routes(
     study: tuple[HeldOutAxes, Pairs, Readings],
 ) -> Routes:
     """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs, spread over its cue words.
-
     `z: row layer head d_head` · `cues`: the positions of each text's cue, None where it is not known · `word`: what the
     whole swaps did.
     """
@@ -128,8 +127,7 @@ def route_z(
     *,
     mixed: bool,
 ) -> dict[str, Tensor]:
-    """z at the word of every recipient when a part of it is its donor's, by kind. `-> row layer head d_head` each
-
+    """z at the word of every recipient when a part of it is its donor's, by kind: `row layer head d_head` each.
     `taken`: positions in the recipients and in the donors, by kind: z - (A V)[own] + (A V)_donor[theirs] · `mixed`:
     with pattern_only and values_only too, for texts of like length.
     """
@@ -139,13 +137,13 @@ def route_z(
     parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
         places = engine.places_of(weights, max(map(max, batches)))
-        for (size, other), batch in batches.items():
+        for (size, donors_size), batch in batches.items():
             looks = (_looks(weights, [texts[row] for row in batch], places) for texts in (recipients, donors))
             keep = {
-                kind: (_mask(weights, own, batch, size), _mask(weights, theirs, batch, other))
+                kind: (_mask(weights, own, batch, size), _mask(weights, theirs, batch, donors_size))
                 for kind, (own, theirs) in taken.items()
             }
-            layers = [_routed(*both, keep, mixed=mixed) for both in zip(*looks, strict=True)]
+            layers = [_routed(own, donor, keep, mixed=mixed) for own, donor in zip(*looks, strict=True)]
             for kind in layers[0]:
                 parts.setdefault(kind, []).append(torch.stack([made[kind] for made in layers], dim=1).cpu())
         order = in_order(list(batches.values()))

@@ -212,7 +212,6 @@ def _moved_neurons(
 
 def _read_out(both: Both, z: Tensor) -> Tensor:
     """The word's vector after the last block when every head at the word is held and every MLP there is live.
-
     `recipient layer head d_head -> recipient d_model`
     """
     weights, resid = both.weights, both.steps[0].resid_pre[:, both.at]

@@ -48,7 +48,6 @@ def folds(groups: Sequence[Hashable], count: int, *, seed: int) -> list[tuple[li
 
 def auroc(a: Array, b: Array) -> Array:
     """P(score of an A sentence > score of a B sentence), ties one half; 0.5 is chance, 1 perfect. `n ..., m ... -> ...`
-
     One-sided: the sign is the caller's to fix beforehand, so a value under 0.5 stays under 0.5.
     """
     ranks = rankdata(np.concatenate([a, b]), axis=0)
@@ -57,9 +56,8 @@ def auroc(a: Array, b: Array) -> Array:
 
 
 def order(values: Array) -> NDArray[np.intp]:
-    """Places along the last axis, the largest value first; of values equal within TIE, the first. `... n -> ... n`
-
-    For a flattened `layer head` the ties go to the lower layer, then the lower head.
+    """Places along the last axis, the largest value first; of values equal within TIE the first, for a flattened
+    `layer head` the lower layer, then the lower head. `... n -> ... n`
     """
     falling = (-values).argsort(-1, kind="stable")
     steps = -np.diff(np.take_along_axis(values, falling, -1), axis=-1) > TIE * np.abs(values).max(initial=0)
@@ -74,9 +72,8 @@ def ranks(values: Array) -> NDArray[np.intp]:
 
 
 def hedges_g(a: Array, b: Array) -> Array:
-    """Mean difference in pooled standard deviations, corrected for small samples. `n ..., m ... -> ...`
-
-    Plus or minus infinity where nothing varies within and the means differ, 0 where nothing differs at all.
+    """Mean difference in pooled standard deviations, corrected for small samples; plus or minus infinity where nothing
+    varies within and the means differ, 0 where nothing differs at all. `n ..., m ... -> ...`
     """
     n, m = len(a), len(b)
     a, b = a - a[:1], b - a[:1]  # equal numbers become exactly 0: the mean of n equal floats need not equal that of m
@@ -158,9 +155,8 @@ class MaxT(NamedTuple):
 
 
 def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Labels:
-    """Sense labels as given (first) and reassigned `draws` times, whole units at a time. `-> 1 + draws, n`
-
-    Units that hold both senses are flipped; senses are shuffled among the units that hold one.
+    """Sense labels as given (first) and reassigned `draws` times, whole units at a time: units that hold both senses
+    are flipped; senses are shuffled among the units that hold one. `-> 1 + draws, n`
     """
     given = np.asarray(is_a, dtype=bool)
     member, number = as_numbers(units)
@@ -260,7 +256,6 @@ def _signed(labels: Array, count: Any) -> Array:
 
 def difference_p(values: Array, is_a: Sequence[bool], units: Sequence[Hashable], *, seed: int) -> float:
     """Two-sided p that the means of two senses differ in one of several numbers, such as the word's place in the text.
-
     `n k`: max-T over the k. 1 where no number differs at all.
     """
     offset = values - values[:1]

@@ -53,11 +53,11 @@ class Tests:
 
 
 class Sums(NamedTuple):
-    """Sums and sums of squares of rows that change their sense in groups, `head group d`, and rows a group, `group`."""
+    """Sums and sums of squares of rows that change their sense in groups, `head group d`, and group sizes."""
 
     rows: Array
     squares: Array
-    count: Array
+    size: Array
 
 
 def sums_of(rows: Array, group: NDArray[np.intp]) -> Sums:
@@ -69,7 +69,6 @@ def sums_of(rows: Array, group: NDArray[np.intp]) -> Sums:
 
 def measure_separation(writes: Tensor, split: CrossFit, *, permutations: int, seed: int) -> Separation:
     """Held-out AUROC and Hedges' g of every head's write along its own direction, and AUROC under every relabelling.
-
     `writes: layer head row d_head`. Every sentence is scored once, along a direction fitted on the sentences that its
     holdout learns from, and compared with those of the other sense in its holdout.
     """
@@ -140,9 +139,8 @@ def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
 
 def separation_null(fit: Sums, learned: Labels, new: Array, labels: Labels) -> Array:
     """How often a sentence of A scores above one of B along every head's own direction, under every labelling. Under
-    the null the standard error of an AUROC is the same for every head, so it is not divided out.
-
-    `learned: draw group`, the labels of what is fitted on · `new: head m d`, `labels: draw m -> draw head`
+    the null the standard error of an AUROC is the same for every head, so it is not divided out. `learned: draw group`,
+    the labels of what is fitted on · `new: head m d`, `labels: draw m -> draw head`
     """
 
     def chunk(start: int) -> Array:
@@ -155,17 +153,16 @@ def separation_null(fit: Sums, learned: Labels, new: Array, labels: Labels) -> A
 
 def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
     """New writes along each head's own direction, under every labelling: mean difference / pooled variance.
-
     `draw group, head m d -> draw head m`
     """
-    sums, squared, count = fit
+    sums, squared, size = fit
     weights, total, squares = labels.astype(float), sums.sum(1), squared.sum(1)
-    n_a = (weights @ count)[:, None, None]
-    n_b = count.sum() - n_a
+    n_a = (weights @ size)[:, None, None]
+    n_b = size.sum() - n_a
     sum_a = np.einsum("bn,hnd->bhd", weights, sums, optimize=True)
     square_a = np.einsum("bn,hnd->bhd", weights, squared, optimize=True)
     mean_a, mean_b = sum_a / np.maximum(n_a, 1), (total - sum_a) / np.maximum(n_b, 1)
-    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (count.sum() - 2)
+    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (size.sum() - 2)
     difference = mean_a - mean_b
     floor = 1e-9 * within.max(-1, keepdims=True) + 1e-12 * (difference**2).max(-1, keepdims=True) + np.finfo(float).tiny
     return np.asarray(np.einsum("bhd,hmd->bhm", difference / (within + floor), new, optimize=True))

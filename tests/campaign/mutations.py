@@ -101,15 +101,13 @@ FAULTS = (
         "variants[:, :, place - 1] =",
     ),
     # effects
-    Fault(
-        "patching/effects.py", "noising of the wrong sign", "effect(b, a), -effect(a, b)", "effect(b, a), effect(a, b)"
-    ),
+    Fault("patching/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
     Fault("patching/effects.py", "the donor most unlike", "best = max(others", "best = min(others"),
     Fault(
         "patching/effects.py",
         "same-sense swaps of the wrong sign",
-        "pairs.same_b) - effect(a, pairs.same_a)",
-        "pairs.same_b) + effect(a, pairs.same_a)",
+        "(same_b - same_a)",
+        "(same_b + same_a)",
     ),
     Fault("patching/effects.py", "a stage too late", "np.asarray(chosen) - 1)", "np.asarray(chosen))"),
     Fault(

@@ -119,9 +119,7 @@ def swap_cross_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
 
 
 def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[swaps.Branch], n: int) -> Tensor:
-    """Logits of every variant of the recipient, with z of the donor, at the last of `n` target positions.
-    `-> variant d_vocab`
-    """
+    """Logits of every variant at the last of `n` target positions, with z of the donor. `-> variant d_vocab`"""
     decoder = stacks["decoder"]
     last = swaps.carry(
         decoder,

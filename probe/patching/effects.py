@@ -230,9 +230,7 @@ def same_sense_donor(
 def measure(
     weights: Weights, texts: Rows, states: TargetStates, axes: HeldOutAxes, pairs: Pairs, reading: Readings
 ) -> PairEffects:
-    """Swap every head in every pair of two senses, both ways and with same-sense donors, in `texts`, row by row what
-    `states` was read from.
-    """
+    """Every head's swap in every pair, both ways and with same-sense donors; `texts` row by row as in `states`."""
     a, b = list(pairs.a), list(pairs.b)
     given = [*zip((*b, *a, *a, *b), (*a, *b, *pairs.same_a, *pairs.same_b), strict=True)]  # recipient and donor
     number = {swap: index for index, swap in enumerate(dict.fromkeys(given))}

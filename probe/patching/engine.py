@@ -98,9 +98,7 @@ def run(weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: Pla
 
 
 def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Where each different beginning `row[: pos + 1]` first ends in the flattened rows, and which one ends at each
-    place.
-    """
+    """Where each different `row[: pos + 1]` first ends in the flattened rows, and which one ends at each place."""
     number: dict[tuple[int, int], int] = {}
     once: list[int] = []
     where: list[list[int]] = [[] for _ in rows]
@@ -221,9 +219,7 @@ def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValu
 def attend_among(
     weights: Weights, block: Block, own: Sequence[Tensor], known: KeysValues | None, places: Places
 ) -> Tensor:
-    """The same from queries, keys and values of the live positions. `own: batch variant head live d_head`, kv_head for
-    two `-> batch variant live head d_head`
-    """
+    """The same from their queries, keys and values, `batch variant head live d_head` (kv_head for two)."""
     if known is not None and own[0].shape[-2] == 1:
         q, k, v = (part.squeeze(-2).transpose(1, 2) for part in own)
         return attend_last(weights, block, (q, k, v), known, places).transpose(1, 2).unsqueeze(2)

@@ -95,14 +95,10 @@ def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -
 
 
 def _steps(
-    weights: Weights,
-    resid: Tensor,
-    places: Places,
-    known: Sequence[KeysValues | None],
-    change: Change | None = None,
+    weights: Weights, resid: Tensor, places: Places, known: Sequence[KeysValues | None], change: Change | None = None
 ) -> tuple[tuple[Step, ...], Tensor]:
     """The steps of as many blocks as `known` has entries, and the stream behind them, at the positions behind those
-    whose keys and values are known; k and v are those of all positions. `row pos d_model`
+    whose keys and values are known. k and v are those of all positions. `row pos d_model`
     """
     start = known[0][0].shape[-2] if known and known[0] is not None else 0
     pos = torch.arange(start, start + resid.shape[1], device=weights.device)[None]
@@ -327,21 +323,19 @@ class Run(NamedTuple):
 
 
 def rerun(both: Both, change: Change) -> Run:
-    """The run of row 0 of `both` with the heads changed: from the position of the change on, or whole where the model
-    reads both ways.
-    """
+    """The run of row 0 with the heads changed: from the change on, or whole where the model reads both ways."""
     start = change.at if both.weights.causal else 0
-    known = [(step.k[:1, :, :start], step.v[:1, :, :start]) for step in both.steps]
+    steps = [step for step, _ in zip(both.steps, both.weights.blocks, strict=True)]  # a run kept whole
+    known = [(step.k[:1, :, :start], step.v[:1, :, :start]) for step in steps]
     with torch.inference_mode():
-        steps, final = _steps(both.weights, both.steps[0].resid_pre[:1, start:], both.places, known, change)
-        stream = torch.stack([resid[0, change.at - start] for resid in (*(step.resid_pre for step in steps), final)])
-    return Run([(step.k, step.v) for step in steps], final[0], stream)
+        changed, final = _steps(both.weights, steps[0].resid_pre[:1, start:], both.places, known, change)
+        streams = (*(step.resid_pre for step in changed), final)
+        stream = torch.stack([resid[0, change.at - start] for resid in streams])
+    return Run([(step.k, step.v) for step in changed], final[0], stream)
 
 
 def write_on(weights: Weights, run: Run, count: int, *, end: int | None = None) -> Iterator[int]:
-    """Up to `count` token ids, each the one with the largest logit after those before it; stops before the token `end`
-    and with the context window.
-    """
+    """Up to `count` token ids, each the likeliest after those before it, as far as `end` and the context window."""
     known, last, device = run.known, run.final[-1], weights.device
     n = known[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)

@@ -52,28 +52,21 @@ Edges = NDArray[np.void]
 
 def edges_of(weights: Weights, depth: int, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool) -> Edges:
     """Every edge, block after block, a block's heads before its MLP. `-> edge`"""
-    heads = weights.shape[1]
-    every = [(EMBEDDING, MLP), *((layer, head) for layer in range(depth) for head in (*range(heads), MLP))]
-    writers, parts = np.array(every, dtype=np.int16), []
-    for layer in range(depth):
-        before = 1 + layer * (heads + 1)  # how many senders write before the heads of the block read
-        for pos in senders:
-            for channel, receiver in ways_in(weights, pos, receivers):
-                parts.append(_block(writers[:before], pos, layer, range(heads), receiver, channel))
-        before += 0 if weights.config.family.parallel else heads
-        for pos in senders:
-            if mlps and pos in receivers:
-                parts.append(_block(writers[:before], pos, layer, [MLP], pos, CHANNELS[-1]))
+    count, last = weights.shape[1], CHANNELS[-1]
+    every = [(EMBEDDING, MLP), *((layer, head) for layer in range(depth) for head in (*range(count), MLP))]
+    writers, parts = np.array(every, dtype=np.int16).T, []
+    into = [(channel, pos, receiver) for pos in senders for channel, receiver in ways_in(weights, pos, receivers)]
+    into += [(last, pos, pos) for pos in senders if mlps and pos in receivers]
+    for layer, (channel, pos, receiver) in product(range(depth), into):
+        heads = [MLP] if channel == last else [*range(count)]
+        behind_heads = channel == last and not weights.config.family.parallel
+        before = 1 + layer * (count + 1) + (count if behind_heads else 0)  # how many senders write before it is read
+        block = np.empty((len(heads), before), dtype=EDGE)  # head sender
+        block["sender_layer"], block["sender_head"] = writers[:, :before]
+        block["receiver_layer"], block["receiver_head"] = layer, np.array(heads)[:, None]
+        block["sender_pos"], block["receiver_pos"], block["channel"] = pos, receiver, channel
+        parts.append(block.ravel())
     return np.concatenate(parts)
-
-
-def _block(before: NDArray[np.int16], pos: int, layer: int, heads: Sequence[int], receiver: int, channel: str) -> Edges:
-    """The edges from all senders at a position into some heads of a block at another. `-> (head sender)`"""
-    block = np.empty((len(heads), len(before)), dtype=EDGE)
-    block["sender_layer"], block["sender_head"], block["sender_pos"] = before[:, 0], before[:, 1], pos
-    block["receiver_layer"], block["receiver_head"] = layer, np.array(heads)[:, None]
-    block["receiver_pos"], block["channel"] = receiver, channel
-    return block.ravel()
 
 
 def ways_in(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
@@ -278,9 +271,7 @@ def _direct(both: Both, point: Point, moved: Tensor, weight: Tensor | None, dire
 
 
 def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]) -> Tensor:
-    """Σ |fraction times the receiver's swap effect| over pairs, mean of both ways.
-    `pair recipient edge, pair recipient layer head pos -> edge`
-    """
+    """Σ over pairs of |fraction times the receiver's swap effect|, mean of both ways. `-> edge`"""
     place, shape = np.searchsorted(receivers, edges["receiver_pos"]), effects[0].shape[1:]
     head = edges["receiver_head"] % shape[1]  # the MLP is the last
     where = np.ravel_multi_index((edges["receiver_layer"], head, place), shape)
@@ -293,9 +284,7 @@ def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], rece
 
 
 def totals(both: Both, edges: Edges, directions: Tensor) -> Tensor:
-    """The total effect of some edges of a pair: the receiver is what the edge makes of it, all behind it is live.
-    `-> recipient edge direction`
-    """
+    """The total effect of some edges of a pair, all behind the receiver live. `-> recipient edge direction`"""
     moved, most = directions.new_empty(2, len(edges), len(directions)), NUMBERS // both.final.shape[-1]
     for first in range(0, len(edges), most):
         some = slice(first, first + most)
@@ -304,9 +293,7 @@ def totals(both: Both, edges: Edges, directions: Tensor) -> Tensor:
 
 
 def _carried_on(both: Both, edges: Edges, streams: Tensor, directions: Tensor) -> Tensor:
-    """How far the word's vector moves when the stream behind the receiver of each edge is the one given.
-    `recipient edge d_model -> recipient edge direction`
-    """
+    """How far the word's vector moves with each stream behind a receiver. `-> recipient edge direction`"""
     moved = directions.new_empty(2, len(edges), len(directions))
     points = 2 * edges["receiver_layer"] + 1 + (edges["channel"] == CHANNELS[-1])
     for receiver in np.unique(edges["receiver_pos"]).tolist():

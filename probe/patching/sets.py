@@ -127,9 +127,7 @@ def measure_curves(
 
 
 def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
-    """Sizes from one head to all but one, and the smallest that is enough: there the leading heads have to beat random
-    ones.
-    """
+    """Sizes from one head to all but one, and the smallest that is enough: there leaders must beat random ones."""
     most = sizes[-1]
     spread = np.geomspace(1, most - 1, SIZES).round().astype(int).tolist()
     enough = [size for size, value in zip(sizes, faithfulness, strict=True) if value >= ENOUGH and size < most]

@@ -97,9 +97,7 @@ def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, direc
 
 
 def placed(weights: Weights, rows: Rows) -> list[Placed]:
-    """Each text and where it is read: at the last token where ids are given alone; a causal model runs nothing behind
-    the word.
-    """
+    """Each text and where it is read: ids alone at the last token; a causal model runs nothing behind the word."""
     texts = [row if isinstance(row, Placed) else Placed(tuple(row), len(row) - 1) for row in rows]
     return [Placed(text.ids[: text.at + 1], text.at) for text in texts] if weights.causal else texts
 

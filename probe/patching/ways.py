@@ -133,35 +133,31 @@ def chains(found: Paths, least: float) -> list[Numbers]:
 
 
 def share_of(read: Sequence[PairRun], edges: Edges, ends: Iterable[Node] | None = None) -> float:
-    """The share of the gap that goes over a set of edges, along the first direction of each pair; all its heads at the
-    word are ends where none are given.
-    """
+    """The share of the gap over a set of edges, by first directions; all its heads at the word are ends by default."""
     noise, denoise = torch.stack([patch_edges(one.both, edges, one.along[:1], ends)[:, 0] for one in read]).sum(0)
     return float((denoise - noise) / 2 / sum(one.gap[0] for one in read))
 
 
 def patch_edges(both: Both, edges: Edges, directions: Tensor, ends: Iterable[Node] | None = None) -> Tensor:
     """How far the word's vector moves when a set of edges is patched at once. `-> recipient direction`"""
-    into: dict[tuple[int, bool], list[np.void]] = defaultdict(list)
-    for edge in edges:
-        into[int(edge["receiver_layer"]), bool(edge["receiver_head"] == MLP)].append(edge)
     resid, first = both.steps[0].resid_pre, np.unique(edges["sender_pos"][edges["sender_layer"] == EMBEDDING])
     change = resid.roll(1, 0) - resid  # the donor's embeddings less own
     writes = {(EMBEDDING, MLP, pos): change[:, both.at + pos, None] for pos in first.tolist()}  # recipient 1 d_model
     z = torch.stack([step.z[:, both.at] for step in both.steps], dim=1)  # recipient layer head d_head
     patched, last = z.clone(), None if ends is None else set(ends)
     for layer, block in enumerate(both.weights.blocks[: len(both.steps)]):
-        for node, moved in _moved_heads(both, layer, into[layer, False], writes):
+        into, is_mlp = edges["receiver_layer"] == layer, edges["receiver_head"] == MLP
+        for node, moved in _moved_heads(both, layer, edges[into & ~is_mlp], writes):
             writes[node] = moved @ block.w_o[node[1]]
             if node[2] == 0 and (last is None or node in last):
                 patched[:, layer, node[1]] += moved[:, 0]
-        writes |= _moved_neurons(both, layer, into[layer, True], writes)
+        writes |= _moved_neurons(both, layer, edges[into & is_mlp], writes)
     own, other = (_read_out(both, part) for part in (z, patched))
     return (other - own) @ directions.to(own).T
 
 
 def _entering(
-    both: Both, point: Point, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
+    both: Both, point: Point, edges: Edges, writes: Mapping[Node, Tensor]
 ) -> tuple[list[tuple[Node, str, int]], Tensor]:
     """Receiver, channel and position of everything that is entered over some edges, and the stream there with all that
     is written otherwise. `-> recipient input d_model`
@@ -180,9 +176,7 @@ def _entering(
     return [*sent], torch.cat(inputs, dim=1) if inputs else streams[:, :0]
 
 
-def _moved_heads(
-    both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
-) -> Iterator[tuple[Node, Tensor]]:
+def _moved_heads(both: Both, layer: int, edges: Edges, writes: Mapping[Node, Tensor]) -> Iterator[tuple[Node, Tensor]]:
     """The change of z of every head of a block into which edges lead. `recipient 1 d_head`"""
     keys, inputs = _entering(both, 2 * layer, edges, writes)
     for receiver in dict.fromkeys(pos for (_, _, pos), _, _ in keys):
@@ -196,9 +190,7 @@ def _moved_heads(
         yield from zip(nodes, moved.split(1, dim=1), strict=True)
 
 
-def _moved_neurons(
-    both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
-) -> dict[Node, Tensor]:
+def _moved_neurons(both: Both, layer: int, edges: Edges, writes: Mapping[Node, Tensor]) -> dict[Node, Tensor]:
     """What the MLP of a block writes otherwise at the positions where edges lead into it. `recipient 1 d_model`"""
     step, weights, block = both.steps[layer], both.weights, both.weights.blocks[layer]
     keys, inputs = _entering(both, 2 * layer + (not weights.config.family.parallel), edges, writes)
@@ -211,9 +203,7 @@ def _moved_neurons(
 
 
 def _read_out(both: Both, z: Tensor) -> Tensor:
-    """The word's vector after the last block when every head at the word is held and every MLP there is live.
-    `recipient layer head d_head -> recipient d_model`
-    """
+    """The word's vector with every head there held at z and every MLP live. `-> recipient d_model`"""
     weights, resid = both.weights, both.steps[0].resid_pre[:, both.at]
     for layer, block in enumerate(weights.blocks[: len(both.steps)]):
         resid = engine.finish(weights, block, resid, engine.write(weights, block, resid, z[:, layer]))

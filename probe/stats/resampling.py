@@ -208,13 +208,9 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     """
     member, number = as_numbers(list(zip(split.exchanged, split.is_a, split.cells.tolist(), strict=True)))
     first = np.unique(member, return_index=True)[1]  # a row of every group that changes its sense as a whole
-    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=np.random.default_rng(seed))[:, first].astype(
-        float
-    )
-    count = np.bincount(member, minlength=number)
-    learned = np.zeros((len(split.holdouts), number))
-    for row, holdout in zip(learned, split.holdouts, strict=True):
-        row[member[list(holdout.train)]] = 1
+    rng, count = np.random.default_rng(seed), np.bincount(member, minlength=number)
+    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=rng)[:, first].astype(float)
+    learned = np.array([np.bincount(member[[*one.train]], minlength=number) > 0 for one in split.holdouts], dtype=float)
     tested = [np.flatnonzero(split.cells[first] == part) for part in range(len(learned))]
     offsets = resid - resid[:1]  # identical vectors become exactly 0
     sums = [_sums(stage - stage.mean(0), member, number) for stage in np.moveaxis(offsets, 1, 0)]
@@ -225,6 +221,7 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
 
 
 def _sums(rows: Array, member: NDArray[np.intp], number: int) -> Array:
+    """Sums of the rows of each group. `row d -> group d`"""
     sums = np.zeros((number, rows.shape[1]))
     np.add.at(sums, member, rows)
     return sums

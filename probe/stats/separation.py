@@ -152,7 +152,7 @@ def separation_null(fit: Sums, learned: Labels, new: Array, labels: Labels) -> A
 
 
 def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
-    """New writes along each head's own direction, under every labelling: mean difference / pooled variance.
+    """New writes along each head's own direction, mean difference / pooled variance.
     `draw group, head m d -> draw head m`
     """
     sums, squared, size = fit

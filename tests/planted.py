@@ -432,7 +432,7 @@ CUES_EACH = 5
 
 
 def flat(edge: Edge) -> tuple[object, ...]:
-    """An edge as a row of `probe.patching.edges`."""
+    """An edge as a row of `probe.patching.paths`."""
     sender, pos, receiver, *others = edge
     return *sender, pos, *receiver, *others
 

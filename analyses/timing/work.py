@@ -24,7 +24,7 @@ from probe.model.tokens import Tokens
 from probe.model.trace import target_states, trace_target
 from probe.model.weights import read_weights
 from probe.patching import sets
-from probe.patching.edges import Edges
+from probe.patching.paths import Edges
 from probe.patching.sets import drawn_sets, mask_of
 from probe.patching.swaps import swap_pairs
 from timing.clock import Work, extra_memory, interleave

@@ -35,7 +35,7 @@ from probe.pages.walk.page import write_walk
 from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen
 from probe.pages.walk.walk import answer, check_head, check_steps, walk
 from probe.patching import live, positions, swaps
-from probe.patching.live import Both, Change, Read, Run, rerun, write_on
+from probe.patching.live import Both, Change, PairRun, Run, rerun, write_on
 from probe.stats.axes import Axis
 
 Message = dict[str, Any]
@@ -287,7 +287,7 @@ class Explorer:
             yield {"doing": "swapping every head", "progress": 0.1 + 0.9 * (layer + 1) / axis.depth}
         yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
 
-    def _pair(self, stand: Stand) -> tuple[Read, tuple[int, ...]]:
+    def _pair(self, stand: Stand) -> tuple[PairRun, tuple[int, ...]]:
         """Both sentences as `tracing.read_pair` has them. Raises InputError for sentences that cannot be traced."""
         if stand.there is None:
             raise InputError("Tracing two sentences: got one only; give a second one with the same word.")

@@ -7,9 +7,8 @@ routes    where a head looks against what it carries; by distance; ablation
 sets      faithfulness and necessity of sets of heads
 live      two runs kept whole; a run carried on from a change of its stream at any layer and position, and written on
 positions causal trace: stream, attention, MLP and every head at every layer and position from the cue to the word
-edges     what writes where, and which head or MLP reads it through which channel; composition
-paths     every edge: fraction of the receiver's swap, direct and total effect
-ways      chains of edges from the cue to the word, alone, together and down to the fewest
+paths     every edge, from what writes to what reads it: fraction of the receiver's swap, direct and total effect
+ways      chains of edges from the cue to the word, alone, together and down to the fewest; composition
 cross     heads of cross-attention, source words, direct logit attribution by source
 """
 

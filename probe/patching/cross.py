@@ -121,10 +121,7 @@ def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
 
 
 def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[swaps.Branch], n: int) -> Tensor:
-    """Logits at the last of `n` target positions of every variant of the recipient, with z of the donor.
-
-    `-> variant d_vocab`
-    """
+    """Logits of every variant at the last of `n` target positions, with z of the donor. `-> variant d_vocab`"""
     decoder = stacks["decoder"]
     last = swaps.carry(
         decoder,
@@ -201,10 +198,7 @@ def _first_tokens(model: Model, choice: WordChoice) -> tuple[int, int]:
 
 
 def first_token(model: Model, target: str, word: str) -> int:
-    """The first token of `word` where it follows `target`.
-
-    Raises InputError where the tokens of the target change with it.
-    """
+    """The first token of `word` behind `target`. Raises InputError where the target's own tokens change with it."""
     before, whole = target_tokens(model, target).ids, target_tokens(model, f"{target.rstrip()} {word}").ids
     if whole[: len(before)] != before or len(whole) == len(before):
         raise InputError(
@@ -217,7 +211,6 @@ def first_token(model: Model, target: str, word: str) -> int:
 @dataclass(frozen=True, eq=False)
 class Directions:
     """What a write is multiplied with to get what it adds to a logit: `decoder cross mlp: layer query_pos d_model`.
-
     `entering: query_pos d_model` is the same for what enters the first layer.
     """
 
@@ -276,10 +269,7 @@ def directions(model: Model, pair: PairTrace, direction: Tensor) -> Directions:
 
 
 def _through(back: Tensor, entering: Tensor, gain: Tensor, config: Config) -> Tensor:
-    """A direction behind a norm as one in front of it, the norm's scale held.
-
-    `query_pos d_model`, unchanged in shape
-    """
+    """A direction behind a norm as one in front of it, the norm's scale held. `query_pos d_model`, unchanged"""
     family, back = config.family, back * gain
     if family.norm == "LayerNorm":
         entering = entering - entering.mean(-1, keepdim=True)

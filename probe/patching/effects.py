@@ -120,28 +120,22 @@ class Effects:
 
     @property
     def net(self) -> Array:
-        """What each pair shows beyond its same-sense donors, in fractions of the gap of all pairs.
-
-        `-> pair layer head`
-        """
+        """What each pair shows beyond its same-sense donors, of the gap of all pairs. `-> pair layer head`"""
         return ((self.denoise + self.noise) / 2 - self.same_sense) / self.gap.mean(0)[:, None]
 
     def draws(self, weights: Array) -> dict[str, Array]:
         """E and E beyond the same-sense donor in every bootstrap draw. `draws pair -> swap, net: draws layer head`"""
-        swap, same = (
-            resampling.bootstrap_ratio(values, self.gap, weights)
-            for values in ((self.denoise + self.noise) / 2, self.same_sense)
-        )
+        both = (self.denoise + self.noise) / 2, self.same_sense
+        swap, same = (resampling.bootstrap_ratio(values, self.gap, weights) for values in both)
         return {"swap": swap, "net": swap - same}
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class PairEffects:
     """All swaps of one pair of senses: `word`, where each head is read at the word; `said`, what is said next, or None;
-    `continued`, the logits of known continuations, or None.
-
-    `direct`: numerators of what each head itself writes, `pair layer head`, and their gaps `pair layer` · `profile`: E
-    of every head at every depth, `layer head depth`, 0 before its own layer.
+    `continued`, the logits of known continuations, or None. `direct`: numerators of what each head itself writes,
+    `pair layer head`, and their gaps `pair layer` · `profile`: E of every head at every depth, `layer head depth`, 0
+    before its own layer.
     """
 
     word: Effects
@@ -188,21 +182,18 @@ def make_pairs(
     rng = np.random.default_rng(seed)
     tested = set(split.tested)
     usable = [pair for pair in split.pairs if all((place in tested) != learned for place in pair)]
-    chosen = sorted(spread([split.units[usable[index][0]] for index in range(len(usable))], most, rng))
-    a, b = ([split.rows[usable[index][side]] for index in chosen] for side in (0, 1))
-    units = tuple(split.units[usable[index][0]] for index in chosen)
-    members = [
-        [row for row, of_a in zip(split.rows, split.is_a, strict=True) if of_a == side] for side in (True, False)
-    ]
-    same = [
-        [same_sense_donor(sentences, distances, row, side, rng) for row in rows]
+    chosen = [usable[index] for index in sorted(spread([split.units[place] for place, _ in usable], most, rng))]
+    a, b = (tuple(split.rows[pair[side]] for pair in chosen) for side in (0, 1))
+    members = [[row for row, of_a in zip(split.rows, split.is_a, strict=True) if of_a != side] for side in (0, 1)]
+    same_a, same_b = (
+        tuple(same_sense_donor(sentences, distances, row, side, rng) for row in rows)
         for rows, side in zip((a, b), members, strict=True)
-    ]
-    frames = tuple(sentences[row].frame or f"row {index}" for index, row in enumerate(a))
-    apart = tuple(
-        distances[one] if distances[one] == distances[other] else None for one, other in zip(a, b, strict=True)
     )
-    return Pairs(tuple(a), tuple(b), tuple(same[0]), tuple(same[1]), frames, units, apart, split.pair_design, seed)
+    frames = tuple(sentences[row].frame or f"row {index}" for index, row in enumerate(a))
+    units = tuple(split.units[place] for place, _ in chosen)
+    both = [(distances[one], distances[other]) for one, other in zip(a, b, strict=True)]
+    apart = tuple(one if one == other else None for one, other in both)
+    return Pairs(a, b, same_a, same_b, frames, units, apart, split.pair_design, seed)
 
 
 def spread(units: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:
@@ -238,25 +229,16 @@ def same_sense_donor(
 
 def measure(
     weights: Weights, texts: Rows, states: TargetStates, axes: HeldOutAxes, pairs: Pairs, reading: Readings
-) -> Measured:
-    """Swap every head in every pair of two senses, both ways and with same-sense donors.
-
-    `texts`: row by row what `states` was read from.
-    """
+) -> PairEffects:
+    """Every head's swap in every pair, both ways and with same-sense donors; `texts` row by row as in `states`."""
     a, b = list(pairs.a), list(pairs.b)
-    given = [*zip(b, a, strict=True), *zip(a, b, strict=True)]
-    given += [*zip(a, pairs.same_a, strict=True), *zip(b, pairs.same_b, strict=True)]
-    swaps = list(dict.fromkeys(given))  # recipient and donor
-    rows = [recipient for recipient, _ in swaps]
-    z, along = states.z[[donor for _, donor in swaps]], axes.directions(rows)[:, 1:]
+    given = [*zip((*b, *a, *a, *b), (*a, *b, *pairs.same_a, *pairs.same_b), strict=True)]  # recipient and donor
+    number = {swap: index for index, swap in enumerate(dict.fromkeys(given))}
+    rows, donors = ([swap[side] for swap in number] for side in (0, 1))
+    z, along = states.z[donors], axes.directions(rows)[:, 1:]
     moved = patching.swap_heads(weights, [texts[row] for row in rows], z, along.to(z.dtype)).double().numpy()
-    number = {swap: index for index, swap in enumerate(swaps)}
-
-    def effect(recipients: Sequence[int], donors: Sequence[int]) -> Array:
-        return moved[[number[swap] for swap in zip(recipients, donors, strict=True)]]  # pair layer head stage
-
-    denoise, noise = effect(b, a), -effect(a, b)
-    same = (effect(b, pairs.same_b) - effect(a, pairs.same_a)) / 2
+    into_b, into_a, same_a, same_b = np.split(moved[[number[swap] for swap in given]], 4)  # pair layer head stage
+    denoise, noise, same = into_b, -into_a, (same_b - same_a) / 2
     gap = gaps(axes, stages_of(weights, states, axes.u.shape[1] - states.resid.shape[1]), pairs)
 
     def at(chosen: Sequence[int]) -> Effects:
@@ -264,25 +246,19 @@ def measure(
         parts = (np.take_along_axis(part, stage, -1)[..., 0] for part in (denoise, noise, same))
         return Effects(gap[:, list(chosen)], *parts)
 
-    word = at(reading.at)
-    said, continued = (
-        None if stage is None else at([stage] * len(reading.at)) for stage in (reading.said, reading.continued)
-    )
+    behind = (reading.said, reading.continued)
+    said, continued = (None if stage is None else at([stage] * len(reading.at)) for stage in behind)
     depths = len(weights.blocks)
     net, whole = ((denoise + noise) / 2 - same)[..., :depths].sum(0), gap[:, 1 : 1 + depths].sum(0)
     profile = np.divide(net, whole, out=np.full_like(net, np.nan), where=whole != 0)
-    written = head_contributions(
-        weights, states, a + b, axes.directions(a + b)[:, list(reading.direct)], reading.direct
-    )
+    along = axes.directions(a + b)[:, list(reading.direct)]
+    written = head_contributions(weights, states, a + b, along, reading.direct)
     direct = (written[: len(a)] - written[len(a) :]).numpy()
-    return Measured(word, said, continued, direct, gap[:, list(reading.direct)], profile)
+    return PairEffects(at(reading.at), said, continued, direct, gap[:, list(reading.direct)], profile)
 
 
 def stages_of(weights: Weights, states: TargetStates, behind: int) -> Tensor:
-    """The residual stream at every depth, and behind the final norm as often as it is read there.
-
-    `-> row stage d_model`
-    """
+    """The residual stream at every depth, then that behind the final norm `behind` times. `-> row stage d_model`"""
     if not behind:
         return states.resid
     final = forward.finish(weights, states.resid[:, -1].to(weights.device)).cpu()
@@ -301,10 +277,7 @@ def gaps(axes: HeldOutAxes, stages: Tensor, pairs: Pairs) -> Array:
 
 
 def rank_intervals(net: Array) -> tuple[Array, Array]:
-    """95 % interval of each head's rank (1 = largest) over bootstrap draws.
-
-    `draws layer head -> (layer head), (layer head)`
-    """
+    """95 % interval of each head's rank (1 = largest) over draws. `draws layer head -> (layer head), (layer head)`"""
     ranks = resampling.ranks(net.reshape(len(net), -1))
     low, high = np.quantile(ranks, [0.025, 0.975], axis=0, method="closest_observation")
     return low.reshape(net.shape[1:]), high.reshape(net.shape[1:])

@@ -98,9 +98,7 @@ def run(weights: Weights, rows: Sequence[Sequence[int]], depth: int, places: Pla
 
 
 def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Where each different beginning `row[: pos + 1]` first ends in the flattened rows, and which one ends at each
-    place.
-    """
+    """Where each different `row[: pos + 1]` first ends in the flattened rows, and which one ends at each place."""
     number: dict[tuple[int, int], int] = {}
     once: list[int] = []
     where: list[list[int]] = [[] for _ in rows]
@@ -120,10 +118,8 @@ def _beginnings(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int
 def project(
     weights: Weights, block: Block, resid: Tensor, places: Places, pos: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of every head, rotated for their positions. `... pos d_model -> ... head pos d_head`,
-    kv_head for two
-
-    `pos` broadcasts over the leading axes of resid.
+    """Queries, keys and values of every head, rotated for their positions; `pos` broadcasts over the leading axes of
+    resid. `... pos d_model -> ... head pos d_head`, kv_head for two
     """
     config, places = weights.config, places.of(block)
     x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
@@ -162,7 +158,6 @@ def pattern(weights: Weights, matches: Tensor, bias: Tensor | None) -> Tensor:
 
 def attend(weights: Weights, block: Block, q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
     """z of whole texts, or of the last positions of texts whose keys and values are given whole.
-
     `... head query_pos d_head, twice ... kv_head key_pos d_head -> ... head query_pos d_head`
     """
     n, size, leading, bias = q.shape[-2], k.shape[-2], q.shape[:-3], places.of(block).bias
@@ -186,7 +181,6 @@ def attend_last(
     weights: Weights, block: Block, own: tuple[Tensor, Tensor, Tensor], known: KeysValues, places: Places
 ) -> Tensor:
     """z of many variants of the one position behind the known ones.
-
     `own: batch head variant d_head, known: batch kv_head key_pos d_head -> batch head variant d_head`
     """
     keys, values = known
@@ -198,10 +192,7 @@ def attend_last(
 
 
 def _grouped(x: Tensor, shared: Tensor) -> Tensor:
-    """The product of every head's rows with the matrix that its group shares.
-
-    `batch kv_head head row a, batch kv_head a b`
-    """
+    """Every head's rows times what its group shares. `batch kv_head head row a, batch kv_head a b`"""
     return (x.flatten(2, 3) @ shared).unflatten(2, x.shape[2:4])
 
 
@@ -218,9 +209,7 @@ def pattern_at(weights: Weights, block: Block, q: Tensor, k: Tensor, at: Tensor,
 
 def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValues | None, places: Places) -> Tensor:
     """z of the live positions of every variant; each reads what stands before them and, as the mask allows, its own
-    live positions.
-
-    `batch variant live d_model, twice batch kv_head key_pos d_head -> batch variant live head d_head`
+    live positions. `batch variant live d_model, twice batch kv_head key_pos d_head -> batch variant live head d_head`
     """
     size = 0 if known is None else known[0].shape[-2]
     pos = torch.arange(size, size + carried.shape[2], device=carried.device)[None, None]
@@ -230,10 +219,7 @@ def attend_live(weights: Weights, block: Block, carried: Tensor, known: KeysValu
 def attend_among(
     weights: Weights, block: Block, own: Sequence[Tensor], known: KeysValues | None, places: Places
 ) -> Tensor:
-    """The same from queries, keys and values of the live positions.
-
-    `own: batch variant head live d_head`, kv_head for two `-> batch variant live head d_head`
-    """
+    """The same from their queries, keys and values, `batch variant head live d_head` (kv_head for two)."""
     if known is not None and own[0].shape[-2] == 1:
         q, k, v = (part.squeeze(-2).transpose(1, 2) for part in own)
         return attend_last(weights, block, (q, k, v), known, places).transpose(1, 2).unsqueeze(2)
@@ -245,10 +231,7 @@ def attend_among(
 
 
 def read_memory(weights: Weights, block: Block, resid: Tensor, memory: KeysValues) -> Tensor:
-    """z of cross-attention, whose keys and values are constants.
-
-    `batch variant live d_model -> batch variant live head d_head`
-    """
+    """z of cross-attention, whose keys and values are constants. `batch variant live d_model -> ... head d_head`"""
     config = weights.config
     x = _norm(resid, block.norm, block.norm_bias, config) if config.family.norm_first else resid
     q = _linear(x.flatten(1, 2), *block.queries).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
@@ -295,10 +278,7 @@ def add(config: Config, writer: Writer, resid: Tensor, written: Tensor) -> Tenso
 
 
 def write(weights: Weights, block: Block, resid: Tensor, z: Tensor) -> Tensor:
-    """E′: E + Concat(z) W_O + b_O, through the norms where the family has them behind.
-
-    `... pos d_model, ... pos head d_head`
-    """
+    """E′: E + Concat(z) W_O + b_O, through norms where they stand behind. `... pos d_model, ... pos head d_head`"""
     return _write(
         weights.config, attention_of(block), resid.clone(memory_format=torch.contiguous_format), z.flatten(-2)
     )
@@ -315,10 +295,7 @@ def activate(weights: Weights, block: Block, seen: Tensor) -> Tensor:
 
 
 def finish(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor) -> Tensor:
-    """The block's end, E′ + MLP, in the place of E′; through the norms where the family has them behind.
-
-    `... pos d_model`
-    """
+    """The block's end, E′ + MLP, in the place of E′, through norms where they stand behind. `... pos d_model`"""
     family = weights.config.family
     hidden = activate(weights, block, resid if family.parallel else resid_mid)
     return write_mlp(weights, block, resid_mid, hidden)

@@ -32,7 +32,7 @@ from probe.patching.engine import KeysValues, Places
 from probe.patching.swaps import Rows, placed
 
 Point = int  # 2 layer, where the stream enters a block, or 2 layer + 1, between its attention and its MLP
-Starts = Mapping[Point, Tensor]
+Members = tuple[list[tuple[int, ...]], int]  # the token ids of both members of a pair, and where their word stands
 
 
 class Step(NamedTuple):
@@ -49,10 +49,17 @@ class Step(NamedTuple):
     hidden: Tensor
 
 
+class Change(NamedTuple):
+    """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True where changed."""
+
+    at: int
+    z: Tensor
+    heads: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Both:
     """The two runs of a pair, each the other's donor: row 0 is a, row 1 is b; the word stands at `at` in both.
-
     `final: row pos d_model`, the stream after the last of `steps`.
     """
 
@@ -82,24 +89,43 @@ class Both:
 def keep(weights: Weights, rows: Sequence[Sequence[int]], at: int, depth: int) -> Both:
     """Run the members of a pair and keep every step of the first `depth` blocks at every position."""
     ids = torch.tensor(rows, dtype=torch.long, device=weights.device)
-    places, pos = engine.places_of(weights, ids.shape[1]), torch.arange(ids.shape[1], device=weights.device)[None]
-    resid, steps = forward.embed(weights, ids), []
-    for block in weights.blocks[:depth]:
+    places = engine.places_of(weights, ids.shape[1])
+    steps, final = _steps(weights, forward.embed(weights, ids), places, [None] * depth)
+    return Both(weights, places, steps, final, at)
+
+
+def _steps(
+    weights: Weights, resid: Tensor, places: Places, known: Sequence[KeysValues | None], change: Change | None = None
+) -> tuple[tuple[Step, ...], Tensor]:
+    """The steps of as many blocks as `known` has entries, and the stream behind them, at the positions behind those
+    whose keys and values are known. k and v are those of all positions. `row pos d_model`
+    """
+    start = known[0][0].shape[-2] if known and known[0] is not None else 0
+    pos = torch.arange(start, start + resid.shape[1], device=weights.device)[None]
+    steps = []
+    for layer, (block, before) in enumerate(zip(weights.blocks, known, strict=False)):
         q, k, v = engine.project(weights, block, resid, places, pos)
+        if before is not None:
+            k, v = (torch.cat(parts, dim=-2) for parts in zip(before, (k, v), strict=True))
         z = engine.attend(weights, block, q, k, v, places).transpose(1, 2)
+        if change is not None:
+            z[0, change.at - start] = swapped(z[0, change.at - start], change.z[layer], change.heads[layer])
         resid_mid = engine.write(weights, block, resid, z)
         hidden = engine.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
         steps.append(Step(resid, q, k, v, z, resid_mid, hidden))
         resid = engine.write_mlp(weights, block, resid_mid.clone(), hidden)
-    return Both(weights, places, tuple(steps), resid, at)
+    return tuple(steps), resid
+
+
+def swapped(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
+    """z at one position, the given one in chosen heads. `head d_head, head d_head, head -> head d_head`"""
+    return torch.where(heads[:, None], given.to(z), z)
 
 
 def hold(both: Both, pos: int, sent: Mapping[Point, Tensor], until: Point) -> Tensor:
     """How the stream at the point `until` changes at a position when some attentions and MLPs before it write otherwise
-    there and every other one writes what it wrote.
-
-    `sent: recipient variant d_model`, the change of what is written in front of any norm, by the point at which the
-    writer stands; -1 for the embeddings `-> recipient variant d_model`
+    there and every other one writes what it wrote. `sent: recipient variant d_model`, the change of what is written in
+    front of any norm, by the point at which the writer stands; -1 for the embeddings `-> recipient variant d_model`
     """
     points = range(min(sent), until) if both.weights.config.family.norm_last else sent
     change = torch.zeros_like(next(iter(sent.values())))
@@ -130,10 +156,8 @@ def receive(
     both: Both, layer: int, receiver: int, heads: ArrayLike, into: tuple[ArrayLike, ...], inputs: Tensor
 ) -> Tensor:
     """z of one head of a block in each variant, at the position `receiver`, when some of what it reads is projected
-    from other streams.
-
-    `inputs: recipient input d_model` · `into`: the variant of each input, the channel that it enters, and its position
-    `-> recipient variant d_head`
+    from other streams. `inputs: recipient input d_model` · `into`: the variant of each input, the channel that it
+    enters, and its position `-> recipient variant d_head`
     """
     weights, step, device = both.weights, both.steps[layer], both.weights.device
     block, seen, count = weights.blocks[layer], both.seen(receiver), weights.shape[1]
@@ -155,9 +179,8 @@ def receive(
     return (pattern[:, :, None] @ values)[:, :, 0]
 
 
-def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Point, Tensor]:
+def go_on(both: Both, pos: int, starts: Mapping[Point, Tensor], directions: Tensor) -> dict[Point, Tensor]:
     """How far the word's vector after the last block moves along each direction for every change at position `pos`.
-
     `starts: row variant d_model` by the point at which it stands in the stream `-> row variant direction` by the same
     points.
     """
@@ -189,7 +212,6 @@ def go_on(both: Both, pos: int, starts: Starts, directions: Tensor) -> dict[Poin
 def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) -> Tensor:
     """z of the live positions of the variants that are changed at all of them, then of those that are changed at `pos`
     only, whose queries, keys and values elsewhere are the run's own.
-
     `row variant live d_model, row variant d_model -> row variant live head d_head`
     """
     weights, step, first = both.weights, both.steps[layer], both.n - carried.shape[2]
@@ -207,10 +229,7 @@ def _attend(both: Both, layer: int, carried: Tensor, alone: Tensor, pos: int) ->
 
 
 def _rows(carried: Tensor, alone: Tensor) -> Tensor:
-    """Both side by side, so that they go through one product.
-
-    `row variant live d_model, row variant d_model -> row vector d_model`
-    """
+    """Both side by side, for one product. `row variant live d_model, row variant d_model -> row vector d_model`"""
     return torch.cat([carried.flatten(1, 2), alone], dim=1)
 
 
@@ -221,19 +240,18 @@ def _apart(rows: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _with(whole: Tensor, changed: Tensor, place: int) -> Tensor:
-    """Every variant of a tensor in which one place is changed.
-
-    `row pos ..., row variant ... -> row variant pos ...`
-    """
+    """Every variant of a tensor, with one place changed. `row pos ..., row variant ... -> row variant pos ...`"""
     variants = whole[:, None].repeat(1, changed.shape[1], *[1] * (whole.ndim - 1))
     variants[:, :, place] = changed
     return variants
 
 
-def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[tuple[int, ...]], int]]:
-    """The token ids of both members of every pair, and where their word stands.
+# --- pairs and how they are read -------------------------------------------------------------------------------------
 
-    Raises InputError for members of unequal length or place, and for a depth that the model does not have.
+
+def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[Members]:
+    """The members of every pair. Raises InputError for members of unequal length or place, and for a depth that the
+    model does not have.
     """
     if not 1 <= depth <= len(weights.blocks):
         raise InputError(
@@ -250,31 +268,26 @@ def pairs_of(weights: Weights, a: Rows, b: Rows, depth: int) -> list[tuple[list[
     return [([one.ids, other.ids], one.at) for one, other in members]
 
 
-class Read(NamedTuple):
-    """A pair and how it is read out: `along: direction d_model` · `gap: direction`, <a - b, direction> at the word."""
+class PairRun(NamedTuple):
+    """A pair and how it is read: `along: direction d_model` · `gap: direction`, <a - b, direction> at the word."""
 
     both: Both
     along: Tensor
     gap: Tensor
 
 
-def keep_pairs(
-    weights: Weights, pairs: Sequence[tuple[list[tuple[int, ...]], int]], directions: Tensor, depth: int
-) -> Iterator[Read]:
+def keep_pairs(weights: Weights, pairs: Sequence[Members], directions: Tensor, depth: int) -> Iterator[PairRun]:
     """Pair after pair kept, each when it is asked for, so that where one is used once only one is held.
-
     `directions: direction d_model`, or `pair direction d_model` where each pair has its own.
     """
     directions = directions.to(weights.device, weights.dtype)
     each = directions.expand(len(pairs), *directions.shape[-2:])
     for (rows, at), along in zip(pairs, each, strict=True):
         both = keep(weights, rows, at, depth)
-        yield Read(both, along, (both.final[0, at] - both.final[1, at]) @ along.T)
+        yield PairRun(both, along, (both.final[0, at] - both.final[1, at]) @ along.T)
 
 
-def offsets_of(
-    weights: Weights, pairs: Sequence[tuple[list[tuple[int, ...]], int]], positions: Sequence[int] | None
-) -> tuple[int, ...]:
+def offsets_of(pairs: Sequence[Members], positions: Sequence[int] | None) -> tuple[int, ...]:
     """Positions counted from the word, 0 the word itself and -1 the token before it: those given, or from the first
     token in which the members of a pair differ to the word, and to the last one where the model reads both ways.
 
@@ -299,18 +312,9 @@ def offsets_of(
 # --- a run with heads changed, and what is written after it ----------------------------------------------------------
 
 
-class Change(NamedTuple):
-    """z that chosen heads get at position `at`: `z: layer head d_head`, `heads: layer head`, True where changed."""
-
-    at: int
-    z: Tensor
-    heads: Tensor
-
-
 class Run(NamedTuple):
-    """A run as far as it got: keys and values of every block, `1 kv_head pos d_head` · `final: pos d_model`, what left
-    the last block at the positions that were run last · `stream: depth d_model`, the vector at the changed position at
-    every depth (empty behind it).
+    """A run with heads changed: `known`, keys and values of every block, `1 kv_head pos d_head` · `final: pos d_model`,
+    what left the last block at the positions run again · `stream: depth d_model`, the vector at the changed position.
     """
 
     known: Sequence[KeysValues]
@@ -319,59 +323,30 @@ class Run(NamedTuple):
 
 
 def rerun(both: Both, change: Change) -> Run:
-    """The run of row 0 of `both` with the heads changed: from the position of the change on, or whole where the model
-    reads both ways.
-    """
+    """The run of row 0 with the heads changed: from the change on, or whole where the model reads both ways."""
     start = change.at if both.weights.causal else 0
-    known = [(step.k[:1, :, :start], step.v[:1, :, :start]) for step in both.steps]
+    steps = [step for step, _ in zip(both.steps, both.weights.blocks, strict=True)]  # a run kept whole
+    known = [(step.k[:1, :, :start], step.v[:1, :, :start]) for step in steps]
     with torch.inference_mode():
-        return _extend(both.weights, known, both.steps[0].resid_pre[:1, start:], both.places, change)
+        changed, final = _steps(both.weights, steps[0].resid_pre[:1, start:], both.places, known, change)
+        streams = (*(step.resid_pre for step in changed), final)
+        stream = torch.stack([resid[0, change.at - start] for resid in streams])
+    return Run([(step.k, step.v) for step in changed], final[0], stream)
 
 
 def write_on(weights: Weights, run: Run, count: int, *, end: int | None = None) -> Iterator[int]:
-    """Up to `count` token ids, each the one with the largest logit after those before it; stops before the token `end`
-    and with the context window.
-    """
-    n = run.known[0][0].shape[-2]
+    """Up to `count` token ids, each the likeliest after those before it, as far as `end` and the context window."""
+    known, last, device = run.known, run.final[-1], weights.device
+    n = known[0][0].shape[-2]
     count = min(count, weights.config.n_ctx - n)
     places = engine.places_of(weights, n + max(0, count))
     for pos in range(n, n + count):
         with torch.inference_mode():
-            token = int(forward.unembed(weights, run.final[-1]).argmax())
+            token = int(forward.unembed(weights, last).argmax())
             if token == end:
                 return
-            parts = forward.embedding_parts(
-                weights,
-                torch.tensor([[token]], device=weights.device),
-                torch.tensor([pos], device=weights.device),
-            )
-            entering = forward.embedding_norm(weights, forward.sum_of(parts))
+            here = torch.tensor([[token]], device=device), torch.tensor([pos], device=device)
+            entering = forward.embedding_norm(weights, forward.sum_of(forward.embedding_parts(weights, *here)))
             yield token
-            run = _extend(weights, run.known, entering, places)
-
-
-def swapped(z: Tensor, given: Tensor, heads: Tensor) -> Tensor:
-    """z at one position, the given one in chosen heads. `head d_head, head d_head, head -> head d_head`"""
-    return torch.where(heads[:, None], given.to(z), z)
-
-
-def _extend(
-    weights: Weights, known: Sequence[KeysValues], resid: Tensor, places: Places, change: Change | None = None
-) -> Run:
-    """Run the positions behind the known ones. `1 pos d_model`"""
-    start, n = known[0][0].shape[-2], resid.shape[1]
-    pos = torch.arange(start, start + n, device=weights.device)[None]
-    grown: list[KeysValues] = []
-    stream: list[Tensor] = []
-    for layer, (block, before) in enumerate(zip(weights.blocks, known, strict=True)):
-        q, new_k, new_v = engine.project(weights, block, resid, places, pos)
-        k, v = torch.cat([before[0], new_k], dim=-2), torch.cat([before[1], new_v], dim=-2)
-        grown.append((k, v))
-        z = engine.attend(weights, block, q, k, v, places).transpose(1, 2)  # 1 pos head d_head
-        if change is not None:
-            z[0, change.at - start] = swapped(z[0, change.at - start], change.z[layer], change.heads[layer])
-            stream.append(resid[0, change.at - start])
-        resid = engine.finish(weights, block, resid, engine.write(weights, block, resid, z))
-    if change is not None:
-        stream.append(resid[0, change.at - start])
-    return Run(grown, resid[0], torch.stack(stream) if stream else resid[0, :0])
+            steps, final = _steps(weights, entering, places, known)
+            known, last = [(step.k, step.v) for step in steps], final[0, -1]

@@ -1,8 +1,8 @@
 """Every path from one part of the network to a head or an MLP that reads it: what a receiver makes of one sender alone.
 
 An edge leads from what a sender writes at one position to one head at the same or a later position (at any where the
-model reads both ways), into its query, its key or its value, or to an MLP at the same position. Along it the receiver's
-input at the sender's position is
+model reads both ways), into its query, its key or its value, or to an MLP at the same position; positions are counted
+from the word, 0 the word and -1 the token before it. Along it the receiver's input at the sender's position is
 
     the stream there, with the donor's write of the sender in place of its own,  through the receiver's own norm,
 
@@ -27,7 +27,7 @@ Sources: Goldowsky-Dill et al. 2023 (path patching); Wang et al. 2022 (paths int
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import product
 
 import numpy as np
 import torch
@@ -37,31 +37,43 @@ from torch import Tensor
 from probe.model.attention import share_heads
 from probe.model.weights import Weights
 from probe.patching import engine, live
-from probe.patching.edges import (
-    CHANNELS,
-    EDGE,
-    Edges,
-    edges_of,
-    numbers_of_senders,
-    ways_in,
-)
 from probe.patching.live import Both, Point
 from probe.patching.positions import HEAD, effects
 from probe.patching.swaps import NUMBERS, Rows
 from probe.stats.resampling import Array, order
 
 REACH, SAMPLE = 0.005, 200
+CHANNELS = ("query", "key", "value", "input")  # the last is an MLP's
+EMBEDDING, MLP = -1, -1  # the layer of the embeddings as a sender, and the head of what is no head
+ENDS = [f"{end}_{part}" for end in ("sender", "receiver") for part in ("layer", "head", "pos")]
+EDGE = np.dtype([*((name, np.int16) for name in ENDS), ("channel", "U5")])
+Edges = NDArray[np.void]
 
 
-class Move(NamedTuple):
-    """What a block's heads at one position make of every sender at another, through one channel.
+def edges_of(weights: Weights, depth: int, senders: Sequence[int], receivers: Sequence[int], *, mlps: bool) -> Edges:
+    """Every edge, block after block, a block's heads before its MLP. `-> edge`"""
+    count, last = weights.shape[1], CHANNELS[-1]
+    every = [(EMBEDDING, MLP), *((layer, head) for layer in range(depth) for head in (*range(count), MLP))]
+    writers, parts = np.array(every, dtype=np.int16).T, []
+    into = [(channel, pos, receiver) for pos in senders for channel, receiver in ways_in(weights, pos, receivers)]
+    into += [(last, pos, pos) for pos in senders if mlps and pos in receivers]
+    for layer, (channel, pos, receiver) in product(range(depth), into):
+        heads = [MLP] if channel == last else [*range(count)]
+        behind_heads = channel == last and not weights.config.family.parallel
+        before = 1 + layer * (count + 1) + (count if behind_heads else 0)  # how many senders write before it is read
+        block = np.empty((len(heads), before), dtype=EDGE)  # head sender
+        block["sender_layer"], block["sender_head"] = writers[:, :before]
+        block["receiver_layer"], block["receiver_head"] = layer, np.array(heads)[:, None]
+        block["sender_pos"], block["receiver_pos"], block["channel"] = pos, receiver, channel
+        parts.append(block.ravel())
+    return np.concatenate(parts)
 
-    `z: recipient head sender d_head`, the change of z · `receiver`: the position of the receivers.
-    """
 
-    channel: str
-    receiver: int
-    z: Tensor
+def ways_in(weights: Weights, pos: int, receivers: Sequence[int]) -> list[tuple[str, int]]:
+    """Through which channel a write at `pos` gets into a head at which position: no earlier one in a causal model."""
+    reading = [receiver for receiver in receivers if receiver >= pos or not weights.causal]
+    query = [("query", pos)] if pos in receivers else []
+    return query + [(channel, receiver) for channel in ("key", "value") for receiver in reading]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +81,10 @@ class Paths:
     """Every edge of several pairs of one layout; recipient 0 is `a` with writes of `b`, recipient 1 the other way.
 
     `edges: edge`, a structured array of EDGE: layers, heads (-1 the MLP of a layer, layer -1 the embeddings), positions
-    counted from the word, and one of CHANNELS · `gap: pair direction` · `fraction: pair recipient edge` · `direct
-    total: pair recipient edge direction`, how far the read-out moves; `total` is NaN where it was not run · `sampled:
-    edge`, those whose total was run though they could not reach as much · `swapped: pair recipient layer head pos`, how
-    far it moves along the first direction when a receiver is the donor's, the MLPs behind the heads.
+    and one of CHANNELS · `gap: pair direction` · `fraction: pair recipient edge` · `direct total: pair recipient edge
+    direction`, how far the read-out moves; `total` is NaN where it was not run · `sampled: edge`, those whose total was
+    run though they could not reach as much · `swapped: pair recipient layer head pos`, how far it moves along the first
+    direction when a receiver is the donor's, the MLPs behind the heads.
     """
 
     edges: Edges
@@ -92,13 +104,12 @@ class Paths:
         """One row an edge, over all pairs and both ways: `fraction` a mean, `direct` and `total` shares of the gap
         (ratios of sums), and `sampled`; those whose total was run, or all.
         """
-        shares = {"fraction": self.fraction.mean((0, 1)).numpy()}
-        shares |= {name: self.share(name, direction) for name in ("direct", "total")}
-        kept = np.flatnonzero(~np.isnan(shares["total"])) if only_run else np.arange(len(self.edges))
-        columns: dict[str, list[object]] = {name: self.edges[name][kept].tolist() for name in EDGE.names or ()}
-        columns |= {name: values[kept].tolist() for name, values in shares.items()}
-        columns["sampled"] = self.sampled[kept].tolist()
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        columns: dict[str, NDArray[np.generic]] = {name: self.edges[name] for name in EDGE.names or ()}
+        columns |= {"fraction": self.fraction.mean((0, 1)).numpy()}
+        columns |= {name: self.share(name, direction) for name in ("direct", "total")} | {"sampled": self.sampled}
+        kept = ~np.isnan(columns["total"]) if only_run else slice(None)
+        rows = zip(*(values[kept].tolist() for values in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def paths(
@@ -118,15 +129,15 @@ def paths(
 ) -> Paths:
     """Every edge into every head and every MLP below the read-out, of pairs whose members are of equal length.
 
-    `directions`: as in `trace_positions` · `positions`: of senders, counted from the word; those from the first
-    difference to the word where none are given · `receivers`: of receivers, all of these where none are given ·
-    `mlps`: whether MLPs are among the receivers · `reach`: the share of the gap along the first direction that an edge
-    must be able to reach for its total to be run · `most`: of how many it is run at most, those that could reach most ·
-    `sample`: of how many others it is run, drawn with the seed. Raises InputError as `trace_positions`.
+    `directions`: as in `trace_positions` · `positions`: of senders; those from the first difference to the word where
+    none are given · `receivers`: of receivers, all of these where none are given · `mlps`: whether MLPs are among the
+    receivers · `reach`: the share of the gap along the first direction that an edge must be able to reach for its total
+    to be run · `most`: of how many it is run at most, those that could reach most · `sample`: of how many others it is
+    run, drawn with the seed. Raises InputError as `trace_positions`.
     """
     pairs = live.pairs_of(weights, a, b, depth)
-    senders = live.offsets_of(weights, pairs, positions)
-    receiving = senders if receivers is None else live.offsets_of(weights, pairs, receivers)
+    senders = live.offsets_of(pairs, positions)
+    receiving = senders if receivers is None else live.offsets_of(pairs, receivers)
     edges = edges_of(weights, depth, senders, receiving, mlps=mlps)
     with torch.inference_mode():
         read = [*live.keep_pairs(weights, pairs, directions, depth)]
@@ -137,9 +148,10 @@ def paths(
         moved = [effects(one.both, receiving, one.along[:1], parts) for one in read]
         swapped = [torch.cat([one[part][..., 0] for part in parts], dim=2) for one in moved]
         could = (_could_reach(edges, fraction, swapped, receiving) / gaps[:, 0].sum().abs()).cpu().numpy()
-        first = order(could)[:most]
-        chosen, sampled = _choose(np.isin(np.arange(len(could)), first) & (could >= reach), sample, seed)
-        total = torch.full_like(direct, torch.nan)
+        reached = np.isin(np.arange(len(could)), order(could)[:most]) & (could >= reach)
+        sampled = np.zeros_like(reached)
+        sampled[np.random.default_rng(seed).permutation(np.flatnonzero(~reached))[:sample]] = True
+        total, chosen = torch.full_like(direct, torch.nan), np.flatnonzero(reached | sampled)
         for number, one in enumerate(read):
             total[number][:, chosen] = totals(one.both, edges[chosen], one.along)
         found = [part.cpu() for part in (gaps, fraction, direct, total, torch.stack(swapped))]
@@ -148,13 +160,9 @@ def paths(
 
 
 def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges: Edges, *, depth: int) -> Tensor:
-    """The total effect of given edges, of whatever pairs have their positions. `-> pair recipient edge direction`
-
-    Raises as `paths`.
-    """
+    """The total effect of given edges, in pairs as for `paths`; raises alike. `-> pair recipient edge direction`"""
     pairs = live.pairs_of(weights, a, b, depth)
-    ends = np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist()
-    live.offsets_of(weights, pairs, ends)
+    live.offsets_of(pairs, np.union1d(edges["sender_pos"], edges["receiver_pos"]).tolist())
     with torch.inference_mode():
         read = live.keep_pairs(weights, pairs, directions, depth)
         return torch.stack([totals(one.both, edges, one.along) for one in read]).cpu().clone()
@@ -162,9 +170,8 @@ def total_effects(weights: Weights, a: Rows, b: Rows, directions: Tensor, edges:
 
 def _arriving(both: Both, pos: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Block by block how what the heads read at a position, and what the MLP reads there, changes with the write of
-    each sender before it alone: the embeddings, then heads and MLP of block after block.
-
-    `-> recipient sender d_model`, twice
+    each sender before it alone: the embeddings, then heads and MLP of block after block. `-> recipient sender d_model`,
+    twice
     """
     entering = _other(both.steps[0].resid_pre[:, pos, None])
     for layer, (block, step) in enumerate(zip(both.weights.blocks, both.steps, strict=False)):
@@ -187,10 +194,11 @@ def _other(own: Tensor) -> Tensor:
     return own.roll(1, 0) - own
 
 
-def _moves(both: Both, layer: int, pos: int, changes: Tensor, into: Sequence[tuple[str, int]]) -> Iterator[Move]:
-    """How z of every head of a block changes with each change of the stream at `pos` alone.
-
-    `changes: recipient sender d_model`
+def _moved_heads(
+    both: Both, layer: int, pos: int, changes: Tensor, into: Sequence[tuple[str, int]]
+) -> Iterator[tuple[int, Tensor]]:
+    """How z of every head of a block changes with each change of the stream at `pos` alone, by the channel and the
+    position of the receivers: that position, and `recipient head sender d_head`. `changes: recipient sender d_model`
     """
     weights, step, heads = both.weights, both.steps[layer], both.weights.shape[1]
     block = weights.blocks[layer]
@@ -198,9 +206,8 @@ def _moves(both: Both, layer: int, pos: int, changes: Tensor, into: Sequence[tup
     resid = torch.cat([resid, resid + changes], dim=1)  # as it was comes first, so that nothing but the change is left
     here = torch.full((1, 1), pos, device=weights.device)
     q, *shared = engine.project(weights, block, resid, both.places, here)
-    k, v, keys, values = (
-        share_heads(part, heads) for part in (*shared, step.k, step.v)
-    )  # recipient head sender d_head
+    # recipient head sender d_head
+    k, v, keys, values = (share_heads(part, heads) for part in (*shared, step.k, step.v))
     for channel, receiver in into:
         seen = both.seen(receiver)
         asking = q if channel == "query" else step.q[:, :, receiver, None]
@@ -210,10 +217,10 @@ def _moves(both: Both, layer: int, pos: int, changes: Tensor, into: Sequence[tup
             matches[..., pos] = (asking * k).sum(-1)
         pattern = engine.pattern(weights, matches, both.places.row(block, receiver))
         z = pattern[..., pos, None] * v if channel == "value" else pattern @ values[:, :, seen]
-        yield Move(channel, receiver, z[:, :, 1:] - z[:, :, :1])
+        yield receiver, z[:, :, 1:] - z[:, :, :1]
 
 
-def _moves_of_mlp(both: Both, layer: int, pos: int, changes: Tensor) -> Tensor:
+def _moved_neurons(both: Both, layer: int, pos: int, changes: Tensor) -> Tensor:
     """What a block's MLP writes otherwise with each change of the stream at `pos` alone. `recipient sender d_model`"""
     weights, block = both.weights, both.weights.blocks[layer]
     stream = both.stream(2 * layer + (not weights.config.family.parallel))[:, pos, None]
@@ -240,13 +247,13 @@ def _measure(
     for layer, (block, step, changes) in enumerate(zip(weights.blocks, both.steps, arriving, strict=False)):
         for pos, (change, _) in zip(senders, changes, strict=True):
             into = [(channel, at + receiver) for channel, receiver in ways_in(weights, pos, receivers)]
-            for _, receiver, z in _moves(both, layer, at + pos, change, into):
+            for receiver, z in _moved_heads(both, layer, at + pos, change, into):
                 note(2 * layer, receiver, z, _other(step.z[:, receiver]), block.w_o)
         for pos, (_, change) in zip(senders, changes, strict=True):
             if mlps and pos in receivers:
                 assert block.w_out is not None
                 whole = _other(step.hidden[:, at + pos, None]) @ block.w_out
-                note(2 * layer + 1, at + pos, _moves_of_mlp(both, layer, at + pos, change)[:, None], whole)
+                note(2 * layer + 1, at + pos, _moved_neurons(both, layer, at + pos, change)[:, None], whole)
     return torch.cat(fractions, dim=1), torch.cat(directs, dim=1)
 
 
@@ -264,10 +271,7 @@ def _direct(both: Both, point: Point, moved: Tensor, weight: Tensor | None, dire
 
 
 def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], receivers: Sequence[int]) -> Tensor:
-    """Σ |fraction times the receiver's swap effect| over pairs, mean of both ways.
-
-    `pair recipient edge, pair recipient layer head pos -> edge`
-    """
+    """Σ over pairs of |fraction times the receiver's swap effect|, mean of both ways. `-> edge`"""
     place, shape = np.searchsorted(receivers, edges["receiver_pos"]), effects[0].shape[1:]
     head = edges["receiver_head"] % shape[1]  # the MLP is the last
     where = np.ravel_multi_index((edges["receiver_layer"], head, place), shape)
@@ -276,30 +280,20 @@ def _could_reach(edges: Edges, fraction: Tensor, effects: Sequence[Tensor], rece
     return torch.stack(could).sum(0)
 
 
-def _choose(reached: NDArray[np.bool_], sample: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The edges whose total is run, and which of them are a sample of those that could not reach as much."""
-    others = np.flatnonzero(~reached)
-    sampled = np.zeros(len(reached), dtype=bool)
-    sampled[np.random.default_rng(seed).permutation(others)[:sample]] = True
-    return np.flatnonzero(reached | sampled), sampled
+# --- totals ----------------------------------------------------------------------------------------------------------
 
 
 def totals(both: Both, edges: Edges, directions: Tensor) -> Tensor:
-    """The total effect of some edges of a pair: the receiver is what the edge makes of it, all behind it is live.
-
-    `-> recipient edge direction`
-    """
-    most = NUMBERS // both.final.shape[-1]
-    parts = [edges[first : first + most] for first in range(0, len(edges), most)]
-    moved = [_carried_on(both, part, _behind_receivers(both, part), directions) for part in parts]
-    return torch.cat(moved, dim=1) if moved else directions.new_empty(2, 0, len(directions))
+    """The total effect of some edges of a pair, all behind the receiver live. `-> recipient edge direction`"""
+    moved, most = directions.new_empty(2, len(edges), len(directions)), NUMBERS // both.final.shape[-1]
+    for first in range(0, len(edges), most):
+        some = slice(first, first + most)
+        moved[:, some] = _carried_on(both, edges[some], _behind_receivers(both, edges[some]), directions)
+    return moved
 
 
 def _carried_on(both: Both, edges: Edges, streams: Tensor, directions: Tensor) -> Tensor:
-    """How far the word's vector moves when the stream behind the receiver of each edge is the one given.
-
-    `recipient edge d_model -> recipient edge direction`
-    """
+    """How far the word's vector moves with each stream behind a receiver. `-> recipient edge direction`"""
     moved = directions.new_empty(2, len(edges), len(directions))
     points = 2 * edges["receiver_layer"] + 1 + (edges["channel"] == CHANNELS[-1])
     for receiver in np.unique(edges["receiver_pos"]).tolist():
@@ -316,47 +310,39 @@ def _carried_on(both: Both, edges: Edges, streams: Tensor, directions: Tensor) -
 
 def _behind_receivers(both: Both, edges: Edges) -> Tensor:
     """The stream behind the receiver of each edge, as the edge alone makes it. `-> recipient edge d_model`"""
+    heads, senders = both.weights.shape[1], np.unique(edges["sender_pos"])
+    place, is_mlp = np.searchsorted(senders, edges["sender_pos"]), edges["channel"] == CHANNELS[-1]
+    sent = 1 + edges["sender_layer"].astype(np.int64) * (heads + 1) + edges["sender_head"] % (heads + 1)
+    sent[edges["sender_layer"] == EMBEDDING] = 0  # where each sender stands in the order of `_arriving`
     streams = both.final.new_empty(2, len(edges), both.final.shape[-1])
-    sent, senders = numbers_of_senders(edges, both.weights.shape[1]), np.unique(edges["sender_pos"]).tolist()
-    arriving = zip(*(_arriving(both, both.at + pos) for pos in senders), strict=True)
+    arriving = zip(*(_arriving(both, both.at + pos) for pos in senders.tolist()), strict=True)
     for layer, changes in zip(range(edges["receiver_layer"].max() + 1), arriving, strict=False):
-        here = np.flatnonzero(edges["receiver_layer"] == layer)
-        for receiver in np.unique(edges["receiver_pos"][here]).tolist():
-            alike, pos = here[edges["receiver_pos"][here] == receiver], both.at + receiver
-            is_mlp = edges["channel"][alike] == CHANNELS[-1]
-            if len(into := alike[is_mlp]):
-                change = changes[senders.index(pos - both.at)][1][:, sent[into]]
-                written = _moves_of_mlp(both, layer, pos, change)
-                behind = live.hold(both, pos, {2 * layer + 1: written}, 2 * layer + 2)
-                streams[:, into] = both.stream(2 * layer + 2)[:, pos, None] + behind
-            if len(into := alike[~is_mlp]):
-                from_each = zip(np.searchsorted(senders, edges["sender_pos"][into]), sent[into], strict=True)
-                change = torch.stack([changes[place][0][:, number] for place, number in from_each], dim=1)
-                moved = _moved_heads(both, layer, pos, edges[into], change)
-                streams[:, into] = _behind_heads(both, layer, pos, edges["receiver_head"][into], moved)
+        here = edges["receiver_layer"] == layer
+        for receiver, mlp in product(np.unique(edges["receiver_pos"][here]).tolist(), (True, False)):
+            into = np.flatnonzero(here & (edges["receiver_pos"] == receiver) & (is_mlp == mlp))
+            if len(into):
+                change = torch.stack([changes[place[one]][mlp][:, sent[one]] for one in into], dim=1)
+                behind = _behind_mlp if mlp else _behind_heads
+                streams[:, into] = behind(both, layer, both.at + receiver, edges[into], change)
     return streams
 
 
-def _moved_heads(both: Both, layer: int, receiver: int, edges: Edges, changes: Tensor) -> Tensor:
-    """How z of the receiver of each edge into a block's heads at one position changes, each with its own write.
+def _behind_mlp(both: Both, layer: int, pos: int, edges: Edges, changes: Tensor) -> Tensor:
+    """The stream behind a block's MLP, its input changed along each edge. `recipient edge d_model`, unchanged"""
+    written = _moved_neurons(both, layer, pos, changes)
+    behind = live.pass_on(both, 2 * layer + 1, pos, torch.zeros_like(written), written)
+    return both.stream(2 * layer + 2)[:, pos, None] + behind
 
-    `changes: recipient edge d_model -> recipient edge d_head`
-    """
-    into = np.arange(len(edges)), edges["channel"], both.at + edges["sender_pos"].astype(np.int64)
-    resid = both.steps[layer].resid_pre[:, torch.from_numpy(into[-1]).to(both.weights.device)]
+
+def _behind_heads(both: Both, layer: int, pos: int, edges: Edges, changes: Tensor) -> Tensor:
+    """The same behind the attention of a block, one head's input changed along each edge."""
+    weights, step, heads = both.weights, both.steps[layer], edges["receiver_head"]
+    numbers, at = np.arange(len(edges)), both.at + edges["sender_pos"].astype(np.int64)
+    resid = step.resid_pre[:, torch.from_numpy(at).to(weights.device)]
     own, other = (
-        live.receive(both, layer, receiver, edges["receiver_head"], into, x) for x in (resid, resid + changes)
+        live.receive(both, layer, pos, heads, (numbers, edges["channel"], at), x) for x in (resid, resid + changes)
     )  # as it was is run alike, so that nothing but the change is left
-    return other - own
-
-
-def _behind_heads(both: Both, layer: int, pos: int, heads: NDArray[np.int16], moved: Tensor) -> Tensor:
-    """The stream behind the attention of a block with one head's z moved in each variant.
-
-    `variant, recipient variant d_head -> recipient variant d_model`
-    """
-    step, variants = both.steps[layer], range(len(heads))
     z = step.z[:, pos, None].repeat(1, len(heads), 1, 1)
-    z[:, variants, heads] += moved
+    z[:, numbers, heads] += other - own
     resid = step.resid_pre[:, pos, None].expand(-1, len(heads), -1)
-    return engine.write(both.weights, both.weights.blocks[layer], resid, z)
+    return engine.write(weights, weights.blocks[layer], resid, z)

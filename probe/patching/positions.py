@@ -11,7 +11,7 @@ gets the part of `b`, and `b` that of `a`. The effect is how far the word's vect
 Source: Meng et al. 2022 (causal tracing); Heimersheim & Nanda 2024 (activation patching, denoising and noising).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,17 +45,17 @@ class PositionTrace:
 
         `denoise`, how far b moves to a, `noise`, how far a moves to b, and the pair's `gap`, in the direction's unit.
         """
-        whole = [(name, None, self.stream[:, :, number]) for number, name in enumerate(COMPONENTS)]
-        heads = [] if self.heads is None else self.heads.unbind(3)
-        parts = [*whole, *((HEAD, number, moved) for number, moved in enumerate(heads))]
-        return [row for part in parts for row in self._rows(*part, direction)]
-
-    def _rows(self, name: str, head: int | None, moved: Tensor, direction: int) -> Iterator[dict[str, object]]:
-        values, gap = moved[..., direction].double().numpy(), self.gap[:, direction].tolist()
-        for pair, layer, pos in np.ndindex(values.shape[0], *values.shape[2:]):
-            noise, denoise = values[pair, :, layer, pos] * (-1, 1)
-            place = {"pair": pair, "component": name, "layer": layer, "head": head, "pos": self.positions[pos]}
-            yield place | {"denoise": float(denoise), "noise": float(noise), "gap": gap[pair]}
+        parts: list[tuple[str, int | None, Tensor]]
+        parts = [(name, None, self.stream[:, :, number]) for number, name in enumerate(COMPONENTS)]
+        parts += [] if self.heads is None else [(HEAD, head, moved) for head, moved in enumerate(self.heads.unbind(3))]
+        rows, gap = list[dict[str, object]](), self.gap[:, direction].tolist()
+        for name, head, moved in parts:
+            values = moved[..., direction].double().numpy()
+            for pair, layer, pos in np.ndindex(values.shape[0], *values.shape[2:]):
+                place = {"pair": pair, "component": name, "layer": layer, "head": head, "pos": self.positions[pos]}
+                noise, denoise = (values[pair, :, layer, pos] * (-1, 1)).tolist()
+                rows.append(place | {"denoise": denoise, "noise": noise, "gap": gap[pair]})
+        return rows
 
 
 def trace_positions(
@@ -77,7 +77,7 @@ def trace_positions(
     of unequal length or layout, and for a depth that the model does not have.
     """
     pairs = live.pairs_of(weights, a, b, depth)
-    offsets = live.offsets_of(weights, pairs, positions)
+    offsets = live.offsets_of(pairs, positions)
     parts = [*COMPONENTS, HEAD] if heads else COMPONENTS
     with torch.inference_mode():
         read = live.keep_pairs(weights, pairs, directions, depth)
@@ -88,12 +88,7 @@ def trace_positions(
 
 
 def effects(
-    both: Both,
-    offsets: Sequence[int],
-    directions: Tensor,
-    parts: Sequence[str],
-    *,
-    layers: Sequence[int] | None = None,
+    both: Both, offsets: Sequence[int], directions: Tensor, parts: Sequence[str], *, layers: Sequence[int] | None = None
 ) -> dict[str, Tensor]:
     """How far the read-out moves when a part of one layer at one position is the donor's.
 
@@ -106,19 +101,15 @@ def effects(
         starts: dict[Point, list[Tensor]] = {}
         for point, vectors in given.values():
             starts.setdefault(point, []).append(vectors)
-        moved = live.go_on(
-            both, pos, {point: torch.cat(vectors, dim=1) for point, vectors in starts.items()}, directions
-        )
-        apart = {
-            point: iter(together.split([vectors.shape[1] for vectors in starts[point]], dim=1))
-            for point, together in moved.items()
-        }
+        moved = live.go_on(both, pos, {point: torch.cat(some, dim=1) for point, some in starts.items()}, directions)
+        apart = {point: iter(moved[point].split([one.shape[1] for one in some], 1)) for point, some in starts.items()}
         by_part = ([next(apart[given[part, layer][0]]) for layer in layers] for part in parts)
         found.append([torch.stack(by_layer, dim=1) for by_layer in by_part])
     return {part: torch.stack(by_pos, dim=3) for part, by_pos in zip(parts, zip(*found, strict=True), strict=True)}
 
 
-Donated = tuple[Point, Tensor]  # where a changed stream stands, `recipient variant d_model`
+# Where a changed stream stands, `recipient variant d_model`. A page shows the code of these functions.
+Donated = tuple[Point, Tensor]
 
 
 def donated_stream(both: Both, layer: int, pos: int) -> Donated:

@@ -16,7 +16,7 @@ pair differ in length (a cue of a user's own may be cut into more tokens than it
 Source: Wang et al. 2022 and Heimersheim & Nanda 2024 (path-specific patching); Zhang & Nanda 2024 (ablation baselines).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,7 @@ MOST_PAIRS = 8
 MOST_HEADS = 16  # the leading ones: what does nothing has no way of doing it
 KINDS = ("pattern_only", "values_only", "cue_only", "other_only", "ablation")
 Positions = Sequence[Sequence[int]]
+Look = tuple[Tensor, Tensor]  # pattern row at the word and values: `batch head key_pos`, `batch head key_pos d_head`
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,52 +75,38 @@ def measure_routes(
     study: tuple[HeldOutAxes, Pairs, Readings],
 ) -> Routes:
     """The swaps of KINDS for one pair of senses, on MOST_PAIRS of its pairs, spread over its cue words.
-
     `z: row layer head d_head` · `cues`: the positions of each text's cue, None where it is not known · `word`: what the
     whole swaps did.
     """
     axes, every, reading = study
     places = sorted(effects.spread(every.units, MOST_PAIRS, np.random.default_rng(every.seed)))
-    pairs, gap = every.take(places), word.gap[places]
-    both = [*zip(pairs.a, pairs.b, strict=True)]
-    rows = [row for pair in both for row in pair]  # a, b, a, b, ...
-    others = [row for pair in both for row in reversed(pair)]
-    signs = np.array([1.0, -1.0])[:, None]
-    placed = swaps.placed(weights, texts)
-    recipients, donors = ([placed[row] for row in side] for side in (rows, others))
-    shape = word.swap.shape
-    leading = [divmod(int(place), shape[1]) for place in resampling.order(np.abs(word.swap).ravel())[:MOST_HEADS]]
-    layers, heads = (np.array(part) for part in zip(*leading, strict=True))
-    kept = torch.ones(len(leading), *shape, dtype=torch.bool)
-    kept[range(len(leading)), layers, heads] = False
-    directions = axes.directions(rows)[:, 1:].to(z.dtype)
-    stage = np.asarray(reading.at)[layers] - 1
-
-    def lost(given: Tensor) -> Array:
-        """All kinds at once, `kind row layer head d_head -> kind pair layer head`: what a text shares with itself is
-        run once.
-        """
-        read = swaps.swap_sets(
-            weights, recipients * len(given), given.flatten(0, 1), kept, directions.repeat(len(given), 1, 1)
-        )
-        by_kind = read.double().unflatten(0, given.shape[:2]).numpy()[:, :, range(len(leading)), stage]
-        moved = np.full((len(given), len(pairs), *shape), np.nan)
-        moved[:, :, layers, heads] = -(by_kind.reshape(len(given), len(pairs), 2, -1) * signs).mean(2)
-        return moved
-
-    marked = [[*cue] if cue is not None else [] for cue in cues]
-    differ = [_differing(placed[a].ids, placed[b].ids) for a, b in zip(rows, others, strict=True)]
-    rest = [[pos for pos in mine if pos not in marked[row]] for mine, row in zip(differ, rows, strict=True)]
-    taken = {"cue_only": ([marked[row] for row in rows], [marked[row] for row in others])}
-    alike = all(len(a.ids) == len(b.ids) and a.at == b.at for a, b in zip(donors, recipients, strict=True))
+    pairs, gap, shape = every.take(places), word.gap[places], word.swap.shape
+    rows = [row for pair in zip(pairs.a, pairs.b, strict=True) for row in pair]  # a, b, a, b, ...
+    recipients, marked = swaps.placed(weights, [texts[row] for row in rows]), [[*(cues[row] or ())] for row in rows]
+    donors = [recipients[place ^ 1] for place in range(len(rows))]
+    both = [*zip(recipients, donors, strict=True)]
+    taken = {"cue_only": marked}
     if pairs.design == ALIGNED:
-        taken["other_only"] = (rest, [rest[place + 1 - 2 * (place % 2)] for place in range(len(rest))])
-    taken = {kind: sides for kind, sides in taken.items() if all(map(any, sides))}
-    given = route_z(weights, recipients, donors, taken, mixed=pairs.design == ALIGNED and alike)
-    given["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
-    moved = dict(zip(given, lost(torch.stack(list(given.values()))), strict=True))
-    moved["ablation"] *= 2  # both members lose their half of the gap
-    return Routes(pairs, gap, moved)
+        differ = [_differing(own.ids, donor.ids) for own, donor in both]
+        taken["other_only"] = [[pos for pos in one if pos not in cue] for one, cue in zip(differ, marked, strict=True)]
+    alike = pairs.design == ALIGNED and all(len(a.ids) == len(b.ids) and a.at == b.at for a, b in both)
+    sides = {kind: (own, [own[place ^ 1] for place in range(len(rows))]) for kind, own in taken.items() if any(own)}
+    by_kind = route_z(weights, recipients, donors, sides, mixed=alike)
+    by_kind["ablation"] = z.mean(0).expand(len(rows), -1, -1, -1)
+    given = torch.stack([*by_kind.values()])  # kind row layer head d_head
+
+    layers, heads = np.unravel_index(resampling.order(np.abs(word.swap).ravel())[:MOST_HEADS], shape)
+    leading, signs = range(len(layers)), np.array([1.0, -1.0])[:, None]
+    kept = torch.ones(len(leading), *shape, dtype=torch.bool)
+    kept[leading, layers, heads] = False
+    along = axes.directions(rows)[:, 1:].to(z.dtype).repeat(len(given), 1, 1)
+    # all kinds at once: what a text shares with itself is run once
+    read = swaps.swap_sets(weights, recipients * len(given), given.flatten(0, 1), kept, along)
+    lost = -read.double().numpy()[:, leading, np.asarray(reading.at)[layers] - 1]
+    moved = np.full((len(given), len(pairs), *shape), np.nan)
+    moved[:, :, layers, heads] = (lost.reshape(len(given), len(pairs), 2, -1) * signs).mean(2)
+    moved[-1] *= 2  # ablation: both members lose their half of the gap
+    return Routes(pairs, gap, dict(zip(by_kind, moved, strict=True)))
 
 
 def _differing(ids: Sequence[int], others: Sequence[int]) -> list[int]:
@@ -140,8 +127,7 @@ def route_z(
     *,
     mixed: bool,
 ) -> dict[str, Tensor]:
-    """z at the word of every recipient when a part of it is its donor's, by kind. `-> row layer head d_head` each
-
+    """z at the word of every recipient when a part of it is its donor's, by kind: `row layer head d_head` each.
     `taken`: positions in the recipients and in the donors, by kind: z - (A V)[own] + (A V)_donor[theirs] · `mixed`:
     with pattern_only and values_only too, for texts of like length.
     """
@@ -151,52 +137,52 @@ def route_z(
     parts: dict[str, list[Tensor]] = {}
     with torch.inference_mode():
         places = engine.places_of(weights, max(map(max, batches)))
-        for batch in batches.values():
-            sides = [_looks(weights, [texts[row] for row in batch], places) for texts in (recipients, donors)]
-            for kind, made in _routed(weights, sides, batch, taken, mixed=mixed).items():
-                parts.setdefault(kind, []).append(made.cpu())
+        for (size, donors_size), batch in batches.items():
+            looks = (_looks(weights, [texts[row] for row in batch], places) for texts in (recipients, donors))
+            keep = {
+                kind: (_mask(weights, own, batch, size), _mask(weights, theirs, batch, donors_size))
+                for kind, (own, theirs) in taken.items()
+            }
+            layers = [_routed(own, donor, keep, mixed=mixed) for own, donor in zip(*looks, strict=True)]
+            for kind in layers[0]:
+                parts.setdefault(kind, []).append(torch.stack([made[kind] for made in layers], dim=1).cpu())
         order = in_order(list(batches.values()))
         together = {kind: torch.cat(made)[order] for kind, made in parts.items()}
     return {kind: made.clone() for kind, made in together.items()}
 
 
-def _looks(weights: Weights, texts: Sequence[Placed], places: engine.Places) -> list[tuple[Tensor, Tensor]]:
-    """Pattern row at the word and values of equally long texts, layer by layer: `batch head key_pos`, `... d_head`."""
+def _mask(weights: Weights, positions: Positions, rows: Sequence[int], size: int) -> Tensor:
+    """1 at the positions of some rows, 0 elsewhere. `-> batch 1 key_pos`"""
+    mask = torch.zeros(len(rows), 1, size, device=weights.device, dtype=weights.dtype)
+    for of_row, row in zip(mask, rows, strict=True):
+        of_row[:, list(positions[row])] = 1
+    return mask
+
+
+def _looks(weights: Weights, texts: Sequence[Placed], places: engine.Places) -> Iterator[Look]:
+    """Pattern row at the word and values of equally long texts, layer by layer."""
     at = torch.tensor([text.at for text in texts], device=weights.device)
     row = torch.arange(len(texts), device=weights.device)
     run = engine.run(weights, [text.ids for text in texts], len(weights.blocks), places)
-    return [
-        (engine.pattern_at(weights, block, q[row, :, at], k, at, places), attention.share_heads(v, q.shape[1]))
-        for block, (q, k, v) in zip(weights.blocks, run, strict=True)
-    ]
+    for block, (q, k, v) in zip(weights.blocks, run, strict=True):
+        pattern = engine.pattern_at(weights, block, q[row, :, at], k, at, places)
+        yield pattern, attention.share_heads(v, q.shape[1])
 
 
-def _routed(
-    weights: Weights,
-    sides: Sequence[list[tuple[Tensor, Tensor]]],
-    batch: Sequence[int],
-    taken: Mapping[str, tuple[Positions, Positions]],
-    *,
-    mixed: bool,
-) -> dict[str, Tensor]:
-    """`route_z` of one batch, from the pattern rows and values of both sides."""
+def _routed(own: Look, donor: Look, keep: Mapping[str, Sequence[Tensor]], *, mixed: bool) -> dict[str, Tensor]:
+    """`route_z` of one layer; `keep`: masks of both sides by kind. `-> batch head d_head` each"""
+    (pattern, v), (pattern_donor, v_donor) = own, donor
+    z = _mix(pattern, v)
+    routed = {
+        kind: z - _mix(pattern * mine, v) + _mix(pattern_donor * theirs, v_donor)
+        for kind, (mine, theirs) in keep.items()
+    }
+    return routed | ({"pattern_only": _mix(pattern_donor, v), "values_only": _mix(pattern, v_donor)} if mixed else {})
 
-    def read(look: int, carry: int, keep: Tensor | None = None) -> Tensor:
-        made = []
-        for (pattern, _), (_, values) in zip(sides[look], sides[carry], strict=True):
-            weighted = pattern if keep is None else pattern * keep[:, None]
-            made.append(attention.mix(weighted.unsqueeze(-2), values).squeeze(-2))
-        return torch.stack(made, dim=1)
 
-    def only(side: int, positions: Positions) -> Tensor:
-        keep = torch.zeros(len(batch), sides[side][0][0].shape[-1], device=weights.device, dtype=weights.dtype)
-        for mask, row in zip(keep, batch, strict=True):
-            mask[list(positions[row])] = 1
-        return read(side, side, keep)
-
-    own = read(0, 0)
-    routed = {kind: own - only(0, mine) + only(1, theirs) for kind, (mine, theirs) in taken.items()}
-    return routed | ({"pattern_only": read(1, 0), "values_only": read(0, 1)} if mixed else {})
+def _mix(pattern: Tensor, v: Tensor) -> Tensor:
+    """A V at the word. `batch head key_pos, batch head key_pos d_head -> batch head d_head`"""
+    return attention.mix(pattern.unsqueeze(-2), v).squeeze(-2)
 
 
 def by_distance(effects: Effects, distances: Sequence[int | None], keep: Callable[[int], bool]) -> Array | None:

@@ -127,9 +127,7 @@ def measure_curves(
 
 
 def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
-    """Sizes from one head to all but one, and the smallest that is enough: there the leading heads have to beat random
-    ones.
-    """
+    """Sizes from one head to all but one, and the smallest that is enough: there leaders must beat random ones."""
     most = sizes[-1]
     spread = np.geomspace(1, most - 1, SIZES).round().astype(int).tolist()
     enough = [size for size, value in zip(sizes, faithfulness, strict=True) if value >= ENOUGH and size < most]
@@ -137,17 +135,13 @@ def _random_sizes(sizes: Sequence[int], faithfulness: Array) -> tuple[int, ...]:
 
 
 def _restored(total: Array) -> Array:
-    """F from sums over rows: 0 where all heads are kept, most negative where none is (the first).
-
-    `... 1 + set -> ... set`
-    """
+    """F from sums over rows, which are 0 with all heads and least with none, the first. `... 1 + set -> ... set`"""
     return np.asarray((total[..., 1:] - total[..., :1]) / -total[..., :1])
 
 
 def _along(weights: Weights, texts: Rows, z: Tensor, group: Ranked, masks: Mask) -> Array:
-    """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set.
-
-    Rows are the pairs in both directions, side by side. `-> row 1 + set`
+    """M - M(all), signed so that the donor's side is negative, with no head kept (first) and with each set. Rows are
+    the pairs in both directions, side by side. `-> row 1 + set`
     """
     nothing = np.zeros((1, *masks.shape[1:]), dtype=bool)
     return -_toward_donor(weights, texts, z, group.axes, group.pairs, np.concatenate([nothing, masks]))
@@ -155,7 +149,6 @@ def _along(weights: Weights, texts: Rows, z: Tensor, group: Ranked, masks: Mask)
 
 def _toward_donor(weights: Weights, texts: Rows, z: Tensor, axes: HeldOutAxes, pairs: Pairs, kept: Mask) -> Array:
     """How far M moves towards the donor when all heads but a set have its z, read behind the layers of z.
-
     `z: row layer head d_head`, `kept: set layer head` -> `row set`; rows are the pairs in both directions.
     """
     rows = [row for pair in zip(pairs.b, pairs.a, strict=True) for row in pair]
@@ -202,10 +195,7 @@ def mask_of(heads: Sequence[HeadIndex], shape: tuple[int, int]) -> Mask:
 
 
 def drawn_sets(mask: Mask, count: int, rng: np.random.Generator) -> Mask:
-    """`count` random sets with as many heads in every layer as `mask`, other than it where another exists.
-
-    `-> set layer head`
-    """
+    """Random sets with as many heads a layer as `mask`, other than it where another exists. `-> set layer head`"""
     drawn = np.stack([rng.permuted(mask, axis=1) for _ in range(count)])
     if ((mask.sum(1) > 0) & ~mask.all(1)).any():
         while (same := (drawn == mask).all((1, 2))).any():

@@ -8,7 +8,7 @@ positions before them, which are computed once. Cross-attention's keys and value
 Sources: Heimersheim & Nanda 2024 and Zhang & Nanda 2024 (activation patching, denoising and noising).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,6 +25,7 @@ SETS = 256  # at once, where a variant is a whole text
 Rows = Sequence[Placed | Sequence[int]]
 Texts = Sequence[Placed]
 Donor = Callable[[int, Tensor], Tensor]
+Batch = Callable[[Texts, list[int], Places], Tensor]  # of texts with their row numbers
 
 
 class Branch(NamedTuple):
@@ -35,10 +36,8 @@ class Branch(NamedTuple):
 
 
 def branches(kept: Tensor) -> tuple[list[Branch], Tensor]:
-    """How variants branch in each block, and which variant at the end each set is. Variant 0 is always the unchanged
-    run.
-
-    Sets that differ only in later blocks are one variant so far. `set layer head -> a branch a layer, set`
+    """How variants branch in each block, and which variant at the end each set is. `set layer head -> a branch a layer,
+    set`. Variant 0 is always the unchanged run; sets that differ only in later blocks are one variant so far.
     """
     swapped = torch.cat([kept.new_zeros(1, *kept.shape[1:]), ~kept])
     tree, variant_of = [], torch.zeros(len(swapped), dtype=torch.long, device=kept.device)
@@ -62,10 +61,8 @@ def swap_heads(weights: Weights, rows: Rows, donor_z: Tensor, directions: Tensor
 
 
 def swap_pairs(weights: Weights, a: Rows, b: Rows, directions: Tensor, *, depth: int) -> Tensor:
-    """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs that the swaps need
-    anyway.
-
-    `-> pair recipient layer head direction`: recipient 0 is `a` with z of `b`, recipient 1 the other way round.
+    """`swap_heads` of pairs of equal length in both directions, each the other's donor, in the runs that swaps need
+    anyway. `-> pair recipient layer head direction`: recipient 0 is `a` with z of `b`, 1 the other way round.
     """
     tree, variant_of = branches(_all_but_one(weights, depth))
     others = placed(weights, b)
@@ -100,9 +97,7 @@ def swap_sets(weights: Weights, rows: Rows, donor_z: Tensor, kept: Tensor, direc
 
 
 def placed(weights: Weights, rows: Rows) -> list[Placed]:
-    """Each text and where it is read: at the last token where ids are given alone; a causal model runs nothing behind
-    the word.
-    """
+    """Each text and where it is read: ids alone at the last token; a causal model runs nothing behind the word."""
     texts = [row if isinstance(row, Placed) else Placed(tuple(row), len(row) - 1) for row in rows]
     return [Placed(text.ids[: text.at + 1], text.at) for text in texts] if weights.causal else texts
 
@@ -116,19 +111,16 @@ def _all_but_one(weights: Weights, depth: int) -> Tensor:
 def _carry(
     weights: Weights, texts: Texts, tree: list[Branch], donor: Donor, directions: Tensor, places: Places
 ) -> Tensor:
-    """How far every variant's read-out is from the unchanged one's, along the directions.
-
-    `-> batch variant direction`
-    """
+    """How far every variant's read-out is from the unchanged one's. `-> batch variant direction`"""
     ids = torch.tensor([text.ids for text in texts], device=weights.device)
     known = ids.shape[1] - 1 if weights.causal else 0  # positions that no swap can touch
     pos = torch.arange(known, ids.shape[1], device=weights.device)
     entering = forward.embedding_norm(weights, forward.sum_of(forward.embedding_parts(weights, ids[:, known:], pos)))
-    before = _known(weights, [text.ids[:known] for text in texts], len(tree), places)
+    unchanged = engine.run(weights, [text.ids[:known] for text in texts], len(tree), places)
     return carry(
         weights,
         entering.unsqueeze(1),
-        before,
+        ((k, v) for _, k, v in unchanged) if weights.causal else [None] * len(tree),
         tree,
         donor,
         at=torch.tensor([text.at - known for text in texts], device=weights.device),
@@ -137,18 +129,7 @@ def _carry(
     )
 
 
-def _known(weights: Weights, rows: list[tuple[int, ...]], depth: int, places: Places) -> Iterator[KeysValues | None]:
-    """Keys and values of the positions that no swap can touch, block by block; None where every position is live."""
-    if not weights.causal:
-        yield from [None] * depth
-        return
-    for _, k, v in engine.run(weights, rows, depth, places):
-        yield k, v
-
-
-def _in_batches(
-    rows: Rows, weights: Weights, variants: int, run: Callable[[Texts, list[int], Places], Tensor]
-) -> Tensor:
+def _in_batches(rows: Rows, weights: Weights, variants: int, run: Batch) -> Tensor:
     """Apply `run` to batches of equally long texts and put the results back in the order given, on the CPU.
 
     Batches are small enough for the widest tensor, the MLP's activations, to stay near the processor, and hold rows
@@ -158,10 +139,8 @@ def _in_batches(
     order = sorted(range(len(texts)), key=lambda row: texts[row].ids)
     lengths = [len(texts[row].ids) for row in order]
     longest = max(lengths, default=1)
-    widest = variants * weights.blocks[0].d_mlp * (1 if weights.causal else longest)
-    batches = [
-        [order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=max(1, NUMBERS // widest))
-    ]
+    most = max(1, NUMBERS // (variants * weights.blocks[0].d_mlp * (1 if weights.causal else longest)))
+    batches = [[order[place] for place in batch] for batch in batch_by_length(lengths, most_rows=most)]
     with torch.inference_mode():
         places = engine.places_of(weights, longest)
         moved = [run([texts[row] for row in batch], batch, places) for batch in batches]
@@ -185,64 +164,47 @@ def carry(
     directions: Tensor | None = None,
 ) -> Tensor:
     """The last vectors of every variant at `at`: how far they are from the unchanged one's along `directions`, or whole
-    without these.
-
-    `directions: direction d_model` are read behind the last block; `batch stage d_model` are each text's own and are
-    read behind every block and, where there is one more, behind the final norm.
+    without these. `-> batch variant direction`, `batch variant stage` or `batch variant d_model`
 
     `carried: batch 1 live d_model`, what enters the first block at the live positions · `before`: block by block the
     keys and values of the positions before them, `batch kv_head pos d_head`, None where there are none · `at: batch`,
     the live position that is swapped and read · `donor(layer, z of the unchanged run)`: z of the donors, `batch head
-    d_head` both · `cross`: cross-attention and what it reads; the swapped heads are then its own. `-> batch variant
-    direction`, `batch variant stage` or `batch variant d_model`
+    d_head` both · `cross`: cross-attention and what it reads; the swapped heads are then its own · `directions:
+    direction d_model` are read behind the last block; `batch stage d_model` are each text's own (see `swap_sets`).
     """
     row = torch.arange(len(carried), device=weights.device)
     last = len(tree) - 1
     stages = directions.unbind(1) if directions is not None and directions.ndim == 3 else ()
     read: list[Tensor] = []
     for layer, (branch, known) in enumerate(zip(tree, before, strict=True)):
-        block, reading = weights.blocks[layer], None
+        block = weights.blocks[layer]
+        stack, writer, middle = weights, block, None
         z = engine.attend_live(weights, block, carried, known, places)
         if cross is not None:
             stack, memory = cross
-            reading = stack.blocks[layer]
-            middle = engine.write(weights, block, carried, z)
-            z = engine.read_memory(stack, reading, middle, memory[layer])
-            resid_mid = engine.write(stack, reading, middle[:, branch.parent], _swap(z, branch, donor, layer, at, row))
+            writer, middle = stack.blocks[layer], engine.write(weights, block, carried, z)
+            z = engine.read_memory(stack, writer, middle, memory[layer])
         elif layer == last and carried.shape[2] > 1:  # behind the last swap only the position that is read is wanted
             z, carried = z[row, :, at].unsqueeze(2), carried[row, :, at].unsqueeze(2)
             at = torch.zeros_like(at)
         carried = carried[:, branch.parent]
-        if reading is None:
-            resid_mid = engine.write(weights, block, carried, _swap(z, branch, donor, layer, at, row))
+        entering = carried if middle is None else middle[:, branch.parent]
+        resid_mid = engine.write(stack, writer, entering, _swap(z, branch, donor, layer, at, row))
         if layer == last and directions is not None and not stages and weights.config.family.adds_plainly:
             return _read_out(weights, block, carried[row, :, at], resid_mid[row, :, at], directions)
         carried = engine.finish(weights, block, carried, resid_mid)
-        if stages:
-            read.append(_moved(carried[row, :, at], stages[layer]))
+        if stages:  # what was read before is that of the variants that come of them
+            read = [*(moved[:, branch.parent] for moved in read), _moved(carried[row, :, at], stages[layer])]
     final = carried[row, :, at]
     if stages:
         behind = [_moved(forward.finish(weights, final), along) for along in stages[len(tree) :]]
-        return torch.stack([*_at_the_end(read, tree), *behind], dim=-1)
+        return torch.stack([*read, *behind], dim=-1)
     return final if directions is None else (final - final[:, :1]) @ directions.T
 
 
 def _moved(resid: Tensor, along: Tensor) -> Tensor:
-    """How far every variant is from the unchanged one along its text's direction.
-
-    `batch variant d_model, batch d_model -> batch variant`
-    """
+    """How far variants are from the unchanged one along a direction. `batch variant d_model, batch d_model`"""
     return torch.einsum("bvd,bd->bv", resid - resid[:, :1], along)
-
-
-def _at_the_end(read: Sequence[Tensor], tree: Sequence[Branch]) -> list[Tensor]:
-    """What was read of the variants behind each block, by the variants that they have become behind the last one."""
-    became = torch.arange(len(tree[-1].parent), device=read[-1].device)
-    values = []
-    for moved, branch in zip(reversed(read), reversed(tree), strict=True):
-        values.append(moved[:, became])
-        became = branch.parent[became]
-    return values[::-1]
 
 
 def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: Tensor) -> Tensor:
@@ -258,9 +220,7 @@ def _swap(z: Tensor, branch: Branch, donor: Donor, layer: int, at: Tensor, row: 
 
 
 def _read_out(weights: Weights, block: Block, resid: Tensor, resid_mid: Tensor, directions: Tensor) -> Tensor:
-    """What the last MLP writes is wanted along the directions only: it is projected before it is written, differences
-    are taken before.
-    """
+    """How far variants move behind the last MLP, whose activations are projected on the directions unwritten."""
     hidden = engine.activate(weights, block, resid if weights.config.family.parallel else resid_mid)
     resid_mid, hidden = (part - part[:, :1] for part in (resid_mid, hidden))
     assert block.w_out is not None

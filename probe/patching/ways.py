@@ -1,4 +1,5 @@
-"""Whole ways from the cue to the word: chains of edges, what goes over each, over all together, and how few are enough.
+"""Whole ways from the cue to the word: chains of edges, what goes over each, over all together, and how few are enough;
+and, from the weights alone, how well the two heads of an edge fit together (`composition`).
 
 A set of edges is patched at once. The embeddings send the donor's less their own; a receiver of the set is computed
 anew from its own inputs and the changes that reach it over edges of the set, and sends its own change on over edges of
@@ -16,6 +17,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,15 +26,28 @@ from torch import Tensor
 
 from probe.model.weights import Weights
 from probe.patching import engine, live
-from probe.patching.edges import EMBEDDING, MLP, Edges, Node, receiver_of, sender_of
-from probe.patching.live import Both, Point, Read
-from probe.patching.paths import Paths
+from probe.patching.live import Both, PairRun, Point
+from probe.patching.paths import EDGE, EMBEDDING, MLP, Edges, Paths
 from probe.patching.swaps import Rows
 from probe.stats.resampling import Array
 
 ENOUGH, LEAST, MOST, RANDOM_SETS = 0.9, 0.01, 50, 200
 DIGITS = 6  # shares that are alike in these are ordered by the numbers of their edges, not by how sums are rounded
+READ_BY = {"query": ("w_q", "w_k"), "key": ("w_k", "w_q"), "value": ("w_v", "w_o")}  # what reads, what is behind it
 Numbers = tuple[int, ...]
+Node = tuple[int, int, int]  # layer, head and position of a sender or a receiver
+
+
+def sender_of(edge: np.void) -> Node:
+    """Where an edge begins."""
+    layer, head, pos, *_ = edge.item()
+    return layer, head, pos
+
+
+def receiver_of(edge: np.void) -> Node:
+    """Where it ends."""
+    *_, layer, head, pos, _ = edge.item()
+    return layer, head, pos
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,46 +132,35 @@ def chains(found: Paths, least: float) -> list[Numbers]:
     return complete
 
 
-def share_of(read: Sequence[Read], edges: Edges, ends: Iterable[Node] | None = None) -> float:
-    """The share of the gap that goes over a set of edges, along the first direction of each pair; all its heads at the
-    word are ends where none are given.
-    """
+def share_of(read: Sequence[PairRun], edges: Edges, ends: Iterable[Node] | None = None) -> float:
+    """The share of the gap over a set of edges, by first directions; all its heads at the word are ends by default."""
     noise, denoise = torch.stack([patch_edges(one.both, edges, one.along[:1], ends)[:, 0] for one in read]).sum(0)
     return float((denoise - noise) / 2 / sum(one.gap[0] for one in read))
 
 
 def patch_edges(both: Both, edges: Edges, directions: Tensor, ends: Iterable[Node] | None = None) -> Tensor:
     """How far the word's vector moves when a set of edges is patched at once. `-> recipient direction`"""
-    into: dict[tuple[int, bool], list[np.void]] = defaultdict(list)
-    for edge in edges:
-        into[int(edge["receiver_layer"]), bool(edge["receiver_head"] == MLP)].append(edge)
-    writes = _sent_by_embeddings(both, edges)
+    resid, first = both.steps[0].resid_pre, np.unique(edges["sender_pos"][edges["sender_layer"] == EMBEDDING])
+    change = resid.roll(1, 0) - resid  # the donor's embeddings less own
+    writes = {(EMBEDDING, MLP, pos): change[:, both.at + pos, None] for pos in first.tolist()}  # recipient 1 d_model
     z = torch.stack([step.z[:, both.at] for step in both.steps], dim=1)  # recipient layer head d_head
     patched, last = z.clone(), None if ends is None else set(ends)
     for layer, block in enumerate(both.weights.blocks[: len(both.steps)]):
-        for node, moved in _moved_heads(both, layer, into[layer, False], writes):
+        into, is_mlp = edges["receiver_layer"] == layer, edges["receiver_head"] == MLP
+        for node, moved in _moved_heads(both, layer, edges[into & ~is_mlp], writes):
             writes[node] = moved @ block.w_o[node[1]]
             if node[2] == 0 and (last is None or node in last):
                 patched[:, layer, node[1]] += moved[:, 0]
-        writes |= _moved_neurons(both, layer, into[layer, True], writes)
+        writes |= _moved_neurons(both, layer, edges[into & is_mlp], writes)
     own, other = (_read_out(both, part) for part in (z, patched))
     return (other - own) @ directions.to(own).T
 
 
-def _sent_by_embeddings(both: Both, edges: Edges) -> dict[Node, Tensor]:
-    """The donor's embeddings less own at the positions from which they are sent. `recipient 1 d_model`"""
-    resid, sent = both.steps[0].resid_pre, edges[edges["sender_layer"] == EMBEDDING]
-    change, at = resid.roll(1, 0) - resid, np.unique(sent["sender_pos"]).tolist()
-    return {(EMBEDDING, MLP, pos): change[:, both.at + pos, None] for pos in at}
-
-
 def _entering(
-    both: Both, point: Point, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
+    both: Both, point: Point, edges: Edges, writes: Mapping[Node, Tensor]
 ) -> tuple[list[tuple[Node, str, int]], Tensor]:
     """Receiver, channel and position of everything that is entered over some edges, and the stream there with all that
-    is written otherwise.
-
-    `-> recipient input d_model`
+    is written otherwise. `-> recipient input d_model`
     """
     sent: dict[tuple[Node, str, int], dict[Point, Tensor]] = defaultdict(dict)
     for edge in edges:
@@ -171,42 +176,34 @@ def _entering(
     return [*sent], torch.cat(inputs, dim=1) if inputs else streams[:, :0]
 
 
-def _moved_heads(
-    both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
-) -> Iterator[tuple[Node, Tensor]]:
+def _moved_heads(both: Both, layer: int, edges: Edges, writes: Mapping[Node, Tensor]) -> Iterator[tuple[Node, Tensor]]:
     """The change of z of every head of a block into which edges lead. `recipient 1 d_head`"""
     keys, inputs = _entering(both, 2 * layer, edges, writes)
     for receiver in dict.fromkeys(pos for (_, _, pos), _, _ in keys):
         some = [number for number, (node, _, _) in enumerate(keys) if node[2] == receiver]
-        nodes = [*dict.fromkeys(keys[number][0] for number in some)]
-        entered = ((nodes.index(keys[number][0]), *keys[number][1:]) for number in some)
-        variants, channels, senders = zip(*entered, strict=True)
+        ends, channels, senders = zip(*(keys[number] for number in some), strict=True)
+        nodes = [*dict.fromkeys(ends)]
+        into = [nodes.index(node) for node in ends], channels, both.at + np.array(senders)
         heads = [head for _, head, _ in nodes]
-        into = variants, channels, both.at + np.array(senders)
         z = live.receive(both, layer, both.at + receiver, heads, into, inputs[:, some])
         moved = z - both.steps[layer].z[:, both.at + receiver, heads]
         yield from zip(nodes, moved.split(1, dim=1), strict=True)
 
 
-def _moved_neurons(
-    both: Both, layer: int, edges: Sequence[np.void], writes: Mapping[Node, Tensor]
-) -> dict[Node, Tensor]:
+def _moved_neurons(both: Both, layer: int, edges: Edges, writes: Mapping[Node, Tensor]) -> dict[Node, Tensor]:
     """What the MLP of a block writes otherwise at the positions where edges lead into it. `recipient 1 d_model`"""
     step, weights, block = both.steps[layer], both.weights, both.weights.blocks[layer]
     keys, inputs = _entering(both, 2 * layer + (not weights.config.family.parallel), edges, writes)
     if not keys:
         return {}
-    at = [both.at + pos for _, _, pos in keys]
     assert block.w_out is not None
-    moved = (engine.activate(weights, block, inputs) - step.hidden[:, at]) @ block.w_out
-    return {node: moved[:, number, None] for number, (node, _, _) in enumerate(keys)}
+    own = step.hidden[:, [both.at + pos for _, _, pos in keys]]
+    moved = (engine.activate(weights, block, inputs) - own) @ block.w_out
+    return dict(zip((node for node, _, _ in keys), moved.split(1, dim=1), strict=True))
 
 
 def _read_out(both: Both, z: Tensor) -> Tensor:
-    """The word's vector after the last block when every head at the word is held and every MLP there is live.
-
-    `recipient layer head d_head -> recipient d_model`
-    """
+    """The word's vector with every head there held at z and every MLP live. `-> recipient d_model`"""
     weights, resid = both.weights, both.steps[0].resid_pre[:, both.at]
     for layer, block in enumerate(weights.blocks[: len(both.steps)]):
         resid = engine.finish(weights, block, resid, engine.write(weights, block, resid, z[:, layer]))
@@ -237,3 +234,47 @@ def _matched(edges: Edges, numbers: Numbers, draws: int, seed: int) -> Iterator[
         drawn = [rng.choice(within[layer], count, replace=False) for layer, count in counts.items()]
         if drawn and set(together := np.concatenate(drawn).tolist()) != set(numbers):
             yield tuple(together)
+
+
+# --- composition -----------------------------------------------------------------------------------------------------
+
+
+def composition(weights: Weights, edges: Any) -> Array:
+    """The composition score of the two heads of every edge: what the later one could read of what the earlier one
+    writes, on no text at all. NaN where an end is no head, or where the receiver's block is not later. `-> edge`
+
+    With the sender's W_OV = W_V W_O and the receiver's W_QK = W_Q W_Kᵀ and W_OV (vectors are rows, so that a write is
+    x W_V W_O and a score x_query W_Q W_Kᵀ x_keyᵀ), in Frobenius norms and float64:
+
+        query  |W_OV W_QK|  / (|W_OV| |W_QK|)
+        key    |W_OV W_QKᵀ| / (|W_OV| |W_QK|)
+        value  |W_OV W_OV′| / (|W_OV| |W_OV′|)
+
+    Raw weights: no norm's gain is folded in, biases play no part, and rotary positions are left out (a query and a key
+    at the same place). |A B| of the products is taken from Gram matrices, so that no matrix of d_model by d_model is
+    made. `edges`: an array or a frame with the fields of EDGE. Source: Elhage et al. 2021.
+    """
+
+    @cache
+    def part(role: str, layer: int, head: int) -> tuple[Tensor, Tensor]:
+        """A head's weight and its Gram matrix. `-> d_model d_head, d_head d_head`"""
+        every = getattr(weights.blocks[layer], role)
+        own = every[head * len(every) // weights.shape[1]].to("cpu", torch.float64)
+        own = own.T if role == "w_o" else own
+        return own, own.T @ own
+
+    @cache
+    def score(channel: str, sender: tuple[int, int], receiver: tuple[int, int]) -> float:
+        (_, gram_v), (o, gram_o) = part("w_v", *sender), part("w_o", *sender)
+        (reads, gram), (_, behind) = (part(role, *receiver) for role in READ_BY[channel])
+        between = o.T @ reads
+        product, ov, read = gram_v @ between @ behind * between, gram_v * gram_o, gram * behind
+        return float((product.sum().clamp_min(0) / ov.sum() / read.sum()).sqrt())
+
+    fields = (np.asarray(edges[name]).tolist() for name in EDGE.names or () if not name.endswith("pos"))
+    return np.array(
+        [
+            score(channel, (layer, head), (later, reader)) if MLP not in (head, reader) and layer < later else np.nan
+            for layer, head, later, reader, channel in zip(*fields, strict=True)
+        ]
+    )

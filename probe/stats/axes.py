@@ -88,11 +88,7 @@ class HeldOutAxes:
 
 
 def hold_out(
-    resid: Tensor,
-    split: CrossFit,
-    senses: tuple[str, str],
-    root: Tensor | None = None,
-    toward: Tensor | None = None,
+    resid: Tensor, split: CrossFit, senses: tuple[str, str], root: Tensor | None = None, toward: Tensor | None = None
 ) -> HeldOutAxes:
     """Axes of every stage for each holdout, fitted on what it learns from. `row stage d_model`, rows by their numbers
     in the split.
@@ -242,9 +238,6 @@ def profile(axes: HeldOutAxes, stages: Tensor, split: CrossFit, depth: int, auro
         here = along[:, max(stage - 1, depth)]
         values = ((stages[rows, stage].double() - first - midpoint) * here).sum(-1).numpy()
         for sense, side in zip(axes.senses, (of_a, ~of_a), strict=True):
-            low, high = np.quantile(values[side], [0.1, 0.9])
-            told = float(auroc[stage - 1]) if stage else 0.5
-            coordinates.append(
-                SenseAtDepth(stage - 1, sense, float(values[side].mean()), float(low), float(high), told)
-            )
+            numbers = values[side].mean(), *np.quantile(values[side], [0.1, 0.9]), auroc[stage - 1] if stage else 0.5
+            coordinates.append(SenseAtDepth(stage - 1, sense, *map(float, numbers)))
     return coordinates

@@ -16,7 +16,6 @@ Owen 2007 (bootstrap of crossed factors); Hesterberg 2015 (few units); Westfall 
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +48,6 @@ def folds(groups: Sequence[Hashable], count: int, *, seed: int) -> list[tuple[li
 
 def auroc(a: Array, b: Array) -> Array:
     """P(score of an A sentence > score of a B sentence), ties one half; 0.5 is chance, 1 perfect. `n ..., m ... -> ...`
-
     One-sided: the sign is the caller's to fix beforehand, so a value under 0.5 stays under 0.5.
     """
     ranks = rankdata(np.concatenate([a, b]), axis=0)
@@ -58,9 +56,8 @@ def auroc(a: Array, b: Array) -> Array:
 
 
 def order(values: Array) -> NDArray[np.intp]:
-    """Places along the last axis, the largest value first; of values equal within TIE, the first. `... n -> ... n`
-
-    For a flattened `layer head` the ties go to the lower layer, then the lower head.
+    """Places along the last axis, the largest value first; of values equal within TIE the first, for a flattened
+    `layer head` the lower layer, then the lower head. `... n -> ... n`
     """
     falling = (-values).argsort(-1, kind="stable")
     steps = -np.diff(np.take_along_axis(values, falling, -1), axis=-1) > TIE * np.abs(values).max(initial=0)
@@ -75,9 +72,8 @@ def ranks(values: Array) -> NDArray[np.intp]:
 
 
 def hedges_g(a: Array, b: Array) -> Array:
-    """Mean difference in pooled standard deviations, corrected for small samples. `n ..., m ... -> ...`
-
-    Plus or minus infinity where nothing varies within and the means differ, 0 where nothing differs at all.
+    """Mean difference in pooled standard deviations, corrected for small samples; plus or minus infinity where nothing
+    varies within and the means differ, 0 where nothing differs at all. `n ..., m ... -> ...`
     """
     n, m = len(a), len(b)
     a, b = a - a[:1], b - a[:1]  # equal numbers become exactly 0: the mean of n equal floats need not equal that of m
@@ -150,8 +146,7 @@ class Gap(NamedTuple):
 GATE_DRAWS = 4999  # p as small as .0002: the gate asks for .01 after correction over pairs of senses
 
 
-@dataclass(frozen=True, eq=False)
-class MaxT:
+class MaxT(NamedTuple):
     """A family of tests: `t` the statistics, `p` corrected for the whole family, `q` the false discovery rate."""
 
     t: Array
@@ -160,9 +155,8 @@ class MaxT:
 
 
 def relabel(is_a: Sequence[bool], units: Sequence[Hashable], *, draws: int, rng: np.random.Generator) -> Labels:
-    """Sense labels as given (first) and reassigned `draws` times, whole units at a time. `-> 1 + draws, n`
-
-    Units that hold both senses are flipped; senses are shuffled among the units that hold one.
+    """Sense labels as given (first) and reassigned `draws` times, whole units at a time: units that hold both senses
+    are flipped; senses are shuffled among the units that hold one. `-> 1 + draws, n`
     """
     given = np.asarray(is_a, dtype=bool)
     member, number = as_numbers(units)
@@ -214,13 +208,9 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
     """
     member, number = as_numbers(list(zip(split.exchanged, split.is_a, split.cells.tolist(), strict=True)))
     first = np.unique(member, return_index=True)[1]  # a row of every group that changes its sense as a whole
-    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=np.random.default_rng(seed))[:, first].astype(
-        float
-    )
-    count = np.bincount(member, minlength=number)
-    learned = np.zeros((len(split.holdouts), number))
-    for row, holdout in zip(learned, split.holdouts, strict=True):
-        row[member[list(holdout.train)]] = 1
+    rng, count = np.random.default_rng(seed), np.bincount(member, minlength=number)
+    labels = relabel(split.is_a, split.exchanged, draws=GATE_DRAWS, rng=rng)[:, first].astype(float)
+    learned = np.array([np.bincount(member[[*one.train]], minlength=number) > 0 for one in split.holdouts], dtype=float)
     tested = [np.flatnonzero(split.cells[first] == part) for part in range(len(learned))]
     offsets = resid - resid[:1]  # identical vectors become exactly 0
     sums = [_sums(stage - stage.mean(0), member, number) for stage in np.moveaxis(offsets, 1, 0)]
@@ -231,6 +221,7 @@ def gap_test(resid: Array, split: CrossFit, *, seed: int) -> Gap:
 
 
 def _sums(rows: Array, member: NDArray[np.intp], number: int) -> Array:
+    """Sums of the rows of each group. `row d -> group d`"""
     sums = np.zeros((number, rows.shape[1]))
     np.add.at(sums, member, rows)
     return sums
@@ -262,7 +253,6 @@ def _signed(labels: Array, count: Any) -> Array:
 
 def difference_p(values: Array, is_a: Sequence[bool], units: Sequence[Hashable], *, seed: int) -> float:
     """Two-sided p that the means of two senses differ in one of several numbers, such as the word's place in the text.
-
     `n k`: max-T over the k. 1 where no number differs at all.
     """
     offset = values - values[:1]

@@ -9,6 +9,7 @@ import os
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,10 +41,8 @@ class Separation:
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """Corrected tests of one pair of senses, `layer head` each: separation, swap, the wrong way, what is said next, and
-    the logits of known continuations.
-
-    `said` is None for a model that predicts no tokens, `continued` where no continuations are known.
+    """Corrected tests of one pair of senses, `layer head` each: separation, swap, the wrong way; what is said next,
+    None for a model that predicts no tokens, and the logits of continuations, None where none are known.
     """
 
     separation: MaxT
@@ -53,57 +52,48 @@ class Tests:
     continued: MaxT | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """Labels of rows that change their sense in groups: `labels: draw group`, `group: n`, the group of every row."""
+class Sums(NamedTuple):
+    """Sums and sums of squares of rows that change their sense in groups, `head group d`, and group sizes."""
 
-    labels: Labels
-    group: NDArray[np.intp]
-
-    def summed(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Sums and sums of squares of the rows of each group, and their number. `head n d -> head group d, twice`"""
-        member = np.zeros((self.labels.shape[1], len(self.group)))
-        member[self.group, np.arange(len(self.group))] = 1
-        return member @ rows, member @ rows**2, member.sum(1)
+    rows: Array
+    squares: Array
+    size: Array
 
 
-def measure_separation(
-    writes: Tensor,
-    split: CrossFit,
-    *,
-    permutations: int,
-    seed: int,
-) -> Separation:
+def sums_of(rows: Array, group: NDArray[np.intp]) -> Sums:
+    """The sums of groups of rows. `head n d, n`"""
+    member = np.zeros((group.max() + 1, len(group)))
+    member[group, np.arange(len(group))] = 1
+    return Sums(member @ rows, member @ rows**2, member.sum(1))
+
+
+def measure_separation(writes: Tensor, split: CrossFit, *, permutations: int, seed: int) -> Separation:
     """Held-out AUROC and Hedges' g of every head's write along its own direction, and AUROC under every relabelling.
-
     `writes: layer head row d_head`. Every sentence is scored once, along a direction fitted on the sentences that its
     holdout learns from, and compared with those of the other sense in its holdout.
     """
-    is_a = np.array(split.is_a)
+    is_a, heads = np.array(split.is_a), int(np.prod(writes.shape[:2]))
     rng = np.random.default_rng(seed)
     labels = resampling.relabel(split.is_a, split.exchanged, draws=permutations, rng=rng)
     together, _ = resampling.as_numbers(list(zip(split.exchanged, split.is_a, strict=True)))
-    crossed = resampling.crossed_factors(split.frames, split.units)
-    weights = resampling.bootstrap_weights(crossed, seed=seed)
-    heads = int(np.prod(writes.shape[:2]))
+    weights = resampling.bootstrap_weights(resampling.crossed_factors(split.frames, split.units), seed=seed)
     wins, compared = np.zeros((1 + permutations, heads)), np.zeros(1 + permutations)
     drawn, drawn_compared = np.zeros((len(weights), heads)), np.zeros(len(weights))
     scores = np.full((heads, len(is_a)), np.nan)
-    for holdout in split.holdouts:
-        train, test = list(holdout.train), list(holdout.test)
+    for train, test in ((list(holdout.train), list(holdout.test)) for holdout in split.holdouts):
         per_sense = int(min(is_a[train].sum(), (~is_a[train]).sum()))
         few = reduced(writes[:, :, train], writes[:, :, test], per_sense=per_sense)
         fit, new = (part.flatten(0, 1).numpy() for part in few)
         first, group = np.unique(together[train], return_index=True, return_inverse=True)[1:]
-        learned = Labelled(labels[:, train][:, first], group)
-        here, pairs = separation_null(fit, learned, new, labels[:, test])
-        wins, compared = wins + here, compared + pairs
-        own = own_scores(learned.summed(fit), learned.labels[:1], np.concatenate([fit, new], axis=1))[0]
+        sums, learned = sums_of(fit, group), labels[:, train][:, first]
+        wins += separation_null(sums, learned, new, labels[:, test])
+        of_a = labels[:, test].sum(1)
+        compared += of_a * (len(test) - of_a)
+        own = own_scores(sums, learned[:1], np.concatenate([fit, new], axis=1))[0]
         scores[:, test] = _calibrated(own, is_a[train])
         here, pairs = won_draws(scores[:, test], list(is_a[test]), weights[:, test])
         drawn, drawn_compared = drawn + here, drawn_compared + pairs
-    null = np.divide(wins, compared[:, None], out=np.full_like(wins, 0.5), where=compared[:, None] > 0)
-    draws = np.divide(drawn, drawn_compared[:, None], out=np.full_like(drawn, 0.5), where=drawn_compared[:, None] > 0)
+    null, draws = _auroc(wins, compared), _auroc(drawn, drawn_compared)
     low, high = resampling.interval(draws, null[0], units=len(set(split.units)))
     tested = ~np.isnan(scores[0])
     g = resampling.hedges_g(scores[:, tested & is_a].T, scores[:, tested & ~is_a].T)
@@ -111,18 +101,23 @@ def measure_separation(
     return Separation(auroc, low, high, g, null.reshape(-1, *writes.shape[:2]))
 
 
+def _auroc(won: Array, of: Array) -> Array:
+    """The share of comparisons won, one half where there are none. `draw head, draw -> draw head`"""
+    return np.divide(won, of[:, None], out=np.full_like(won, 0.5), where=of[:, None] > 0)
+
+
 def _calibrated(scores: Array, is_a: NDArray[np.bool_]) -> Array:
     """New scores, about +1/2 for A and -1/2 for B, as the fitted ones in front of them say. `head n + m -> head m`"""
-    fitted = scores[:, : len(is_a)]
-    mean_a, mean_b = fitted[:, is_a].mean(1, keepdims=True), fitted[:, ~is_a].mean(1, keepdims=True)
+    fitted, new = np.split(scores, [len(is_a)], axis=1)
+    mean_a, mean_b = (fitted[:, side].mean(1, keepdims=True) for side in (is_a, ~is_a))
     gap = mean_a - mean_b
-    return (scores[:, len(is_a) :] - (mean_a + mean_b) / 2) / np.where(gap > 0, gap, 1.0)
+    return (new - (mean_a + mean_b) / 2) / np.where(gap > 0, gap, 1.0)
 
 
 def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor]:
-    """Writes centred on the fit part; with fewer than MANY sentences per sense, their first principal components.
-
-    `... n d, ... m d -> ... n k, ... m k`. The labels play no part, so one reduction serves every relabelling.
+    """Writes centred on the fit part; with fewer than MANY sentences per sense, their first principal components, at
+    most COMPONENTS, so that a direction has fewer numbers than sentences. The labels play no part, so one reduction
+    serves every relabelling. `... n d, ... m d -> ... n k, ... m k`
     """
     centre = fit.mean(-2, keepdim=True)
     fit, new = fit - centre, new - centre
@@ -134,65 +129,47 @@ def reduced(fit: Tensor, new: Tensor, *, per_sense: int) -> tuple[Tensor, Tensor
 
 
 def own_direction_scores(fit_a: Tensor, fit_b: Tensor, new: Tensor) -> Tensor:
-    """Score new writes of every head along the head's own direction, fitted on fit: mean difference / pooled variance.
-
-    `... n d, ... m d, ... k d -> ... k`. With fewer than MANY sentences per sense the writes are first reduced to at
-    most COMPONENTS principal components of the fit part, so that the direction has fewer numbers than sentences.
-    """
+    """`own_scores` of new writes, reduced, along the directions fitted on two senses. `... n d, ... m d, ... k d`"""
     fit, new = reduced(torch.cat([fit_a, fit_b], dim=-2), new, per_sense=min(fit_a.shape[-2], fit_b.shape[-2]))
-    learned = one_by_one((np.arange(fit.shape[-2]) < fit_a.shape[-2])[None])
     flat_fit, flat_new = (part.reshape(-1, *part.shape[-2:]).numpy() for part in (fit, new))
-    scores = own_scores(learned.summed(flat_fit), learned.labels, flat_new)[0]
+    of_a = (np.arange(fit.shape[-2]) < fit_a.shape[-2])[None]
+    scores = own_scores(sums_of(flat_fit, np.arange(fit.shape[-2])), of_a, flat_new)[0]
     return torch.from_numpy(scores).reshape(new.shape[:-1])
 
 
-def separation_null(fit: Array, learned: Labelled, new: Array, labels: Labels) -> tuple[Array, Array]:
-    """How often a sentence of A scores above one of B along every head's own direction, under every labelling.
-
-    `fit: head n d`, `new: head m d` in coordinates that do not depend on the labels, `labels: draw m` ->
-    comparisons won `draw head`, their number `draw`; the quotient is the AUROC. Under the null the standard error of an
-    AUROC is the same for every head, so it is not divided out.
+def separation_null(fit: Sums, learned: Labels, new: Array, labels: Labels) -> Array:
+    """How often a sentence of A scores above one of B along every head's own direction, under every labelling. Under
+    the null the standard error of an AUROC is the same for every head, so it is not divided out. `learned: draw group`,
+    the labels of what is fitted on · `new: head m d`, `labels: draw m -> draw head`
     """
-    summed = learned.summed(fit)
 
     def chunk(start: int) -> Array:
         some = slice(start, start + CHUNK)
-        return won(own_scores(summed, learned.labels[some], new), labels[some])
+        return won(own_scores(fit, learned[some], new), labels[some])
 
     with ThreadPoolExecutor(THREADS) as pool:  # sorting is most of it, and lets other threads run
-        wins = np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
-    of_a = labels.sum(1)
-    return wins, of_a * (labels.shape[1] - of_a)
+        return np.concatenate(list(pool.map(chunk, range(0, len(labels), CHUNK))))
 
 
-def one_by_one(labels: Labels) -> Labelled:
-    """Rows that change their sense one by one."""
-    return Labelled(labels, np.arange(labels.shape[1]))
-
-
-def own_scores(summed: tuple[Array, Array, Array], labels: Labels, new: Array) -> Array:
-    """New writes along each head's own direction, under every labelling: mean difference / pooled variance.
-
-    `summed`: the groups that are fitted on (`Labelled.summed`) · `draw group, head m d -> draw head m`
+def own_scores(fit: Sums, labels: Labels, new: Array) -> Array:
+    """New writes along each head's own direction, mean difference / pooled variance.
+    `draw group, head m d -> draw head m`
     """
-    sums, squared, count = summed
+    sums, squared, size = fit
     weights, total, squares = labels.astype(float), sums.sum(1), squared.sum(1)
-    n_a = (weights @ count)[:, None, None]
-    n_b = count.sum() - n_a
+    n_a = (weights @ size)[:, None, None]
+    n_b = size.sum() - n_a
     sum_a = np.einsum("bn,hnd->bhd", weights, sums, optimize=True)
     square_a = np.einsum("bn,hnd->bhd", weights, squared, optimize=True)
     mean_a, mean_b = sum_a / np.maximum(n_a, 1), (total - sum_a) / np.maximum(n_b, 1)
-    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (count.sum() - 2)
+    within = np.maximum(square_a - n_a * mean_a**2 + squares - square_a - n_b * mean_b**2, 0) / (size.sum() - 2)
     difference = mean_a - mean_b
     floor = 1e-9 * within.max(-1, keepdims=True) + 1e-12 * (difference**2).max(-1, keepdims=True) + np.finfo(float).tiny
     return np.asarray(np.einsum("bhd,hmd->bhm", difference / (within + floor), new, optimize=True))
 
 
 def won(scores: Array, labels: Labels) -> Array:
-    """How many of all comparisons of an A with a B the A wins, ties one half, under every labelling.
-
-    `draw head m, draw m -> draw head`
-    """
+    """How many comparisons of an A with a B the A wins, ties one half. `draw head m, draw m -> draw head`"""
     marked = _with_label(scores, labels)
     marked.view(float).sort(axis=-1)
     sums = (marked & 1).astype(float) @ np.arange(1.0, scores.shape[-1] + 1)  # of the ranks of A
@@ -217,9 +194,8 @@ def _with_label(scores: Array, labels: Labels) -> NDArray[np.uint64]:
 
 
 def won_draws(scores: Array, is_a: Sequence[bool], weights: Array) -> tuple[Array, Array]:
-    """Comparisons won and their number in every bootstrap draw. `head m`, m labels, `draw m -> draw head, draw`
-
-    An A wins the weight of all B below it, and half of those that tie with it.
+    """Comparisons won and their number in every bootstrap draw: an A wins the weight of all B below it, and half of
+    those that tie with it. `head m`, m labels, `draw m -> draw head, draw`
     """
     of_a = np.asarray(is_a)
     weight_a, weight_b = weights[:, of_a], weights[:, ~of_a]
@@ -248,24 +224,17 @@ def corrected_tests(
     (empty for a model that predicts no tokens) and on known continuations (empty without any), `pair layer head` each ·
     `units`: the cue words of each pair.
     """
+    given = {"swap": swaps, "said": said, "continued": continued}
+    flips = {name: _flipped(kind, units, permutations, seed) for name, kind in given.items() if kind}
     separation = np.stack([each.null for each in separations], axis=1)  # draw pair layer head
-    swap = _flipped(swaps, units, permutations=permutations, seed=seed)
-    nulls = {"separation": separation, "swap": swap, "opposes": -swap}
-    for name, kind in (("said", said), ("continued", continued)):
-        if kind:
-            nulls[name] = _flipped(kind, units, permutations=permutations, seed=seed)
-    families = {name: resampling.max_t(null[0], null[1:]) for name, null in nulls.items()}
-    columns = [
-        [MaxT(*values) for values in zip(family.t, family.p, family.q, strict=True)] for family in families.values()
-    ]
-    return [Tests(**dict(zip(families, pair, strict=True))) for pair in zip(*columns, strict=True)]
+    nulls = {"separation": separation, **flips, "opposes": -flips["swap"]}
+    families = [resampling.max_t(null[0], null[1:]) for null in nulls.values()]
+    tested = zip(*([MaxT(*values) for values in zip(*family, strict=True)] for family in families), strict=True)
+    return [Tests(**dict(zip(nulls, pair, strict=True))) for pair in tested]
 
 
-def _flipped(effects: Sequence[Array], units: Sequence[Sequence[Hashable]], *, permutations: int, seed: int) -> Array:
+def _flipped(effects: Sequence[Array], units: Sequence[Sequence[Hashable]], permutations: int, seed: int) -> Array:
     """Studentised mean effects under sign flips of whole units, all pairs of senses. `-> draw pair layer head`"""
     rng = np.random.default_rng(seed)
-    nulls = [
-        resampling.flip_null(effect, chosen, draws=permutations, rng=rng)
-        for effect, chosen in zip(effects, units, strict=True)
-    ]
-    return np.stack(nulls, axis=1)
+    both = zip(effects, units, strict=True)
+    return np.stack([resampling.flip_null(*one, draws=permutations, rng=rng) for one in both], axis=1)

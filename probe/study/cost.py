@@ -23,7 +23,7 @@ from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.patching import routes
 from probe.patching import sets as head_sets
-from probe.patching.edges import EDGE
+from probe.patching.paths import EDGE
 from probe.patching.swaps import NUMBERS, swap_heads
 from probe.stats.axes import sense_pairs
 from probe.stats.numbers import counted

@@ -35,9 +35,8 @@ from probe.model.model import Model
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects, paths, positions
 from probe.patching import ways as whole_ways
-from probe.patching.edges import EDGE, composition
-from probe.patching.paths import REACH, SAMPLE, Paths
-from probe.patching.ways import DIGITS, LEAST, Ways
+from probe.patching.paths import EDGE, REACH, SAMPLE, Paths
+from probe.patching.ways import DIGITS, LEAST, Ways, composition
 from probe.stats import resampling
 from probe.stats.resampling import Array
 from probe.study.columns import KEYS, key_of, leading_heads, rounded, stacked, with_key

@@ -24,7 +24,7 @@ from probe.model.tokens import Placed
 from probe.model.trace import target_states
 from probe.model.weights import Weights, read_weights
 from probe.patching import effects
-from probe.patching.effects import Effects, Measured, Pairs, Readings
+from probe.patching.effects import Effects, PairEffects, Pairs, Readings
 from probe.patching.routes import Routes, measure_routes
 from probe.patching.sets import Curves, HeadIndex, Ranked, joint_swaps, measure_curves
 from probe.stats import axes, resampling
@@ -87,7 +87,7 @@ class PairResult:
     by_depth: Array
     separation: Separation
     reading: Readings
-    measured: Measured | None = None
+    measured: PairEffects | None = None
     routes: Routes | None = None
     tests: Tests | None = None
     stand_ins: tuple[StandIn, ...] = ()
@@ -278,7 +278,7 @@ def _swapped(
 
 
 def _stand_ins(
-    weights: Weights, word: WordResult, pair: PairResult, measured: Measured, options: StudyOptions
+    weights: Weights, word: WordResult, pair: PairResult, measured: PairEffects, options: StudyOptions
 ) -> tuple[StandIn, ...]:
     """The later heads that make up for heads whose effect is lost again by the last depth.
 

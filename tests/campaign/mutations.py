@@ -101,15 +101,13 @@ FAULTS = (
         "variants[:, :, place - 1] =",
     ),
     # effects
-    Fault(
-        "patching/effects.py", "noising of the wrong sign", "effect(b, a), -effect(a, b)", "effect(b, a), effect(a, b)"
-    ),
+    Fault("patching/effects.py", "noising of the wrong sign", "into_b, -into_a", "into_b, into_a"),
     Fault("patching/effects.py", "the donor most unlike", "best = max(others", "best = min(others"),
     Fault(
         "patching/effects.py",
         "same-sense swaps of the wrong sign",
-        "pairs.same_b) - effect(a, pairs.same_a)",
-        "pairs.same_b) + effect(a, pairs.same_a)",
+        "(same_b - same_a)",
+        "(same_b + same_a)",
     ),
     Fault("patching/effects.py", "a stage too late", "np.asarray(chosen) - 1)", "np.asarray(chosen))"),
     Fault(
@@ -127,15 +125,15 @@ FAULTS = (
     Fault(
         "patching/routes.py",
         "pattern and values swapped",
-        '{"pattern_only": read(1, 0), "values_only": read(0, 1)}',
-        '{"pattern_only": read(0, 1), "values_only": read(1, 0)}',
+        '{"pattern_only": _mix(pattern_donor, v), "values_only": _mix(pattern, v_donor)}',
+        '{"pattern_only": _mix(pattern, v_donor), "values_only": _mix(pattern_donor, v)}',
     ),
-    Fault("patching/routes.py", "the own cue stays", "own - only(0, mine) + only", "own + only"),
+    Fault("patching/routes.py", "the own cue stays", "z - _mix(pattern * mine, v) + _mix", "z + _mix"),
     Fault("patching/live.py", "a change misses the norms", "family.adds_plainly or layer < 0", "True"),
     Fault("patching/live.py", "a key too few", "slice(pos + 1 if", "slice(pos if"),
     Fault("patching/paths.py", "both ways of the wrong sign", "(denoise - noise) / 2", "(denoise + noise) / 2"),
     Fault(
-        "patching/edges.py",
+        "patching/ways.py",
         "query and key swapped",
         '"query": ("w_q", "w_k"), "key": ("w_k", "w_q")',
         '"query": ("w_k", "w_q"), "key": ("w_q", "w_k")',
@@ -185,8 +183,8 @@ FAULTS = (
     Fault(
         "stats/separation.py",
         "opposes tested the right way",
-        '"swap": swap, "opposes": -swap}',
-        '"swap": swap, "opposes": swap}',
+        '"opposes": -flips["swap"]}',
+        '"opposes": flips["swap"]}',
     ),
     Fault("stats/verdicts.py", "whoever opposes resolves", 'row["net"] <= -SMALLEST', 'row["net"] >= SMALLEST'),
     # tables and sweeps

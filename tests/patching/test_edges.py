@@ -8,7 +8,8 @@ from handmade import HEADS
 from planted import way_model
 
 from probe.model.weights import read_weights
-from probe.patching.edges import CHANNELS, EDGE, composition, edges_of
+from probe.patching.paths import CHANNELS, EDGE, edges_of
+from probe.patching.ways import composition
 
 
 def scores_of(weights):

@@ -240,7 +240,7 @@ def test_ratios_are_of_sums():
 
 def test_a_draw_of_everything_once_is_the_effect_itself():
     effect, direct = by_hand(), np.array([4.0, 0, 0, 2]).reshape(2, 1, 2)
-    whole = effects.Measured(effect, None, None, direct, effect.gap, np.zeros((1, 2, 1)))
+    whole = effects.PairEffects(effect, None, None, direct, effect.gap, np.zeros((1, 2, 1)))
     weights = np.array([[1.0, 1], [2, 0], [0, 1]])
     swap, net, written = whole.draws(weights).values()
     np.testing.assert_allclose(swap[0], effect.swap)

@@ -22,8 +22,8 @@ from planted import AXIS, CUE, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 
 from probe.model.weights import read_weights
-from probe.patching import edges, live, paths, ways
-from probe.patching.edges import EDGE
+from probe.patching import live, paths, ways
+from probe.patching.paths import EDGE
 
 TOGETHER = {"two_ways": 2, "either_way": 2}  # ways of which each has half, either because they add up or because one
 # alone is enough to make the first sense and both are needed to make the second; elsewhere there is one way
@@ -72,7 +72,7 @@ def kept_pair(model):
     pair, at, positions = every_edge_between(model)
     weights, depth = read_weights(model), model.config.n_layers
     both = live.keep(weights, [text.ids for text in pair], at, depth)
-    return pair, both, edges.edges_of(weights, depth, positions, positions, mlps=True)
+    return pair, both, paths.edges_of(weights, depth, positions, positions, mlps=True)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), typed())
@@ -88,14 +88,14 @@ def test_all_edges_together_are_the_donors_run(kind, dtype):
 
 def chain_of(every, rng):
     """Random edges one behind the other, from the cue's embeddings to a head at the word."""
-    first = (every["sender_layer"] == edges.EMBEDDING) & (every["sender_pos"] == every["sender_pos"][0])
+    first = (every["sender_layer"] == paths.EMBEDDING) & (every["sender_pos"] == every["sender_pos"][0])
     while True:
         chain = [rng.choice(every[first])]
         while True:
-            node = edges.receiver_of(chain[-1])
+            node = ways.receiver_of(chain[-1])
             if node[2] == 0 and node[1] >= 0 and len(chain) > 1:
                 return np.array(chain)
-            behind = [edge for edge in every if edges.sender_of(edge) == node]
+            behind = [edge for edge in every if ways.sender_of(edge) == node]
             if not behind:
                 break
             chain.append(behind[rng.integers(len(behind))])
@@ -110,7 +110,7 @@ def test_a_way_is_its_steps_one_after_the_other(kind, dtype):
     for _ in range(6):
         chain = chain_of(every, rng)
         with torch.inference_mode():
-            found = ways.patch_edges(both, chain, every_direction(model), [edges.receiver_of(chain[-1])])
+            found = ways.patch_edges(both, chain, every_direction(model), [ways.receiver_of(chain[-1])])
         for side in (0, 1):
             change, own = None, plain.runs[side]
             for edge in chain:

@@ -17,7 +17,7 @@ from probe.model.tokens import Placed
 from probe.model.weights import Weights
 from probe.pages.walk.scene import Place
 from probe.patching import live, positions
-from probe.patching.live import Read
+from probe.patching.live import PairRun
 from probe.patching.positions import COMPONENTS, HEAD
 from probe.stats.numbers import percent
 
@@ -73,7 +73,7 @@ class TwoTraced:
         return f"{put} {percent(float(entering[most]))} of the way to this one. {arrives}"
 
 
-def read_pair(weights: Weights, here: Place, there: Place) -> tuple[Read, tuple[int, ...]]:
+def read_pair(weights: Weights, here: Place, there: Place) -> tuple[PairRun, tuple[int, ...]]:
     """Both sentences kept up to the word, and the positions counted from it, from the first difference to the last.
 
     Raises InputError for sentences that have not as many tokens before the word, in a model that reads both ways also
@@ -92,7 +92,7 @@ def read_pair(weights: Weights, here: Place, there: Place) -> tuple[Read, tuple[
             f"Tracing two sentences: they are the same up to “{here.word}”, so nothing that it reads differs; write "
             f"them with another word before it."
         )
-    offsets = live.offsets_of(weights, [(rows, at)], None)
+    offsets = live.offsets_of([(rows, at)], None)
     with torch.inference_mode():
         both = live.keep(weights, rows, at, len(weights.blocks))
         apart = both.final[0, at] - both.final[1, at]
@@ -102,10 +102,12 @@ def read_pair(weights: Weights, here: Place, there: Place) -> tuple[Read, tuple[
             f"Tracing two sentences: got the same vector of “{here.word}” behind the last layer of both, expected two; "
             f"write them with another word before it."
         )
-    return Read(both, (apart / gap)[None], gap[None]), offsets
+    return PairRun(both, (apart / gap)[None], gap[None]), offsets
 
 
-def trace_steps(read: Read, offsets: Sequence[int], parts: Sequence[str]) -> Iterator[tuple[float, dict[str, Tensor]]]:
+def trace_steps(
+    read: PairRun, offsets: Sequence[int], parts: Sequence[str]
+) -> Iterator[tuple[float, dict[str, Tensor]]]:
     """How far the word of the other sentence moves when a part at one layer and position is this sentence's.
 
     Some layers at a time: the share that is done, and what is known by then, `part: layer variant pos`, NaN elsewhere.

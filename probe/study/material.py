@@ -140,7 +140,7 @@ def _without_late_cues(material: Material) -> Material:
         senses_of.setdefault(beginning, set()).add(sense)
     rows, left_out = [], []
     for row, (sentence, beginning) in enumerate(zip(material.sentences, beginnings, strict=True)):
-        if sentence.cue_follows:
+        if sentence.cue_after:
             left_out.append(LeftOut(sentence.text, LATE))
         elif len(senses_of[beginning]) > 1:
             left_out.append(LeftOut(sentence.text, SAME))

@@ -37,10 +37,7 @@ class Sense:
 
 @dataclass(frozen=True)
 class Frame:
-    """One small story with {cue} and {word}, by the distance between them in tokens (4: four and more).
-
-    `behind`: the word first.
-    """
+    """A small story with {cue} and {word}, by their distance in tokens (4: four and more); `behind`: the word first."""
 
     name: str
     versions: Mapping[int, str]

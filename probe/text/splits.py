@@ -356,10 +356,7 @@ def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
 def _cells(
     factors: Sequence[Groups], labels: Sequence[str], seed: int, folds: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(train, test) for every combination of the factors' folds that has sentences.
-
-    Train differs from it in all factors.
-    """
+    """(train, test) for every combination of the factors' folds that has sentences; train differs in all factors."""
     rng = np.random.default_rng(seed)
     keys = list(zip(*(_fold_of(groups, labels, folds, rng) for groups in factors), strict=True))
     return [

@@ -24,7 +24,7 @@ from probe.provenance import command_line
 if TYPE_CHECKING:
     from probe.model.model import Model
     from probe.pages.walk.walk import Walk
-    from probe.study.cost import StudyCost
+    from probe.study.study import StudyCost
 INTERRUPTED = 130
 PERMUTATIONS = 1000
 DEFAULT_MODEL = "tiny-senses"
@@ -111,7 +111,7 @@ def report(
 
         typer.echo(write_page(shards, out, words=words))
         return
-    from probe.study.cost import parse_memory
+    from probe.study.study import parse_memory
     from probe.text.sentences import as_corpus
     from probe.text.splits import check_enough
 

@@ -118,4 +118,4 @@ def ways(heads: pd.DataFrame) -> dict[str, pd.DataFrame]:
         for pos, behind in (("cue", 0), ("cue + 1", 1), ("word", None))
     ]
     made = {"positions": first.merge(pd.DataFrame(grid), how="cross"), "paths": edges, "ways": steps}
-    return {name: whole(made[name].reindex(columns=columns), name) for name, columns in COLUMNS.items()}
+    return {name: whole(made[name].reindex(columns=columns)) for name, columns in COLUMNS.items()}

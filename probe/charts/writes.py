@@ -1,8 +1,14 @@
 """Parts of a whole: direct shares of the sense gap by component, one sentence's ledger, vectors that add up.
 
-The ledger of a sentence says who put how much of the sense into the word's vector, token by token.
+The ledger of a sentence says who put how much of the sense into the word's vector, token by token, in a picture and in
+words. A share there is a contribution over the sentence's own sense coordinate (`total`, counted from the midpoint
+between the senses), so the shares of a sentence sum to 1. It is direct: what was written, with everything downstream as
+it was, not what would happen without it (see `probe.model.ledger`). The cue and the MLPs are always named, however
+small; where the word does not clearly stand on the side of the sense that is meant, a share would be a ratio over
+nothing and none is given.
 """
 
+from collections.abc import Hashable
 from typing import Any
 
 import altair as alt
@@ -25,8 +31,8 @@ from probe.charts.palette import (
     tips,
     token_axis,
 )
-from probe.stats.numbers import decimal, percent, scientific
-from probe.study import suppliers
+from probe.stats.numbers import decimal, listed, percent, scientific
+from probe.stats.verdicts import WORTH_NAMING
 
 TOP_SHARES = 6
 KINDS = {"attention": "attention bias", "norm": "norm bias", "MLP": "MLP"} | dict.fromkeys(
@@ -113,7 +119,7 @@ def ledger_bars(ledger: pd.DataFrame, word: str, *, sentence: int) -> pd.DataFra
     leaders = size[is_head].groupby(rows["component"]).sum().nlargest(len(LEADERS)).index.tolist()
     tokens = rows.groupby("token", sort=False)["toward"].sum()
     shown = [label for label in tokens.index if label in tokens.abs().nlargest(MOST_TOKENS).index]
-    bar = suppliers.source(rows).where(rows["token"].isin(shown) | ~is_head, "other tokens")
+    bar = source_of(rows).where(rows["token"].isin(shown) | ~is_head, "other tokens")
     writer = rows["component"].where(rows["component"].isin(leaders), "other heads").where(is_head, "no head")
     made = rows.assign(bar=bar, writer=writer).groupby(["bar", "writer"], as_index=False).agg(toward=("toward", "sum"))
     total = float(rows["total"].iloc[0] * rows["sign"].iloc[0])
@@ -151,9 +157,9 @@ def cue_ledger(ledger: pd.DataFrame, word: str, *, sentence: int) -> Any:
     )
     mark = alt.Chart(bars).mark_bar(height={"band": 0.66})
     parts = mark.encode(y=y, x=x, color=_hue(bars), order=alt.Order("part:Q"), tooltip=tip)
-    numbers = numbers_at(_texts(bars, suppliers.clear(first)), "edge", y=y)
+    numbers = numbers_at(_texts(bars, clear(first)), "edge", y=y)
     picture = alt.layer(parts, reference_line("x", 0.0), numbers)
-    (told,) = suppliers.told(rows).values()
+    (told,) = ledger_in_words(rows).values()
     description = (
         f"Where the sense comes from, by source token: {told} The terms add up to the vector that the model has there, "
         f"within {scientific(float(first['closing']))} of its size."
@@ -164,7 +170,7 @@ def cue_ledger(ledger: pd.DataFrame, word: str, *, sentence: int) -> Any:
 def _domain(ledger: pd.DataFrame) -> list[float]:
     """The range of the bars of all sentences, so that every picture of a page has the same axis."""
     rows = _toward(ledger)
-    source = suppliers.source(rows)
+    source = source_of(rows)
     sides = [rows["toward"].clip(upper=0), rows["toward"].clip(lower=0)]
     low, high = (side.groupby([rows["word"], rows["sentence"], source]).sum() for side in sides)
     whole = rows["total"] * rows["sign"]
@@ -188,6 +194,107 @@ def _texts(bars: pd.DataFrame, shares: bool) -> pd.DataFrame:
     rows = edges.agg(edge=("edge", "sum"), net=("net", "first"), share=("share", "first")).reset_index()
     texts = [percent(share) for share in rows["share"]] if shares else [decimal(net) for net in rows["net"]]
     return rows.assign(text=texts)
+
+
+SENTENCE = ["word", "sense", "sentence", "sense_a", "sense_b"]
+GATHERED = {"MLP": "MLPs", "attention": "attention biases", "norm": "norm biases"}
+CLEAR = 0.1  # of the gap; the mean of a sense is at 0.5
+MOST = 0.8  # of what came from a token: the heads that are named carry at least this much
+NAMED_HEADS = 3
+NAMED_TOKENS = 2
+Share = dict[Hashable, Any]  # a row of `by_source`
+
+
+def by_source(ledger: pd.DataFrame) -> pd.DataFrame:
+    """Contribution and share of every source of a sentence: tokens over all heads, embeddings, MLPs, biases.
+
+    `contribution` in fractions of the gap, `share` of the sentence's `total` (they sum to 1), `through`: the heads that
+    carry most of what came from a token, as text.
+    """
+    groups = ledger.assign(source=source_of(ledger)).groupby([*SENTENCE, "source"], sort=False)
+    sums = groups.agg(
+        pos=("pos", "first"), role=("role", "first"), contribution=("contribution", "sum"), total=("total", "first")
+    )
+    through = [listed(carriers(rows)) for _, rows in groups]
+    return sums.assign(share=sums["contribution"] / sums["total"], through=through).reset_index()
+
+
+def source_of(ledger: pd.DataFrame) -> pd.Series:
+    """The source that each row counts to: its token's label, the embedding, `MLPs`, or the biases of a kind."""
+    components = ledger["component"]
+    return ledger["token"].fillna(components.str.split(" ").str[0].map(GATHERED).fillna(components))
+
+
+def carriers(rows: pd.DataFrame) -> list[str]:
+    """The heads, largest first, that carry at least MOST of a source's contribution.
+
+    `other heads` stands last where NAMED_HEADS of them are not enough.
+    """
+    heads = rows[rows["head"].notna()]
+    whole = heads["contribution"].sum()
+    if whole == 0:
+        return []
+    shares = (heads.set_index("component")["contribution"] / whole).sort_values(ascending=False, kind="stable")
+    needed = int((shares.cumsum() >= MOST).argmax()) + 1
+    named = [str(name) for name in shares.index[: min(needed, NAMED_HEADS)]]
+    return named if needed <= NAMED_HEADS else [*named, "other heads"]
+
+
+def clear(source: Share) -> bool:
+    """Whether the word stands on the side of the sense that is meant, by at least CLEAR of the gap."""
+    return bool(source["total"] * (1 if source["sense"] == source["sense_a"] else -1) >= CLEAR)
+
+
+def ledger_in_words(ledger: pd.DataFrame) -> dict[tuple[str, int], str]:
+    """What each sentence of the ledger shows, in words, by word and sentence number."""
+    groups = by_source(ledger).groupby(["word", "sentence"], sort=False)
+    sentences = [rows.to_dict("records") for _, rows in groups]
+    return {(sources[0]["word"], sources[0]["sentence"]): _tell(sources) for sources in sentences}
+
+
+def _tell(sources: list[Share]) -> str:
+    first = sources[0]
+    if not clear(first):
+        return (
+            f"Here “{first['word']}” stands at {decimal(first['total'])}, from −0.50 for {first['sense_b']} "
+            f"to 0.50 for {first['sense_a']}: not clearly {first['sense']}, so no part of it is called a share of that "
+            "sense."
+        )
+    tokens = [source for source in sources if pd.notna(source["pos"])]
+    lead = max(tokens, key=lambda source: source["share"])
+    whose = f"of the sense of “{first['word']}” here ({first['sense']})"
+    if lead["share"] < WORTH_NAMING:
+        said = f"No token directly supplies as much as {percent(WORTH_NAMING)} {whose}"
+        return f"{said}; {_rest(sources, [source for source in tokens if source['role'] == 'cue'])}."
+    said = f"{_name(lead, tokens)} directly supplies {percent(lead['share'])} {whose}, through {lead['through']}"
+    return f"{said}; {_rest(sources, _named(tokens, lead), lead)}."
+
+
+def _named(tokens: list[Share], lead: Share) -> list[Share]:
+    """The other tokens that are named, in reading order: the cue, and the NAMED_TOKENS largest WORTH_NAMING."""
+    others = [token for token in tokens if token is not lead]
+    large = [token for token in others if token["role"] != "cue" and abs(token["share"]) >= WORTH_NAMING]
+    large = sorted(large, key=lambda token: -abs(token["share"]))[:NAMED_TOKENS]
+    return [token for token in others if token["role"] == "cue" or any(token is one for one in large)]
+
+
+def _rest(sources: list[Share], named: list[Share], lead: Share | None = None) -> str:
+    """“the” 11 %, MLPs 12 %, everything else 16 %: with the leading token's, the shares of a sentence sum to 100 %."""
+    tokens = [source for source in sources if pd.notna(source["pos"])]
+    mlps = [source for source in sources if source["source"] == "MLPs"]
+    left = 1.0 - sum(source["share"] for source in (*named, *mlps, *([lead] if lead else [])))
+    parts = [f"{_name(source, tokens)} {percent(source['share'])}" for source in named]
+    parts += [f"{source['source']} {percent(source['share'])}" for source in mlps]
+    return ", ".join([*parts, f"everything else {percent(left)}"])
+
+
+def _name(token: Share, tokens: list[Share]) -> str:
+    """“river”; “bank” itself for the word; “the” (3) where the sentence has several."""
+    piece = str(token["source"]).split("·", 1)[1]
+    if token["role"] == "word":
+        return f"“{piece}” itself"
+    several = sum(str(other["source"]).split("·", 1)[1] == piece for other in tokens) > 1
+    return f"“{piece}” ({token['pos']})" if several else f"“{piece}”"
 
 
 ROOM = 0.12  # of the axis, for the number behind the longest bar

@@ -9,13 +9,12 @@ from typing import Any
 import pandas as pd
 
 from probe import charts
-from probe.charts import of_word
+from probe.charts import of_word, writes
 from probe.charts.evidence import ROUTES
 from probe.pages import remarks
 from probe.pages.rows import Frames, Row, Section, head_name, sense_marks, with_sentences, with_tests, words_of
 from probe.pages.sections import head_facts
 from probe.stats.numbers import decimal, measured, percent
-from probe.study import suppliers
 
 TINTS = 20
 BAR = 20
@@ -178,7 +177,7 @@ def marked(row: Mapping[Any, Any]) -> list[tuple[str, str]]:
 
 def ledgers(frames: Frames) -> list[Section]:
     """For each word its example sentences with what supplies the sense, in words and as a chart."""
-    told = suppliers.told(frames["ledger"]) if len(frames["ledger"]) else {}
+    told = writes.ledger_in_words(frames["ledger"]) if len(frames["ledger"]) else {}
     sections = []
     for word in words_of(frames):
         numbers = [int(number) for number in of_word(frames["ledger"], word)["sentence"].drop_duplicates()]

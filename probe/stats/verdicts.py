@@ -34,6 +34,7 @@ SMALLEST = 0.02  # of the gap: below it a swap is lost among the heads of one la
 LARGE = 0.1  # of the gap: five times what counts, so that an effect this large needs no second sign
 HIDDEN = 0.2  # of what the head writes: a swap that shows less than a fifth of it hides the rest
 FAR_SHARE = 0.2  # of the effect next to the cue: what is left further away is a fifth or less, and not a weaker effect
+WORTH_NAMING = 0.1  # of a sentence's sense coordinate: smaller shares of it are summed into "everything else"
 MOSTLY = 0.5  # of the head's attention: more than on all other tokens together
 ORDER = ("resolver", "position-explained", "confounded", "opposes", "backup", "erased", "suggestive", "carrier", "none")
 Evidence = Mapping[str, float]

@@ -17,10 +17,10 @@ Source: Loureiro et al. 2021.
 
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,24 +35,35 @@ from probe.errors import InputError
 from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.model import Model
+from probe.model.tokens import in_order
+from probe.model.trace import target_states
 from probe.provenance import manifest
 from probe.stats.numbers import counted
 from probe.stats.resampling import Array
-from probe.study import material, tables
+from probe.study import tables
 from probe.study.columns import METHODS, rounded
-from probe.study.material import Task
+from probe.study.material import Material, prepare_usable
 from probe.study.study import Progress
 from probe.text import splits
-from probe.text.sentences import Corpus, Sentence, as_corpus
-from probe.text.splits import Holdout
+from probe.text.sentences import Corpus, LeftOut, Sentence, as_corpus
+from probe.text.splits import Holdout, Plan
 
-Labels = NDArray[np.int64]
+Senses = NDArray[np.int64]  # by their numbers in alphabetical order
 Bag = tuple[str, ...]
 TIE_DECIMALS = 12  # of cosines in float64: what differs beyond is the order of the sums
 BLOCK = 512
 INNER_FOLDS = 3  # two thirds of the training sentences to fit on
 INVERSE_PENALTY, STEPS = 10.0, 2000  # of the logistic regression
 REASONS = 5
+CHUNK = 256  # sentences whose states are held at once: of each only the residual stream is kept
+LOAD = 1024  # sentences of several words that are read together, so that words with few fill the batches
+
+
+class Task(NamedTuple):
+    """One word to be tested: the sentences used, and how they are held out."""
+
+    material: Material
+    plan: Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +74,9 @@ class Answers:
     word's place and of the text's length, in tokens · `depth`: the one chosen (most often, where there are folds).
     """
 
-    gold: Labels
-    by_depth: Labels
-    said: dict[str, Labels]
+    gold: Senses
+    by_depth: Senses
+    said: dict[str, Senses]
     depth: int
 
 
@@ -73,9 +84,8 @@ class Answers:
 class Evaluation:
     """Accuracy and macro-F1 as frames (`probe.study.columns` says what each column is), and what made them.
 
-    `words`: one row per word, read at the depth chosen on its training sentences, with the baselines · `depths`: one
-    row per word and depth · `mean`: one row per method and depth, averaged over the words · `left_out`: what was not
-    used, and why.
+    `words`: read at the depth chosen on each word's training sentences, with the baselines · `depths`: every word at
+    every depth · `mean`: every method and depth, averaged over the words · `left_out`: what was not used, and why.
     """
 
     manifest: dict[str, Any]
@@ -138,61 +148,85 @@ def evaluate(model: Model, corpus: Any, *, seed: int = 0, progress: Progress | N
     """
     require_single(model.config.architecture, "an evaluation")
     report, corpus = progress or (lambda stage, share: None), as_corpus(corpus)
-    everything = material.prepare_task(model, corpus, seed=seed)
-    left_out = _left_out(corpus, everything)
+    everything = prepare_tasks(model, corpus, seed=seed)
+    left_out = tables.left_out(corpus.left_out, [(task.material.word, task.material.left_out) for task in everything])
     tested = [task for task in everything if task.plan.holdouts]
     if not tested:
-        raise _nothing_to_test(corpus, left_out)
+        reason, count = Counter(left_out["reason"]).most_common(1)[0]
+        raise InputError(
+            f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} left "
+            f"out: {reason}), expected a word with two senses and at least two sentences of each; give more sentences."
+        )
     report("certificate", 0.02)
     certify(model, [tested[0].material.sentences[0].text]).require()
     report("reading", 0.05)
     word_rows, depth_rows = [], []
-    for count, (task, resid) in enumerate(material.read(model, tested), start=1):
+    for count, (task, resid) in enumerate(read_tasks(model, tested), start=1):
         answers = answer(task, resid, seed=seed)
         word_rows.append(_word_row(task, answers))
         depth_rows += _depth_rows(task, answers, resid)
         report(task.material.word, 0.05 + 0.95 * count / len(tested))
     words, depths = pd.DataFrame(word_rows), pd.DataFrame(depth_rows)
     words, depths, mean = (rounded(frame) for frame in (words, depths, _mean(words, depths)))
-    made = manifest(
-        model.name,
-        model.origin,
-        seed=seed,
-        command="",
-        data_sha256=corpus.sha256,
-        dtype=str(model.dtype).removeprefix("torch."),
-        sentences=corpus.source,
-    )
+    about = {"dtype": str(model.dtype).removeprefix("torch."), "sentences": corpus.source}
+    made = manifest(model.name, model.origin, seed=seed, command="", data_sha256=corpus.sha256, **about)
     return Evaluation(made, words, depths, mean, left_out)
 
 
-def _left_out(corpus: Corpus, everything: Sequence[Task]) -> pd.DataFrame:
-    rows: list[tuple[str | None, str, str]] = [(None, item.where, item.reason) for item in corpus.left_out]
-    rows += [(task.material.word, item.where, item.reason) for task in everything for item in task.material.left_out]
-    return pd.DataFrame(rows, columns=["word", "where", "reason"])
+def prepare_tasks(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
+    """A task per word; a word of which nothing can be tested has no holdouts and every row in `left_out`."""
+    by_word: defaultdict[str, list[Sentence]] = defaultdict(list)
+    for sentence in corpus.sentences:
+        by_word[sentence.word].append(sentence)
+    tasks = []
+    for word, sentences in by_word.items():
+        material, reasons = prepare_usable(model, word, sentences)
+        plan = splits.plan(material.sentences, seed=seed)
+        left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
+        left_out += [LeftOut(material.sentences[row].text, reason) for row, reason in plan.left_out.items()]
+        tasks.append(Task(material.keep(plan.rows, left_out), plan))
+    return tasks
 
 
-def _nothing_to_test(corpus: Corpus, left_out: pd.DataFrame) -> InputError:
-    reason, count = Counter(left_out["reason"]).most_common(1)[0]
-    return InputError(
-        f"Evaluating the sentences of {corpus.source}: none of {len(corpus.sentences)} can be tested ({count} left "
-        f"out: {reason}), expected a word with two senses and at least two sentences of each; give more sentences."
-    )
+def read_tasks(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
+    """Residual streams at the word of every task's sentences, `sentence depth d_model`.
+
+    Words are read together until there are LOAD sentences, which fills the batches where each has few; the next load is
+    read when this one is used up.
+    """
+    load: list[Task] = []
+    for task in tasks:
+        load.append(task)
+        sizes = [len(waiting.material) for waiting in load]
+        if sum(sizes) >= LOAD or task is tasks[-1]:
+            yield from zip(load, _resid(model, load).split(sizes), strict=True)
+            load = []
+
+
+def _resid(model: Model, load: Sequence[Task]) -> Tensor:
+    """The residual stream at the targets, read in chunks of like length of which nothing else is kept."""
+    tokens = [cut for task in load for cut in task.material.tokens]
+    targets = [target for task in load for target in task.material.targets]
+    order = sorted(range(len(targets)), key=targets.__getitem__)
+    chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+    states = (target_states(model, [tokens[row] for row in rows], [targets[row] for row in rows]) for rows in chunks)
+    return torch.cat([chunk.resid for chunk in states])[in_order(chunks)]
 
 
 def _word_row(task: Task, answers: Answers) -> dict[str, object]:
+    right = int((answers.gold == answers.said["nearest"]).sum())
+    sure = binomtest(right, len(answers.gold)).proportion_ci(method="wilson")
     row: dict[str, object] = {
         "word": task.material.word,
-        "senses": len(set(numbered(task.material.sentences))),
+        "senses": len(set(task.material.labels)),
         "sentences": len(task.material),
         "tested": len(answers.gold),
         "left_out": len(task.material.left_out),
         "split_design": task.plan.design,
         "depth": answers.depth,
+        "accuracy_low": float(sure.low),
+        "accuracy_high": float(sure.high),
     }
-    right = int((answers.gold == answers.said["nearest"]).sum())
-    sure = binomtest(right, len(answers.gold)).proportion_ci(method="wilson")
-    row |= {"accuracy_low": float(sure.low), "accuracy_high": float(sure.high)}
     for method in METHODS:
         row |= _scores(answers.gold, answers.said[method], _prefix(method))
     return row
@@ -212,7 +246,7 @@ def _prefix(method: str) -> str:
     return "" if method == "nearest" else f"{method}_"
 
 
-def _scores(gold: Labels, said: Labels, prefix: str = "") -> dict[str, object]:
+def _scores(gold: Senses, said: Senses, prefix: str = "") -> dict[str, object]:
     return {f"{prefix}accuracy": float((gold == said).mean()), f"{prefix}macro_f1": float(macro_f1(gold, said))}
 
 
@@ -228,19 +262,14 @@ def _mean(words: pd.DataFrame, depths: pd.DataFrame) -> pd.DataFrame:
     return every.assign(words=len(words)).astype({"depth": "Int64"})[columns]
 
 
-def by_frequency(labels: Labels) -> Labels:
+def by_frequency(labels: Senses) -> Senses:
     """The senses, the most frequent first, equally frequent ones by number."""
     senses, counts = np.unique(labels, return_counts=True)
     return senses[np.argsort(-counts, kind="stable")]
 
 
-def predict(resid: Tensor, labels: Labels, holdout: Holdout) -> Labels:
-    """The sense whose training mean has the largest cosine with each tested vector.
-
-    `sentence depth d_model -> depth test`
-
-    `labels` are the numbers of the sentences' senses.
-    """
+def predict(resid: Tensor, labels: Senses, holdout: Holdout) -> Senses:
+    """The sense whose training mean has the largest cosine. `sentence depth d_model -> depth test`"""
     known = labels[list(holdout.train)]
     senses = by_frequency(known)
     member = torch.tensor(senses[:, None] == known, dtype=torch.float64)  # sense train
@@ -252,7 +281,7 @@ def predict(resid: Tensor, labels: Labels, holdout: Holdout) -> Labels:
     return senses[np.stack(said)]
 
 
-def angle_gap(resid: Tensor, labels: Labels) -> Array:
+def angle_gap(resid: Tensor, labels: Senses) -> Array:
     """Mean angle between sentences of different senses minus that of the same sense, in degrees, by depth.
 
     `sentence depth d_model -> depth`. Every unordered pair of sentences counts once; missing where either kind has no
@@ -282,10 +311,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
-    """Test every sentence that the plan holds out, learning from its training part only.
-
-    `resid: sentence depth d_model`
-    """
+    """Test every sentence that the plan holds out, learning from its training part only. `sentence depth d_model`"""
     given = task.material
     labels, count = numbered(given.sentences), len(given)
     by_depth = np.zeros((resid.shape[1], count), dtype=np.int64)
@@ -308,7 +334,7 @@ def answer(task: Task, resid: Tensor, *, seed: int) -> Answers:
     return Answers(labels[rows], by_depth[:, rows], {method: answers[rows] for method, answers in said.items()}, usual)
 
 
-def numbered(sentences: Sequence[Sentence]) -> Labels:
+def numbered(sentences: Sequence[Sentence]) -> Senses:
     """The sense of each sentence as a number, in alphabetical order of the senses."""
     return np.unique([sentence.sense for sentence in sentences], return_inverse=True)[1]
 
@@ -329,7 +355,7 @@ def choose_depth(sentences: Sequence[Sentence], resid: Tensor, *, seed: int) -> 
     return int(macro_f1(gold, said)[1:].argmax()) + 1
 
 
-def macro_f1(gold: Labels, predicted: Labels) -> Array:
+def macro_f1(gold: Senses, predicted: Senses) -> Array:
     """Mean over the senses in `gold` of F1 = 2 hits / (times in gold + times predicted), 0 to 1. `n, ... n -> ...`"""
     scores = []
     for sense in np.unique(gold):
@@ -338,30 +364,23 @@ def macro_f1(gold: Labels, predicted: Labels) -> Array:
     return np.asarray(np.mean(scores, axis=0))
 
 
+def left_bag(sentence: Sentence, right: str = "") -> Bag:
+    """The words before the word, case folded; further mentions of the word are left out too."""
+    words = re.findall(r"\w+", f"{sentence.text[: sentence.start]} {right}".casefold())
+    return tuple(other for other in words if other != sentence.word.casefold())
+
+
 def whole_bag(sentence: Sentence) -> Bag:
-    """The other words of the sentence, case folded; further mentions of the word are left out too."""
-    return _words(f"{sentence.text[: sentence.start]} {sentence.text[sentence.end :]}", sentence.word)
+    """The same with the words behind the word."""
+    return left_bag(sentence, sentence.text[sentence.end :])
 
 
-def left_bag(sentence: Sentence) -> Bag:
-    """The words before the word, case folded."""
-    return _words(sentence.text[: sentence.start], sentence.word)
-
-
-def _words(text: str, word: str) -> Bag:
-    return tuple(other for other in re.findall(r"\w+", text.casefold()) if other != word.casefold())
-
-
-def predict_by_bag(bags: Sequence[Bag], labels: Labels, holdout: Holdout) -> Labels:
-    """The sense of each tested bag by a classifier of the training bags.
-
-    A bag without a known word gets the most frequent.
-    """
+def predict_by_bag(bags: Sequence[Bag], labels: Senses, holdout: Holdout) -> Senses:
+    """The sense of each tested bag by a classifier of the training bags; without a known word the most frequent."""
     train, test = ([bags[row] for row in rows] for rows in (holdout.train, holdout.test))
     learned = labels[list(holdout.train)]
     senses = by_frequency(learned)
-    answer = np.repeat(senses[:1], len(test))
-    known = {word for bag in train for word in bag}
+    answer, known = np.repeat(senses[:1], len(test)), set[str]().union(*train)
     rows = [row for row, bag in enumerate(test) if known.intersection(bag)]
     if not rows:
         return answer

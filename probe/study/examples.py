@@ -1,15 +1,13 @@
 """Single sentences to look at: what the leading heads do in some of the study's, and the lesson's read at their word.
 
 `readings`: attention of the word over real report sentences, and ΔE by source token on the sense axis, of the leading
-heads of each word. `ledgers`: on the same sentences, every term of the vector at the word.
-
-`showcase`: the sentences that every introduction to attention uses; the sense the model has at the word or, where the
-cue comes later, the measured difference that the later words make there (none, in a causal model). `second_model`: the
-latter in a model that may read both ways, with the token that the reading depends on most.
+heads of each word. `ledger`: on the same sentences, every term of the vector at the word. `showcase`: the sentences
+that every introduction to attention uses. `second_model`: those whose cue comes later, in a model that may read both
+ways, with the token that the reading depends on most.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,33 +25,50 @@ from probe.patching.swaps import swap_heads
 from probe.stats import axes
 from probe.stats.axes import Axis
 from probe.stats.numbers import listed, percent
-from probe.stats.verdicts import GATE
+from probe.stats.verdicts import GATE, WORTH_NAMING
 from probe.study.columns import LEADERS, leading_heads, rounded, stacked, with_key
-from probe.study.material import Material
-from probe.study.suppliers import SENTENCE, WORTH_NAMING
+from probe.study.material import Material, cue_positions
 from probe.study.word import PairResult, WordResult, clearest
 from probe.text import lexicon
 from probe.text.lexicon import Showcase
 
 PER_SENSE = 2
+SENTENCE = ("word", "sense", "sentence", "sense_a", "sense_b")
+HEAD = (*SENTENCE[:3], "text", *SENTENCE[3:], "layer", "head")
+LEDGER = (*SENTENCE, "component", "layer", "head", "pos", "token", "role", "norm", "contribution", "total", "closing")
 
 
-def readings(model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, *, seed: int) -> pd.DataFrame:
-    """Attention from the word (0 to 1) and `contribution` of every token, per word, leading head and example sentence.
+def frames(
+    model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, *, seed: int
+) -> dict[str, pd.DataFrame]:
+    """`readings`, `ledger` and `showcase`.
 
-    `contribution` is <ΔE[t←j], u> / gap, what came from that token along the sense axis right behind the head's layer,
-    in fractions of the gap there.
+    In `readings` stands the attention from the word (0 to 1) to every token, per word, leading head and example
+    sentence, and as `contribution` <ΔE[t←j], u> / gap, what came from that token along the sense axis right behind the
+    head's layer. In the `ledger` every component, for a head by source token, of senses that are apart from another;
+    its `contribution` is counted from what the component writes halfway between the two senses of the row, where its
+    axis was fitted: a sentence's rows sum to its `total` (see `probe.model.ledger`). Both in fractions of the gap.
     """
-    parts = []
+    readings, entries = [], []
     for result in results:
         heads = leading_heads(word_heads, result.material.word)
-        for row in _example_rows(result, seed) if heads else []:
+        averages: dict[tuple[object, ...], Mapping[str, Tensor]] = {}
+        for row in _example_rows(result, seed):
             shown = trace(model, result.material.sentences[row].text)
-            parts += [_reading(result, row, shown, layer, head) for layer, head in heads]
-    return rounded(stacked(parts, [*_HEAD, "pos", "piece", "label", "attention", "contribution", "role"]))
-
-
-_HEAD = (*SENTENCE[:3], "text", *SENTENCE[3:], "layer", "head")
+            pair = _pair_of(result, result.material.labels[row])
+            readings += [_reading(result, row, pair, shown, *head) for head in heads]
+            if pair.effects is not None:
+                held_out = (*pair.senses, int(pair.axes.cell[row]))
+                if held_out not in averages:
+                    averages[held_out] = _average(model, result, pair, row)
+                entries.append(_ledger(result, row, pair, shown, averages[held_out]))
+    whole = dict.fromkeys(("layer", "head", "pos"), "Int64")
+    made = {
+        "readings": stacked(readings, [*HEAD, "pos", "piece", "label", "attention", "contribution", "role"]),
+        "ledger": stacked(entries, LEDGER)[list(LEDGER)].astype(whole),
+        "showcase": pd.DataFrame([_show(model, result, item) for result, item in _lessons(results)], columns=_SHOWCASE),
+    }
+    return {name: rounded(frame) for name, frame in made.items()}
 
 
 def _example_rows(result: WordResult, seed: int) -> list[int]:
@@ -64,26 +79,31 @@ def _example_rows(result: WordResult, seed: int) -> list[int]:
         rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
         distances = [result.material.distances[row] for row in rows]
         fresh = [row for place, row in enumerate(rows) if distances[place] not in distances[:place]]
-        chosen += sorted((fresh + rows)[:PER_SENSE] if len(fresh) < PER_SENSE else fresh[:PER_SENSE])
+        chosen += sorted((fresh + rows)[:PER_SENSE])
     return list(dict.fromkeys(chosen))
 
 
-def _reading(result: WordResult, row: int, shown: Trace, layer: int, head: int) -> pd.DataFrame:
-    material, sentence = result.material, result.material.sentences[row]
-    pair, target = _pair_of(result, sentence.sense), material.targets[row]
+def _key(result: WordResult, row: int, axis: Axis) -> dict[str, Any]:
+    """The values of SENTENCE."""
+    material = result.material
+    return dict(zip(SENTENCE, (material.word, material.labels[row], row, axis.sense_a, axis.sense_b), strict=True))
+
+
+def _reading(result: WordResult, row: int, pair: PairResult, shown: Trace, layer: int, head: int) -> pd.DataFrame:
+    material, target = result.material, result.material.targets[row]
     axis = pair.axes.at(row, pair.reading.direct[layer])  # right behind the head's own layer
-    key = (sentence.word, sentence.sense, row, sentence.text, axis.sense_a, axis.sense_b, layer, head)
     tokens = pd.DataFrame(
         {
-            "pos": range(len(shown.tokens.pieces)),
+            "pos": range(len(shown.tokens)),
             "piece": shown.tokens.pieces,
             "label": shown.tokens.labels,
             "attention": shown.pattern[layer, head, target].tolist(),
             "contribution": axis.effect(shown.delta_e_by_source(layer, head, target)).tolist(),
+            "role": [_role(material, row, pos) for pos in range(len(shown.tokens))],
         }
     )
-    tokens["role"] = [_role(material, row, pos) for pos in tokens["pos"]]
-    return with_key(tokens, dict(zip(_HEAD, key, strict=True)))
+    key = _key(result, row, axis) | {"text": shown.tokens.text, "layer": layer, "head": head}
+    return with_key(tokens, {name: key[name] for name in HEAD})
 
 
 def _role(material: Material, row: int, pos: int) -> str:
@@ -95,30 +115,6 @@ def _pair_of(result: WordResult, sense: str) -> PairResult:
     return clearest([pair for pair in result.pairs if sense in pair.senses])
 
 
-def ledgers(model: Model, results: Sequence[WordResult], *, seed: int) -> pd.DataFrame:
-    """Every term of the vector at the word, by component and, for a head, source token, on the sentences of `readings`.
-
-    `contribution` (fraction of the gap) is counted from what the component writes halfway between the two senses of the
-    row, where its axis was fitted: a sentence's rows sum to its `total`. Only senses that are apart from another; see
-    `probe.model.ledger`.
-    """
-    parts = []
-    for result in results:
-        rows = [(row, _pair_of(result, result.material.labels[row])) for row in _example_rows(result, seed)]
-        apart = {pair.senses: pair for _, pair in rows if pair.effects is not None}
-        averages: dict[tuple[object, ...], Mapping[str, Tensor]] = {}
-        for row, pair in rows:
-            if pair.senses in apart:
-                held_out = (*pair.senses, int(pair.axes.cell[row]))
-                if held_out not in averages:
-                    averages[held_out] = _average(model, result, pair, row)
-                parts.append(_ledger(model, result, row, pair, averages[held_out]))
-    return rounded(stacked(parts, _LEDGER)[_LEDGER].astype(dict.fromkeys(("layer", "head", "pos"), "Int64")))
-
-
-_LEDGER = [*SENTENCE, "component", "layer", "head", "pos", "token", "role", "norm", "contribution", "total", "closing"]
-
-
 def _average(model: Model, result: WordResult, pair: PairResult, row: int) -> Mapping[str, Tensor]:
     """What every component writes halfway between the two senses, where the axis of this row was fitted."""
     split = pair.split
@@ -128,34 +124,17 @@ def _average(model: Model, result: WordResult, pair: PairResult, row: int) -> Ma
 
 
 def _ledger(
-    model: Model, result: WordResult, row: int, pair: PairResult, average: Mapping[str, Tensor]
+    result: WordResult, row: int, pair: PairResult, shown: Trace, average: Mapping[str, Tensor]
 ) -> pd.DataFrame:
-    material, axis = result.material, pair.axes.at(row, result.depth)
-    shown, target = trace(model, material.sentences[row].text), material.targets[row]
-    entries = ledger.ledger(shown, axis.depth, at=target, axis=axis, average=average)
-    rows = [
-        asdict(entry) | {"role": None if entry.pos is None else _role(material, row, entry.pos)} for entry in entries
-    ]
-    return pd.DataFrame(rows).assign(
-        word=material.word,
-        sense=material.labels[row],
-        sentence=row,
-        sense_a=axis.sense_a,
-        sense_b=axis.sense_b,
+    axis, target = pair.axes.at(row, result.depth), result.material.targets[row]
+    entries = pd.DataFrame(ledger.ledger(shown, axis.depth, at=target, axis=axis, average=average))
+    roles: Any = [None if pd.isna(pos) else _role(result.material, row, int(pos)) for pos in entries["pos"]]
+    return entries.assign(
+        **_key(result, row, axis),
+        role=roles,
         total=axis.coordinate(shown.resid_post[axis.depth - 1, target]).item(),
         closing=ledger.close(shown, axis.depth, at=target),
     )
-
-
-def showcase(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
-    """Nearest sense and sense coordinate of the word in the lesson's sentences of the words studied.
-
-    `reads_as` is the sense whose mean over the study's sentences, at the read-out, is nearest, only where the cue comes
-    before the word. `difference` is the largest change of any head's ΔE at the word when everything after the word is
-    removed, relative to the largest ΔE: zero up to rounding in a causal model.
-    """
-    rows = [_show(model, result, item) for result, item in _lessons(results)]
-    return rounded(pd.DataFrame(rows, columns=_SHOWCASE))
 
 
 def _lessons(results: Sequence[WordResult]) -> list[tuple[WordResult, Showcase]]:
@@ -170,9 +149,14 @@ _SHOWCASE = [*_GIVEN, "reads_as", "coordinate", "sense_a", "sense_b", "differenc
 
 
 def _show(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
-    tokens = tokenize(model, item.text)
-    target = positions_of_span(tokens, item.start, item.end)[-1]
+    """Nearest sense and sense coordinate of the word in one of the lesson's sentences.
+
+    `reads_as` is the sense whose mean over the study's sentences, at the read-out, is nearest, only where the cue comes
+    before the word or the model reads both ways. `difference` is the largest change of any head's ΔE at the word when
+    everything after the word is removed, relative to the largest ΔE: zero up to rounding in a causal model.
+    """
     whole = trace(model, item.text)
+    target = positions_of_span(whole.tokens, item.start, item.end)[-1]
     resid = whole.resid_post[result.depth - 1, target]
     reads_as = axes.nearest_sense(result.resid, result.material.labels, resid[None])[0]
     axis = _pair_with(result, item.sense, reads_as).axis
@@ -211,7 +195,14 @@ def second_model(model: Model, results: Sequence[WordResult]) -> pd.DataFrame:
     `cue_alone` the coordinate with the cue as the only other word that is not hidden, `nothing` with none. Missing
     where the word does not stand on the side that is meant.
     """
-    rows = [_in_second_model(model, result, item) for result, item in _lessons(results) if item.cue_after]
+    rows = []
+    for result, item in _lessons(results):
+        if item.cue_after:
+            shown = _show(model, result, item)
+            pair = _pair_with(result, item.sense, str(shown["reads_as"]))
+            row = {name: shown.get(name, np.nan) for name in SECOND_MODEL} | {"source": None, "through": None}
+            row |= {"model": model.name, "shown": pair.gate_p < GATE}
+            rows.append(row | (_causes(model, pair.axis, item) if shown["reads_as"] == item.sense else {}))
     return rounded(pd.DataFrame(rows, columns=SECOND_MODEL))
 
 
@@ -219,20 +210,10 @@ SECOND_MODEL = ["model", "text", "word", "sense", "reads_as", "coordinate", "sen
 SECOND_MODEL += ["source", "share", "through", "cue", "cue_share", "cue_alone", "nothing"]
 
 
-def _in_second_model(model: Model, result: WordResult, item: Showcase) -> dict[str, object]:
-    shown = _show(model, result, item)
-    pair = _pair_with(result, item.sense, str(shown["reads_as"]))
-    read = {name: shown.get(name, np.nan) for name in SECOND_MODEL} | {"source": None, "through": None}
-    read |= {"model": model.name, "shown": pair.gate_p < GATE}
-    return read | (_causes(model, pair.axis, item) if shown["reads_as"] == item.sense else {})
-
-
 def _causes(model: Model, axis: Axis, item: Showcase) -> dict[str, object]:
     """The token that the coordinate depends on most, the heads it depends on, and what the marked cue does."""
     tokens = tokenize(model, item.text)
-    word, cue = positions_of_span(tokens, item.start, item.end), range(0)
-    if item.cue_start is not None and item.cue_end is not None:
-        cue = positions_of_span(tokens, item.cue_start, item.cue_end)
+    word, cue = positions_of_span(tokens, item.start, item.end), cue_positions(tokens, item) or range(0)
     others = [pos for pos, (start, end) in enumerate(tokens.spans) if start < end and pos not in word]
     hidden = [*([pos] for pos in others), [pos for pos in others if pos not in cue], others]
     read = [(tokens, word[-1]), *(_without(model, tokens, positions, word[-1]) for positions in hidden)]

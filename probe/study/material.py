@@ -1,4 +1,5 @@
-"""The sentences of one word made ready: tokenised, word and cue placed in tokens, rid of what cannot be asked.
+"""The words of a study and their sentences made ready: tokenised, word and cue placed in tokens, rid of what cannot be
+asked.
 
 What a causal model cannot know is refused rather than ranked: a sentence whose cue follows the word, and sentences of
 different senses that are identical up to the word, are left out with the reason. Nothing is left out silently.
@@ -8,22 +9,20 @@ row. An evaluation and a sweep, which take sentences by the ten thousand, leave 
 cut.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
 
 from probe.errors import InputError
 from probe.model.model import Model
-from probe.model.tokens import Placed, Tokens, find_word, in_order, is_one_token, positions_of_span, tokenize
-from probe.model.trace import target_states
-from probe.text import lexicon, splits
+from probe.model.tokens import Placed, Tokens, find_word, is_one_token, positions_of_span, tokenize
+from probe.text import lexicon
 from probe.text.sentences import Corpus, LeftOut, Sentence
-from probe.text.splits import CrossFit, Plan
+from probe.text.splits import CrossFit
 
+WORDS = ("bank", "mole", "apple")
 LATE = "the cue comes after the word, where a causal model cannot have read it yet"
 SAME = "identical to a sentence of another sense up to the word, so a causal model cannot tell them apart there"
 NOT_THE_WORD = "the marked characters do not contain the word"
@@ -71,16 +70,58 @@ class Material:
 
     def keep(self, rows: Sequence[int], left_out: Sequence[LeftOut] = ()) -> "Material":
         """The same word with only these rows, and the reasons of the others added."""
-        columns = [(self.sentences[row], self.tokens[row], self.words[row], self.cues[row]) for row in rows]
-        return _columns(self.word, columns, [*self.left_out, *left_out])
+        given = [(self.sentences[row], self.tokens[row], self.words[row], self.cues[row]) for row in rows]
+        return _material(self.word, given, [*self.left_out, *left_out])
 
 
-Columns = tuple[Sentence, Tokens, range, range | None]
+def _material(
+    word: str, rows: Sequence[tuple[Sentence, Tokens, range, range | None]], left_out: Sequence[LeftOut] = ()
+) -> Material:
+    sentences, tokens, words, cues = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Material(word, sentences, tokens, words, cues, tuple(left_out))
+
+
+def choose_words(words: Sequence[str] | str | None, corpus: Corpus | None) -> tuple[str, ...]:
+    """The words to study as they are spelled where their sentences are; InputError names the known ones otherwise."""
+    shipped = sorted({*lexicon.words(), *lexicon.natural_words()})
+    known = tuple(dict.fromkeys(sentence.word for sentence in corpus.sentences) if corpus else shipped)
+    given = (words,) if isinstance(words, str) else words or (known if corpus else WORDS)
+    return tuple(dict.fromkeys(spelled(word, known, own=corpus is not None) for word in given))
+
+
+def spelled(word: str, known: Sequence[str], *, own: bool) -> str:
+    """The known word that is meant: the same, or the only one that differs in case alone."""
+    alike = [name for name in known if name.casefold() == word.casefold()]
+    if word in known or len(alike) == 1:
+        return word if word in known else alike[0]
+    near = " or ".join(map(repr, alike or get_close_matches(word.casefold(), known, n=1)))
+    meant = f" (did you mean {near}?)" if near else ""
+    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    step = "give one of these" if own else "give one of these, or your own sentences with --sentences"
+    raise InputError(f"Looking for sentences with {word!r}: there are none{meant}; known words are {listed}; {step}.")
+
+
+def sentences_of(word: str, corpus: Corpus | None, model: Model) -> Corpus:
+    """The given corpus's sentences of a word; by default those that ship and suit the model.
+
+    A model that ships learned the lexicon's grammar, whose cues must be one token of it; every other one learned from
+    people, so it gets natural sentences where the word has some. Cues stand before the word or, where the model reads
+    both ways, on either side.
+    """
+    if corpus is not None:
+        chosen = tuple(sentence for sentence in corpus.sentences if sentence.word == word)
+        return replace(corpus, sentences=chosen, left_out=())
+    both_sides = not model.config.causal
+    if word in lexicon.natural_words() and (model.origin.kind != "embedded" or word not in lexicon.words()):
+        return lexicon.expand_natural(word, both_sides=both_sides)
+    return lexicon.keep_one_token_cues(
+        lexicon.expand(word, both_sides=both_sides), lambda piece: is_one_token(model, piece)
+    )
 
 
 def prepare(model: Model, corpus: Corpus, word: str) -> Material:
     """Tokenise the sentences of one word and leave out, with the reason, what a causal model cannot be asked about."""
-    material = _columns(word, [(sentence, *place(model, sentence)) for sentence in corpus.sentences], corpus.left_out)
+    material = _material(word, [(sentence, *place(model, sentence)) for sentence in corpus.sentences], corpus.left_out)
     material = _without_late_cues(material) if model.config.causal else material
     _require_two_senses(material)
     return material
@@ -88,19 +129,13 @@ def prepare(model: Model, corpus: Corpus, word: str) -> Material:
 
 def prepare_usable(model: Model, word: str, sentences: Sequence[Sentence]) -> tuple[Material, dict[int, str]]:
     """The sentences of one word that the model can be asked about, and why each of the others cannot, by row."""
-    rows: list[Columns] = []
-    reasons = {}
+    rows, reasons = [], {}
     for row, sentence in enumerate(sentences):
         try:
             rows.append((sentence, *place(model, sentence)))
         except InputError:
             reasons[row] = _why_not(model, sentence)
-    return _columns(word, rows), reasons
-
-
-def _columns(word: str, rows: Sequence[Columns], left_out: Sequence[LeftOut] = ()) -> Material:
-    sentences, tokens, words, cues = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Material(word, sentences, tokens, words, cues, tuple(left_out))
+    return _material(word, rows), reasons
 
 
 def _why_not(model: Model, sentence: Sentence) -> str:
@@ -115,17 +150,17 @@ def _why_not(model: Model, sentence: Sentence) -> str:
 
 
 def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None]:
-    """The sentence in tokens, with the positions of its word and of its cue.
-
-    What is wrong is said with its file and row.
-    """
+    """The sentence in tokens, with the positions of its word and cue; what is wrong is said with its file and row."""
     try:
         tokens = tokenize(model, sentence.text)
-        _require_word_in_span(sentence)
-        word = positions_of_span(tokens, sentence.start, sentence.end)
-        if sentence.cue_start is None or sentence.cue_end is None:
-            return tokens, word, None
-        return tokens, word, positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
+        if not sentence.marks_the_word:
+            find_word(sentence.text, sentence.word)
+            covered = sentence.text[sentence.start : sentence.end]
+            raise InputError(
+                f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} are "
+                f"{covered!r}, expected them to cover {sentence.word!r}; correct start and end."
+            )
+        return tokens, positions_of_span(tokens, sentence.start, sentence.end), cue_positions(tokens, sentence)
     except InputError as error:
         if sentence.where is None:
             raise
@@ -133,31 +168,27 @@ def place(model: Model, sentence: Sentence) -> tuple[Tokens, range, range | None
         raise InputError(f"In {sentence.where}: {said[0].lower()}{said[1:]}") from error
 
 
+def cue_positions(tokens: Tokens, sentence: Sentence) -> range | None:
+    """The token positions of the cue, None where it is not known."""
+    if sentence.cue_start is None or sentence.cue_end is None:
+        return None
+    return positions_of_span(tokens, sentence.cue_start, sentence.cue_end)
+
+
 def _without_late_cues(material: Material) -> Material:
-    senses_of: dict[tuple[int, ...], set[str]] = {}
     beginnings = [ids[: at + 1] for ids, at in material.placed]
+    senses_of: defaultdict[tuple[int, ...], set[str]] = defaultdict(set)
     for beginning, sense in zip(beginnings, material.labels, strict=True):
-        senses_of.setdefault(beginning, set()).add(sense)
+        senses_of[beginning].add(sense)
     rows, left_out = [], []
     for row, (sentence, beginning) in enumerate(zip(material.sentences, beginnings, strict=True)):
-        if sentence.cue_follows:
+        if sentence.cue_after:
             left_out.append(LeftOut(sentence.text, LATE))
         elif len(senses_of[beginning]) > 1:
             left_out.append(LeftOut(sentence.text, SAME))
         else:
             rows.append(row)
     return material.keep(rows, left_out)
-
-
-def _require_word_in_span(sentence: Sentence) -> None:
-    if sentence.marks_the_word:
-        return
-    covered = sentence.text[sentence.start : sentence.end]
-    find_word(sentence.text, sentence.word)
-    raise InputError(
-        f"Reading the sentence {sentence.text!r}: characters {sentence.start} to {sentence.end} are {covered!r}, "
-        f"expected them to cover {sentence.word!r}; correct start and end."
-    )
 
 
 def _require_two_senses(material: Material) -> None:
@@ -175,7 +206,7 @@ def _require_two_senses(material: Material) -> None:
         )
 
 
-def unused(material: Material, splits: Sequence[CrossFit]) -> list[LeftOut]:
+def unused(material: Material, splits: Collection[CrossFit]) -> list[LeftOut]:
     """The sentences of a word that no pair of senses uses, with the reason; first those that `prepare` left out."""
     used = {row for split in splits for row in split.rows}
     reasons = {row: reason for split in splits for row, reason in split.left_out.items() if row not in used}
@@ -191,58 +222,7 @@ def continuations(model: Model, word: str, senses: Iterable[str]) -> dict[str, l
     given = {sense.name: [text for text in sense.continuations if is_one_token(model, text)] for sense in known}
     if not all(given.get(sense) for sense in senses):
         return None
-    return {
-        sense: [model.tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in given[sense]]
-        for sense in dict.fromkeys(senses)
+    ids = {
+        name: model.tokenizer(texts, add_special_tokens=False)["input_ids"] for name, texts in given.items() if texts
     }
-
-
-CHUNK = 256  # sentences whose states are held at once: of each only the residual stream is kept
-LOAD = 1024  # sentences of several words that are read together, so that words with few fill the batches
-
-
-class Task(NamedTuple):
-    """One word to be tested: the sentences used, and how they are held out."""
-
-    material: Material
-    plan: Plan
-
-
-def prepare_task(model: Model, corpus: Corpus, *, seed: int) -> list[Task]:
-    """A task per word; a word of which nothing can be tested has no holdouts and every row in `left_out`."""
-    by_word: dict[str, list[Sentence]] = {}
-    for sentence in corpus.sentences:
-        by_word.setdefault(sentence.word, []).append(sentence)
-    return [_task(model, word, sentences, seed) for word, sentences in by_word.items()]
-
-
-def _task(model: Model, word: str, sentences: Sequence[Sentence], seed: int) -> Task:
-    material, reasons = prepare_usable(model, word, sentences)
-    plan = splits.plan(material.sentences, seed=seed)
-    left_out = [LeftOut(sentences[row].text, reason) for row, reason in reasons.items()]
-    left_out += [LeftOut(material.sentences[row].text, reason) for row, reason in plan.left_out.items()]
-    return Task(material.keep(plan.rows, left_out), plan)
-
-
-def read(model: Model, tasks: Sequence[Task]) -> Iterator[tuple[Task, Tensor]]:
-    """Residual streams at the word of every task's sentences, `sentence depth d_model`.
-
-    Words are read together until there are LOAD sentences, which fills the batches where each has few; the next load is
-    read when this one is used up.
-    """
-    load: list[Task] = []
-    for index, task in enumerate(tasks):
-        load.append(task)
-        if sum(len(waiting.material) for waiting in load) >= LOAD or index == len(tasks) - 1:
-            yield from zip(load, _resid(model, load).split([len(waiting.material) for waiting in load]), strict=True)
-            load = []
-
-
-def _resid(model: Model, load: Sequence[Task]) -> Tensor:
-    """The residual stream at the targets, read in chunks of like length of which nothing else is kept."""
-    tokens = [cut for task in load for cut in task.material.tokens]
-    targets = [target for task in load for target in task.material.targets]
-    order = sorted(range(len(targets)), key=targets.__getitem__)
-    chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-    states = (target_states(model, [tokens[row] for row in rows], [targets[row] for row in rows]) for rows in chunks)
-    return torch.cat([chunk.resid for chunk in states])[in_order(chunks)]
+    return {sense: [row[0] for row in ids[sense]] for sense in senses}

@@ -7,7 +7,7 @@ uncertainty, so that the same command writes the same bytes on one machine with 
 may differ.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -39,10 +39,12 @@ from probe.study.columns import (
     stacked,
     with_key,
 )
-from probe.study.cost import FEW, FEW_CUES
 from probe.study.material import unused
 from probe.study.word import PERMUTED, Controls, PairResult, WordResult
 from probe.text.sentences import LeftOut
+
+FEW = 50  # sentences per sense: with fewer, a result is called exploratory
+FEW_CUES = 12  # pairs of cue words: with fewer, no p of a swap comes below 2^-12 however clear the effect
 
 
 def frames(
@@ -68,25 +70,25 @@ def frames(
         "depth": depth_profile(results),
         "shares": shares(model, results),
         "sentences": sentences(results),
-        "left_out": left_out(results, unread),
+        "left_out": left_out(
+            unread, [(r.material.word, unused(r.material, [pair.split for pair in r.pairs])) for r in results]
+        ),
         "controls": controls(measured),
         "certificate": certificate_rows(certificate),
     }
     return {name: rounded(frame) for name, frame in made.items()}
 
 
-def p_in_untrained(measured: Sequence[Controls]) -> dict[tuple[str, ...], float]:
+Untrained = Mapping[tuple[str, ...], float]  # p of the gap in a model of random weights, by word and senses
+
+
+def p_in_untrained(measured: Sequence[Controls]) -> Untrained:
     """p of the gap in a model of random weights, by word and senses."""
-    return {
-        (control.word.material.word, *senses): p for control in measured for senses, p in control.untrained_p.items()
-    }
+    return {(one.word.material.word, *senses): p for one in measured for senses, p in one.untrained_p.items()}
 
 
-def words(results: Sequence[WordResult], untrained: Mapping[tuple[str, ...], float]) -> pd.DataFrame:
-    """One row per word and pair of senses: how much material, where it was read, whether the gap is there.
-
-    `untrained`: p of the gap in a model of random weights, by word and senses.
-    """
+def words(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
+    """One row per word and pair of senses: how much material, where it was read, whether the gap is there."""
     rows = []
     for result, pair in sense_pairs_of(results):
         weights, units = pair.pairs.bootstrap(), len(set(pair.pairs.units))
@@ -125,22 +127,18 @@ def words(results: Sequence[WordResult], untrained: Mapping[tuple[str, ...], flo
     return pd.DataFrame(rows)
 
 
-def evidence(results: Sequence[WordResult], untrained: Mapping[tuple[str, ...], float]) -> pd.DataFrame:
-    """The heads table with everything a verdict rests on, and its reasons in words; `untrained` as in `words`."""
-    parts = [
-        _heads_of_pair(result, pair, untrained.get((result.material.word, *pair.senses), 1.0))
-        for result, pair in sense_pairs_of(results)
-    ]
+def evidence(results: Sequence[WordResult], untrained: Untrained) -> pd.DataFrame:
+    """The heads table with everything a verdict rests on, and its reasons in words."""
+    parts = []
+    for result, pair in sense_pairs_of(results):
+        arrays = {name: getattr(pair.separation, name) for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")}
+        arrays |= _causal([pair]) | _tested(pair) | _attention(result, pair) | _near_and_far(pair) | _stands_in(pair)
+        frame = by_head(arrays).astype(RANKS)
+        frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
+        untrained_p = untrained.get((result.material.word, *pair.senses), 1.0)
+        frame["confounded"] = float(untrained_p < GATE or pair.nuisance_p < LEVEL)
+        parts.append(with_key(frame.join(verdicts(frame)), key_of(result, pair)))
     return pd.concat(parts, ignore_index=True)
-
-
-def _heads_of_pair(result: WordResult, pair: PairResult, untrained_p: float) -> pd.DataFrame:
-    arrays = {name: getattr(pair.separation, name) for name in ("auroc", "auroc_low", "auroc_high", "hedges_g")}
-    arrays |= _causal([pair]) | _tested(pair) | _attention(result, pair) | _near_and_far(pair) | _stands_in(pair)
-    frame = by_head(arrays).astype(RANKS)
-    frame["read_depth"] = [pair.reading.at[layer] for layer in frame["layer"]]
-    frame["confounded"] = float(untrained_p < GATE or pair.nuisance_p < LEVEL)
-    return with_key(frame.join(verdicts(frame)), key_of(result, pair))
 
 
 def _tested(pair: PairResult) -> dict[str, Array]:
@@ -176,11 +174,14 @@ def _stands_in(pair: PairResult) -> dict[str, Array]:
 
 def _near_and_far(pair: PairResult) -> dict[str, Array]:
     """The net effect with the cue next to the word, and further away; missing where distances are not known."""
-    blank = np.full(pair.separation.auroc.shape, np.nan)
-    if pair.effects is None:
-        return {"net_near": blank, "net_far": blank}
-    near, far = (by_distance(pair.effects, pair.pairs.distances, keep) for keep in (lambda d: d == 1, lambda d: d > 1))
-    return {"net_near": blank if near is None else near, "net_far": blank if far is None else far}
+    near, far = (_net_where(pair, keep) for keep in (lambda d: d == 1, lambda d: d > 1))
+    return {"net_near": near, "net_far": far}
+
+
+def _net_where(pair: PairResult, keep: Callable[[int], bool]) -> Array:
+    """`by_distance`; missing where nothing was swapped or no pair has such a distance."""
+    net = None if pair.effects is None else by_distance(pair.effects, pair.pairs.distances, keep)
+    return np.full(pair.separation.auroc.shape, np.nan) if net is None else net
 
 
 def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
@@ -203,9 +204,8 @@ def _causal(pairs: Sequence[PairResult]) -> dict[str, Array]:
     units = sum(len(set(chosen.units)) for _, chosen in swapped)
     for name, values in draws.items():
         columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(values, columns[name], units=units)
-    ranks: Array = resampling.ranks(net.ravel()).reshape(net.shape).astype(float)
-    for name, values in zip(RANKS, (ranks, *effects.rank_intervals(draws["net"])), strict=True):
-        columns[name] = values.astype(float)
+    ranks = resampling.ranks(net.ravel()).reshape(net.shape).astype(float)
+    columns |= dict(zip(RANKS, (ranks, *effects.rank_intervals(draws["net"])), strict=True))
     return {name: columns[name] for name in CAUSAL}
 
 
@@ -241,17 +241,15 @@ def distances(results: Sequence[WordResult]) -> pd.DataFrame:
     """The net effect of every head by the distance from cue to word in tokens (4: four or more)."""
     parts = []
     for result, pair in sense_pairs_of(results):
-        for distance in sorted({d for d in pair.pairs.distances if d is not None}):
-            net = None if pair.effects is None else by_distance(pair.effects, pair.pairs.distances, distance.__eq__)
-            if net is not None:
-                parts.append(with_key(by_head({"net": net}), key_of(result, pair) | {"distance": distance}))
+        known = {distance for distance in pair.pairs.distances if distance is not None}
+        for distance in sorted(known) if pair.effects else ():
+            nets = _net_where(pair, distance.__eq__)
+            parts.append(with_key(by_head({"net": nets}), key_of(result, pair) | {"distance": distance}))
     return stacked(parts, [*KEYS, "distance", "layer", "head", "net"])
 
 
 def routes(results: Sequence[WordResult]) -> pd.DataFrame:
-    """What each head does by where it looks, by what it carries, from the cue, and its ablation, with intervals; see
-    `probe.patching.routes`.
-    """
+    """Every head's routes: where it looks, what it carries, from the cue, ablation; see `probe.patching.routes`."""
     parts = []
     for result, pair in sense_pairs_of(results):
         if pair.routes is not None:
@@ -275,10 +273,7 @@ def by_depth(results: Sequence[WordResult]) -> pd.DataFrame:
 
 
 def curves(results: Sequence[WordResult]) -> pd.DataFrame:
-    """Faithfulness and necessity of the first `size` heads, in the order of the select part.
-
-    `added` are those that joined since the size before.
-    """
+    """Faithfulness and necessity of the first `size` heads of the order; `added`: those that joined at this size."""
     parts = []
     for result in results:
         curve = result.curves
@@ -361,12 +356,9 @@ def sentences(results: Sequence[WordResult]) -> pd.DataFrame:
 _SENTENCE = ("word", "sense", "text", "start", "end", "frame", "pair", "cue_start", "cue_end", "distance")
 
 
-def left_out(results: Sequence[WordResult], unread: Sequence[LeftOut]) -> pd.DataFrame:
+def left_out(unread: Sequence[LeftOut], by_word: Iterable[tuple[str, Sequence[LeftOut]]]) -> pd.DataFrame:
     """What was given and not used, with the reason; `unread` was left out while reading the file, before any word."""
-    rows: list[tuple[str | None, str, str]] = [(None, item.where, item.reason) for item in unread]
-    for result in results:
-        missed = unused(result.material, [pair.split for pair in result.pairs])
-        rows += [(result.material.word, item.where, item.reason) for item in missed]
+    rows = [(word, item.where, item.reason) for word, items in ((None, unread), *by_word) for item in items]
     return pd.DataFrame(rows, columns=["word", "where", "reason"])
 
 

@@ -53,6 +53,8 @@ POSITIONS = (*KEYS, *PLACED, "denoise", "noise", "effect", "same_sense", "pairs"
 EDGES = tuple(EDGE.names or ())
 PATHS = (*KEYS, *EDGES, "fraction", "direct", "total", "low", "high", "same_sense", "p", "q", "pairs", "composition")
 WAYS = (*(*KEYS, "way", "step", *EDGES, "share", "p", "together", "size", "kept", "random", "random_high", "pairs"),)
+WHOLE = ("layer", "head", "behind", "way", "step", "size", "pairs")
+ENDS = tuple(name for name in EDGES if name.endswith(("layer", "head")))
 COLUMNS = {"positions": POSITIONS, "paths": PATHS, "ways": WAYS}
 Layout = tuple[int, int]  # where the members begin to differ, and where the cue ends, counted from the word
 
@@ -74,31 +76,19 @@ class Group:
 def frames(
     model: Model, results: Sequence[WordResult], word_heads: pd.DataFrame, options: StudyOptions
 ) -> dict[str, pd.DataFrame]:
-    """`positions`, `paths` and `ways` of every word; empty where a model reads both ways and where sentences are not
-    aligned.
-    """
-    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
-    for result in results:
-        leaders = leading_heads(word_heads, result.material.word)
-        for name, frame in _of_word(read_weights(model), result, leaders, options).items():
-            parts[name].append(frame)
-    return {
-        name: rounded(whole(stacked(parts[name], columns)[list(columns)], name)) for name, columns in COLUMNS.items()
-    }
+    """`positions`, `paths` and `ways` of every word; empty where a model reads both ways or no pairs are aligned."""
+    words = [
+        _of_word(read_weights(model), result, leading_heads(word_heads, result.material.word), options)
+        for result in results
+    ]
+    parts = {name: [word[name] for word in words if word] for name in COLUMNS}
+    return {name: rounded(whole(stacked(parts[name], columns)[list(columns)])) for name, columns in COLUMNS.items()}
 
 
-def whole(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def whole(frame: pd.DataFrame) -> pd.DataFrame:
     """Columns of whole numbers, no layer and no head as missing."""
-    frame = frame.astype(_WHOLE[name])
-    return frame.assign(**{column: frame[column].mask(frame[column] < 0) for column in _PLACES if column in frame})
-
-
-_PLACES = dict.fromkeys((name for name in EDGES if name.endswith(("layer", "head"))), "Int64")
-_WHOLE = {
-    "positions": dict.fromkeys(("layer", "head", "behind", "pairs"), "Int64"),
-    "paths": _PLACES | {"pairs": "Int64"},
-    "ways": _PLACES | dict.fromkeys(("way", "step", "size", "pairs"), "Int64"),
-}
+    frame = frame.astype({column: "Int64" for column in (*WHOLE, *ENDS) if column in frame})
+    return frame.assign(**{column: frame[column].mask(frame[column] < 0) for column in ENDS if column in frame})
 
 
 def _of_word(
@@ -111,7 +101,7 @@ def _of_word(
     groups = layouts(weights, result, pair, options.seed) if pair.pairs.design == ALIGNED else []
     if not groups:
         return {}
-    key, word = key_of(result, pair), _Read(weights, result, pair)
+    word = _PairRuns(weights, result, pair)
     moved = [row for group in groups for row in _named(group, word.traced(group))]
     measure = partial(paths.paths, most=MOST_TOTALS, seed=options.seed)
     measured = [(group, word.run(measure, *word.members(group.shown))) for group in groups]
@@ -126,12 +116,12 @@ def _of_word(
         "paths": edges.reset_index().assign(composition=composition(weights, edges.index.to_frame())),
         "ways": _ways(word, measured, chained, edges),
     }
-    return {name: with_key(frame, key) for name, frame in made.items()}
+    return {name: with_key(frame, key_of(result, pair)) for name, frame in made.items()}
 
 
 @dataclass(frozen=True, eq=False)
-class _Read:
-    """How some pairs of a word are run: their texts, and the axes along which they are read at L*."""
+class _PairRuns:
+    """How the pairs of two senses are run: their texts, and the axes along which they are read at L*."""
 
     weights: Weights
     word: WordResult
@@ -157,21 +147,14 @@ class _Read:
     @cached_property
     def donors(self) -> dict[int, int]:
         """A donor of the same sense and of the same layout, for every row of a pair that has one."""
-        sentences, distances = self.word.material.sentences, self.word.material.distances
+        given, placed = (self.word.material.sentences, self.word.material.distances), self.word.placed
         rng, chosen = np.random.default_rng(self.pair.pairs.seed), dict[int, int]()
         for sense, rows in zip(self.pair.senses, (self.pair.pairs.a, self.pair.pairs.b), strict=True):
-            members = self.pair.rows(sense, tested=False)
             for row in dict.fromkeys(rows):
-                mine = self.word.placed[row]
-                like = [
-                    other
-                    for other in members
-                    if (theirs := self.word.placed[other]).at == mine.at
-                    and len(theirs.ids) == len(mine.ids)
-                    and theirs.ids != mine.ids
-                ]
-                if like:
-                    chosen[row] = effects.same_sense_donor(sentences, distances, row, like, rng)
+                shape = len(placed[row].ids), placed[row].at
+                members = [n for n in self.pair.rows(sense, tested=False) if placed[n].ids != placed[row].ids]
+                if like := [n for n in members if (len(placed[n].ids), placed[n].at) == shape]:
+                    chosen[row] = effects.same_sense_donor(*given, row, like, rng)
         return chosen
 
     def beside(
@@ -208,15 +191,14 @@ def layouts(weights: Weights, result: WordResult, pair: PairResult, seed: int) -
         if (layout := _layout(result, *rows))
         and count_edges(result.depth, weights.shape[1], 1 - layout[0]) <= MOST_EDGES
     }
-    few, rng = list(at), np.random.default_rng(seed)
-    drawn = effects.spread([pair.pairs.units[place] for place in few], len(few), rng)
-    shown: dict[Layout, list[int]] = defaultdict(list)
-    rest: dict[Layout, list[int]] = defaultdict(list)
-    for number, place in enumerate(few[turn] for turn in drawn):
-        (shown if number < PAIRS else rest)[at[place]].append(place)
-    return [
-        Group(layout, tuple(mine), tuple(rest[layout][: len(mine)] or mine)) for layout, mine in sorted(shown.items())
-    ]
+    few = list(at)
+    drawn = effects.spread([pair.pairs.units[place] for place in few], len(few), np.random.default_rng(seed))
+    places = [few[turn] for turn in drawn]
+    groups = []
+    for layout in sorted({at[place] for place in places[:PAIRS]}):
+        shown, rest = ([n for n in some if at[n] == layout] for some in (places[:PAIRS], places[PAIRS:]))
+        groups.append(Group(layout, tuple(shown), tuple(rest[: len(shown)] or shown)))
+    return groups
 
 
 def _layout(result: WordResult, a: int, b: int) -> Layout | None:
@@ -267,9 +249,8 @@ def _rows_of_head(one: Paths, layer: int, head: int) -> list[dict[str, Any]]:
 
 def _by_position(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Ratios of sums over the pairs that have the position."""
-    keys = [*PLACED]
     measured = ["denoise", "noise", "gap", "same_sense", "same_gap"]
-    grouped = pd.DataFrame(rows, columns=[*keys, *measured]).groupby(keys, sort=False, dropna=False)
+    grouped = pd.DataFrame(rows, columns=[*PLACED, *measured]).groupby([*PLACED], sort=False, dropna=False)
     sums = grouped[measured].sum(min_count=1).join(grouped.size().rename("pairs"))
     shares = {name: sums[name] / sums["gap"] for name in ("denoise", "noise")}
     shares["same_sense"] = sums["same_sense"] / sums["same_gap"]
@@ -278,14 +259,13 @@ def _by_position(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _names(group: Group, one: Paths, numbers: Sequence[int]) -> pd.MultiIndex:
-    """Edges with their positions named; no layer and no head as missing."""
+    """Edges with their positions named."""
     columns = {name: one.edges[name][[*numbers]].tolist() for name in EDGES}
-    for name in ("sender_pos", "receiver_pos"):
-        columns[name] = [group.name(pos) for pos in columns[name]]
+    columns |= {name: [group.name(pos) for pos in columns[name]] for name in ("sender_pos", "receiver_pos")}
     return pd.MultiIndex.from_arrays(list(columns.values()), names=EDGES)
 
 
-def _edges(measured: Sequence[tuple[Group, Paths]], read: _Read, seed: int) -> pd.DataFrame:
+def _edges(measured: Sequence[tuple[Group, Paths]], read: _PairRuns, seed: int) -> pd.DataFrame:
     """The edges that do most, over all layouts, with intervals and tests; see the module's docstring."""
     shown = [place for group, _ in measured for place in group.shown]
     parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
@@ -320,7 +300,7 @@ def _edges(measured: Sequence[tuple[Group, Paths]], read: _Read, seed: int) -> p
 
 
 def _tests(
-    measured: Sequence[tuple[Group, Paths]], read: _Read, numbers: pd.DataFrame, moved: pd.DataFrame, seed: int
+    measured: Sequence[tuple[Group, Paths]], read: _PairRuns, numbers: pd.DataFrame, moved: pd.DataFrame, seed: int
 ) -> dict[str, pd.Series]:
     """What same-sense donors do over the edges of the family, and p and q of what the other sense does beyond it."""
     same = pd.DataFrame(np.nan, index=moved.index, columns=moved.columns)
@@ -350,7 +330,7 @@ Step = tuple[Any, ...]
 
 
 def _ways(
-    read: _Read, measured: Sequence[tuple[Group, Paths]], chained: Sequence[tuple[Group, Ways]], edges: pd.DataFrame
+    read: _PairRuns, measured: Sequence[tuple[Group, Paths]], chained: Sequence[tuple[Group, Ways]], edges: pd.DataFrame
 ) -> pd.DataFrame:
     """One row a step of every way, best way first; shares are of the gap of all pairs that ways are measured on."""
     weight = np.array([read.gap(group.other).sum() for group, _ in chained])
@@ -372,10 +352,8 @@ def _ways(
         "random": float(random.mean()),
         "random_high": float(random.max()),
     }
-    good = sorted(
-        (way for way in shares if abs(shares[way]) >= LEAST),
-        key=lambda way: (-round(abs(shares[way]), DIGITS), str(way)),
-    )
+    enough = (way for way in shares if abs(shares[way]) >= LEAST)
+    good = sorted(enough, key=lambda way: (-round(abs(shares[way]), DIGITS), str(way)))
     p = edges["p"].fillna(1.0).to_dict()
     rows = [
         {"way": number, "step": turn, **dict(zip(EDGES, step, strict=True)), "share": shares[way]}

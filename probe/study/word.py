@@ -155,15 +155,11 @@ def observe_word(model: Model, material: Material, options: StudyOptions) -> Wor
     root = None if unembed is None else axes.next_token_root(unembed)
     following = None if unembed is None else continuations(model, material.word, material.labels)
     stages = effects.stages_of(weights, states, (root is not None) + (following is not None))
-
-    def toward(senses: tuple[str, str]) -> torch.Tensor | None:
-        """The direction of the first sense's continuations' mean logit less that of the second's. `-> d_model`"""
-        if unembed is None or following is None:
-            return None
-        a, b = (unembed[following[sense]].double().mean(0).cpu() for sense in senses)
-        return a - b
-
-    held_out = {pair: axes.hold_out(stages, split, pair, root, toward(pair)) for pair, (split, _) in parted.items()}
+    toward: dict[tuple[str, str], torch.Tensor] = {}  # of the first sense's continuations less that of the second's
+    if unembed is not None and following is not None:
+        logit = {sense: unembed[ids].double().mean(0).cpu() for sense, ids in following.items()}
+        toward = {(a, b): logit[a] - logit[b] for a, b in pairs}
+    held_out = {pair: axes.hold_out(stages, split, pair, root, toward.get(pair)) for pair, (split, _) in parted.items()}
     separations = {
         pair: axes.separation_by_holdout(held_out[pair], states.resid, split) for pair, (split, _) in parted.items()
     }
@@ -199,10 +195,7 @@ def _hold_out(material: Material, pair: tuple[str, str], seed: int, *, causal: b
 
 
 def _nuisance_p(material: Material, split: CrossFit, seed: int, *, causal: bool) -> float:
-    """p that what tells nothing of meaning differs between the senses: where the word stands, how long the text is.
-
-    A causal model sees no more of a text than up to the word.
-    """
+    """p that the senses differ in the word's place or, for a model that sees beyond the word, in the text's length."""
     known = [[material.targets[row]] + ([] if causal else [len(material.tokens[row])]) for row in split.rows]
     return resampling.difference_p(np.array(known, dtype=float), split.is_a, split.exchanged, seed=seed)
 
@@ -257,24 +250,23 @@ def _swapped(
     weights: Weights, word: WordResult, passed: Sequence[PairResult], options: StudyOptions
 ) -> dict[tuple[str, str], PairResult]:
     """Effects, routes and corrected tests of the pairs of senses whose gap is there; one family of tests per word."""
-    results, effects_of = [], []
-    for pair in passed:
-        along = (pair.axes, pair.pairs, pair.reading)
-        measured = effects.measure(weights, word.placed, word.states, *along)
-        routes = measure_routes(weights, word.placed, word.states.z, word.material.cues, measured.word, along)
-        stand_ins = _stand_ins(weights, word, pair, measured, options)
-        results.append(replace(pair, measured=measured, routes=routes, stand_ins=stand_ins))
-        effects_of.append(measured)
+    swaps = [effects.measure(weights, word.placed, word.states, one.axes, one.pairs, one.reading) for one in passed]
     family = corrected_tests(
-        [pair.separation for pair in results],
-        [one.word.net for one in effects_of],
-        [one.said.net for one in effects_of if one.said is not None],
-        [one.continued.net for one in effects_of if one.continued is not None],
-        [pair.pairs.units for pair in results],
+        [pair.separation for pair in passed],
+        [one.word.net for one in swaps],
+        [one.said.net for one in swaps if one.said is not None],
+        [one.continued.net for one in swaps if one.continued is not None],
+        [pair.pairs.units for pair in passed],
         permutations=options.permutations,
         seed=options.seed,
     )
-    return {pair.senses: replace(pair, tests=tests) for pair, tests in zip(results, family, strict=True)}
+    results = {}
+    for pair, measured, tests in zip(passed, swaps, family, strict=True):
+        along = (pair.axes, pair.pairs, pair.reading)
+        routes = measure_routes(weights, word.placed, word.states.z, word.material.cues, measured.word, along)
+        stand_ins = _stand_ins(weights, word, pair, measured, options)
+        results[pair.senses] = replace(pair, measured=measured, routes=routes, tests=tests, stand_ins=stand_ins)
+    return results
 
 
 def _stand_ins(
@@ -379,8 +371,7 @@ def measure_controls(model: Model, random_model: Model, word: WordResult, option
 
     null = pair.separation.null[1:]
     auroc = {MEASURED: pair.separation.auroc, PERMUTED: null.mean(0)}
-    tokens = [word.material.tokens[row] for row in rows]
-    after = [word.material.targets[row] + 1 for row in rows]
+    tokens, after = zip(*((word.material.tokens[row], word.material.targets[row] + 1) for row in rows), strict=True)
     if all(position < len(text) for position, text in zip(after, tokens, strict=True)):
         auroc[LATER] = separation(model, target_states(model, tokens, after), range(len(rows)))
     untrained = target_states(random_model, word.material.tokens, word.material.targets)

@@ -272,7 +272,7 @@ def _refused(sentence: Sentence, number: int, read: Read, causal: bool) -> str |
         return f"{REPEATS} {where}"
     if not sentence.marks_the_word:
         return NOT_THE_WORD
-    if causal and sentence.cue_follows:
+    if causal and sentence.cue_after:
         return LATE
     return SAME if causal and read.is_mixed(sentence) else None
 

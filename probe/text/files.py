@@ -11,10 +11,11 @@ import csv
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from probe.errors import InputError
@@ -26,6 +27,7 @@ LONGEST_LINE = 1_000_000  # ten times the longest text that is taken: no line of
 BATCH = 1024
 NAMES_SHOWN = 50
 CHUNK = 1 << 14
+NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are not UTF-8
 
 
 @dataclass(frozen=True)
@@ -188,11 +190,15 @@ def _unreadable(place: Path, error: OSError) -> InputError:
 def _lines(place: Path, newline: str) -> Iterator[str]:
     """The lines of a UTF-8 file with their ends, `newline` as in `open`; raises InputError for too long a line."""
     _require_content(place)
-    number = 0
     try:
-        with place.open(encoding="utf-8-sig", newline=newline) as opened:
-            while line := opened.readline(LONGEST_LINE + 1):
-                number += 1
+        # Text is decoded ahead of the line that is asked for, so bytes that are not UTF-8 are marked, not refused.
+        with place.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline) as opened:
+            for number, line in enumerate(iter(partial(opened.readline, LONGEST_LINE + 1), ""), 1):
+                if not line.isascii() and NOT_UTF8.search(line):
+                    raise InputError(
+                        f"Reading {place}, line {number}: the bytes there are not UTF-8; "
+                        "save the file as UTF-8 and read it again."
+                    )
                 if len(line) > LONGEST_LINE:
                     raise InputError(
                         f"Reading {place}, line {number}: it is longer than {LONGEST_LINE:,} characters, expected one "
@@ -201,25 +207,6 @@ def _lines(place: Path, newline: str) -> Iterator[str]:
                 yield line
     except OSError as error:
         raise _unreadable(place, error) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"Reading {place}, line {_undecodable(place)}: the bytes there are not UTF-8; "
-            "save the file as UTF-8 and read it again."
-        ) from error
-
-
-def _undecodable(place: Path) -> int:
-    """The number of the first line that is not UTF-8: text is decoded ahead of the line that is asked for."""
-    with place.open("rb") as opened:
-        number = 1
-        while line := opened.readline(LONGEST_LINE):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                if error.reason != "unexpected end of data" or line.endswith(b"\n"):
-                    return number
-            number += line.endswith(b"\n")
-    return number
 
 
 def _read_jsonl(place: Path) -> Iterator[FileRow]:
@@ -251,37 +238,31 @@ def _read_delimited(place: Path, *, usual: str) -> Iterator[FileRow]:
     delimiter = max((usual, *",;\t"), key=head[-1].count)
     reader = csv.reader(chain(head[1:], lines), delimiter=delimiter, strict=True)
     columns: list[str] = []
-    number = 0
-    while True:
-        where = f"line {reader.line_num + 1}"
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield FileRow(where, flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field")
-            return
-        if not cells:
-            continue
-        number += 1
-        if number == 1:
-            columns = _header(place, cells)
-            continue
-        if number == 2:  # a table without any row says so, whatever its columns are
-            _require_columns(place, columns)
-        if len(cells) == len(columns):
-            yield FileRow(where, dict(zip(columns, cells, strict=True)))
-        else:
-            yield FileRow(where, flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header")
+    where, rows = "line 1", 0
+    try:
+        for cells in reader:
+            if cells and not columns:
+                columns = cells
+                _require_once(place, columns)
+            elif cells:
+                rows += 1
+                if rows == 1:  # a table without any row says so, whatever its columns are
+                    _require_columns(place, columns)
+                if len(cells) == len(columns):
+                    yield FileRow(where, dict(zip(columns, cells, strict=True)))
+                else:
+                    yield FileRow(where, flaw=f"got {len(cells)} fields, expected the {len(columns)} of the header")
+            where = f"line {reader.line_num + 1}"
+    except csv.Error as error:
+        yield FileRow(where, flaw=f"the quotes or the fields cannot be read ({error}), expected a closed field")
 
 
-def _header(place: Path, cells: list[str]) -> list[str]:
-    twice = sorted({cell for cell in cells if cells.count(cell) > 1} & set(REQUIRED))
-    if twice:
-        raise InputError(
-            f"Reading sentences from {place}: the header has {twice[0]!r} twice, expected it once; rename one of them."
-        )
-    return cells
+def _require_once(place: Path, columns: Sequence[str]) -> None:
+    for name in sorted(REQUIRED):
+        if columns.count(name) > 1:
+            raise InputError(
+                f"Reading sentences from {place}: the header has {name!r} twice, expected it once; rename one of them."
+            )
 
 
 def _read_parquet(place: Path) -> Iterator[FileRow]:
@@ -317,20 +298,20 @@ def _read_word_folder(folder: Path) -> Iterator[FileRow]:
     """A CoarseWSD-20 word folder: the word is the folder's name, the senses are the values of its class map."""
     senses = _class_map(folder)
     for split in _splits(folder):
-        data, gold = (_bare_lines(folder / f"{split}.{kind}.txt") for kind in ("data", "gold"))
-        number = 0
-        for number, line in enumerate(data, 1):
-            label = next(gold, None)
-            if label is None:
-                raise _unequal(folder, split, number + sum(1 for _ in data), number - 1)
+        files = [folder / f"{split}.{kind}.txt" for kind in ("data", "gold")]
+        for number, (line, label) in enumerate(zip_longest(*map(_bare_lines, files)), 1):
+            if line is None or label is None:
+                data, gold = (sum(1 for _ in _bare_lines(file)) for file in files)
+                raise InputError(
+                    f"Reading the word folder {folder}: {split}.data.txt has {data} lines and {split}.gold.txt {gold}, "
+                    "expected one class per sentence; restore both files."
+                )
             if label in senses:
                 given = {"word": folder.resolve().name, "sense": senses[label], "split": split}
                 yield _folder_row(f"{split}.data.txt line {number}", line, given)
             else:
                 flaw = f"the class is {label!r}, expected one of {', '.join(senses)}"
                 yield FileRow(f"{split}.gold.txt line {number}", flaw=flaw)
-        if more := sum(1 for _ in gold):
-            raise _unequal(folder, split, number, number + more)
 
 
 def _splits(folder: Path) -> list[str]:
@@ -346,13 +327,6 @@ def _splits(folder: Path) -> list[str]:
 
 def _bare_lines(place: Path) -> Iterator[str]:
     return (line.removesuffix("\n").removesuffix("\r") for line in _lines(place, "\n"))
-
-
-def _unequal(folder: Path, split: str, data: int, gold: int) -> InputError:
-    return InputError(
-        f"Reading the word folder {folder}: {split}.data.txt has {data} lines and {split}.gold.txt {gold}, "
-        "expected one class per sentence; restore both files."
-    )
 
 
 def _class_map(folder: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ from probe.text.sentences import LEXICON, NATURAL, Corpus, LeftOut, Sentence
 __all__ = ["entry", "expand", "showcase", "words"]
 
 _FOLDER = Path(__file__).with_name("lexicon")
-_SHOWCASE, _BEHIND, _NATURAL = "showcase", "behind", "natural"
+_SHOWCASE, _BEHIND = _FOLDER / "showcase.toml", _FOLDER / "behind.toml"
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,7 @@ class Sense:
 
 @dataclass(frozen=True)
 class Frame:
-    """One small story with {cue} and {word}, by the distance between them in tokens (4: four and more).
-
-    `behind`: the word first.
-    """
+    """A small story with {cue} and {word}, by their distance in tokens (4: four and more); `behind`: the word first."""
 
     name: str
     versions: Mapping[int, str]
@@ -82,44 +79,39 @@ class Showcase(Sentence):
 
     note: str = ""
 
-    @property
-    def cue_after(self) -> bool:
-        """Whether the cue comes after the word, so that a causal model cannot have used it there."""
-        return self.cue_follows
-
 
 @cache
 def words() -> tuple[str, ...]:
     """The words that ship, in alphabetical order."""
-    return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml") if file.stem not in (_SHOWCASE, _BEHIND)))
+    return tuple(sorted(file.stem for file in {*_FOLDER.glob("*.toml")} - {_SHOWCASE, _BEHIND}))
 
 
 @cache
 def entry(word: str) -> Entry:
     """The senses and frames of one word; raises InputError for a word that is not there."""
     file = tomllib.loads(_file_of(word).read_text("utf-8"))
-    senses = [
+    senses = tuple(
         Sense(name, sense["gloss"], tuple(sense["cues"]), tuple(sense["continuations"]))
         for name, sense in file["senses"].items()
-    ]
-    frames = [Frame(frame["name"], _versions(frame)) for frame in file["frames"]]
-    return Entry(file["word"], tuple(senses), tuple(frames))
+    )
+    return Entry(file["word"], senses, tuple(map(_frame, file["frames"])))
 
 
 @cache
 def frames_behind() -> tuple[Frame, ...]:
     """The frames of all words that put the cue behind the word."""
-    frames = tomllib.loads((_FOLDER / f"{_BEHIND}.toml").read_text("utf-8"))["frames"]
-    return tuple(Frame(f"{frame['name']}, cue behind", _versions(frame), behind=True) for frame in frames)
+    return tuple(_frame(row, behind=True) for row in tomllib.loads(_BEHIND.read_text("utf-8"))["frames"])
 
 
-def _versions(frame: Mapping[str, str]) -> dict[int, str]:
-    return {int(key): text for key, text in frame.items() if key != "name"}
+def _frame(row: Mapping[str, str], *, behind: bool = False) -> Frame:
+    """A frame as its file has it: a name, and a version of the text under every distance."""
+    versions = {int(key): text for key, text in row.items() if key != "name"}
+    return Frame(row["name"] + ", cue behind" * behind, versions, behind)
 
 
 def sha256(chosen: Sequence[str], *, both_sides: bool = False) -> str:
     """The sha256 of the files of these words, in the order given, and with `both_sides` of the frames behind."""
-    files = [_file_of(word) for word in chosen] + [_FOLDER / f"{_BEHIND}.toml"] * both_sides
+    files = [_file_of(word) for word in chosen] + [_BEHIND] * both_sides
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -169,7 +161,7 @@ def _filled(text: str, word: str, cue: str, **more: Any) -> Sentence:
 @cache
 def natural_words() -> tuple[str, ...]:
     """The words that have natural sentences, in alphabetical order."""
-    return tuple(sorted(file.stem for file in (_FOLDER / _NATURAL).glob("*.toml")))
+    return tuple(sorted(file.stem for file in (_FOLDER / "natural").glob("*.toml")))
 
 
 @cache
@@ -184,7 +176,7 @@ def expand_natural(word: str, *, both_sides: bool = False) -> Corpus:
             f"Looking up natural sentences with {word!r}: there are none, the words that have some are "
             f"{', '.join(natural_words())}; give one of these, or a file of your own sentences."
         )
-    content = (_FOLDER / _NATURAL / f"{word}.toml").read_bytes()
+    content = (_FOLDER / "natural" / f"{word}.toml").read_bytes()
     file = tomllib.loads(content.decode("utf-8"))
     rows = {row[0]: row for row in file["cues"]}
     sentences = tuple(
@@ -228,17 +220,13 @@ def keep_one_token_cues(corpus: Corpus, is_one_token: Callable[[str], bool]) -> 
 @cache
 def showcase() -> tuple[Showcase, ...]:
     """The sentences that introductions to attention use; `cue_after` says where the cue comes after the word."""
-    shown = tomllib.loads((_FOLDER / f"{_SHOWCASE}.toml").read_text("utf-8"))
-    return tuple(_shown(row) for row in shown["sentences"])
-
-
-def _shown(row: Mapping[str, Any]) -> Showcase:
-    # The word is read as it stands, with its capital letter or its plural ending.
-    start, end = _find(row["text"], rf"\b{row['word']}\w*", row["occurrence"])
-    cue_start, cue_end = _find(row["text"], rf"\b{row['cue']}\b", row["cue_occurrence"])
-    given = {name: row[name] for name in ("text", "word", "sense", "note")}
-    return Showcase(**given, start=start, end=end, cue_start=cue_start, cue_end=cue_end)
-
-
-def _find(text: str, pattern: str, occurrence: int) -> tuple[int, int]:
-    return list(re.finditer(pattern, text, re.IGNORECASE))[occurrence - 1].span()
+    shown = []
+    for row in tomllib.loads(_SHOWCASE.read_text("utf-8"))["sentences"]:
+        # The word is read as it stands, with its capital letter or its plural ending.
+        places = ((rf"\b{row['word']}\w*", row["occurrence"]), (rf"\b{row['cue']}\b", row["cue_occurrence"]))
+        (start, end), (cue_start, cue_end) = (
+            list(re.finditer(pattern, row["text"], re.IGNORECASE))[number - 1].span() for pattern, number in places
+        )
+        given = {name: row[name] for name in ("text", "word", "sense", "note")}
+        shown.append(Showcase(**given, start=start, end=end, cue_start=cue_start, cue_end=cue_end))
+    return tuple(shown)

@@ -56,8 +56,7 @@ class Sentence:
     where: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        flaw = _flaw(vars(self))
-        if flaw:
+        if flaw := _text_flaw(vars(self)) or _number_flaw(vars(self)) or _span_flaw(vars(self)):
             raise InputError(f"Making a sentence: {flaw}; correct it and try again.")
 
     @property
@@ -76,8 +75,8 @@ class Sentence:
         return self.word.casefold() in self.text[self.start : self.end].casefold()
 
     @property
-    def cue_follows(self) -> bool:
-        """Whether the cue is known to stand behind the word."""
+    def cue_after(self) -> bool:
+        """Whether the cue is known to come after the word, so that a causal model cannot have used it there."""
         return self.cue_start is not None and self.cue_start >= self.end
 
 
@@ -121,7 +120,7 @@ def read_sentences(given: Any, *, word: str | None = None) -> Corpus:
     word is found, where it stands in the text once), frame, pair, cue_start, cue_end, distance, split; others are
     ignored. Raises InputError, naming the file, the place and the reason, when anything cannot be read as it stands.
     """
-    return _read(given, word, only=True)
+    return _read(given, word, only=word)
 
 
 def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
@@ -130,19 +129,18 @@ def as_corpus(given: Any, words: Sequence[str] | str | None = None) -> Corpus:
     Rows that name no word are about the word of `words`, where that is one.
     """
     named = (words,) if isinstance(words, str) else tuple(words or ())
-    return given if isinstance(given, Corpus) else _read(given, named[0] if len(named) == 1 else None, only=False)
+    return given if isinstance(given, Corpus) else _read(given, named[0] if len(named) == 1 else None)
 
 
-def _read(given: Any, word: str | None, *, only: bool) -> Corpus:
-    """`word` is what rows without one are about; with `only`, sentences of other words are left out."""
-    only_word = word if only else None
+def _read(given: Any, word: str | None, *, only: str | None = None) -> Corpus:
+    """`word` is what rows without one are about; sentences of other words than `only`, if given, are left out."""
     if isinstance(given, str | Path):
         place = Path(given)
         files = sources([place])
-        kept, left_out = _kept(stream_sentences(files, word), place, only_word, several=len(files) > 1)
+        kept, left_out = _kept(stream_sentences(files, word), place, only, several=len(files) > 1)
         return Corpus(kept, left_out, last_name(place), sha256_of_all(files))
     rows = read_table(TABLE.name, given)
-    kept, left_out = _kept(_checked(((TABLE, row) for row in rows), word), TABLE.place, only_word)
+    kept, left_out = _kept(_checked(((TABLE, row) for row in rows), word), TABLE.place, only)
     content = json.dumps([dict(row.fields) for row in rows], default=str).encode()
     return Corpus(kept, left_out, TABLE.name, hashlib.sha256(content).hexdigest())
 
@@ -207,7 +205,10 @@ def check_row(row: FileRow, word: str | None = None) -> tuple[dict[str, Any], st
         if len(places) == 1:
             values["start"], values["end"] = places[0]
         else:
-            flaw = _not_once(values["word"], len(places))
+            flaw = (
+                f"{values['word']!r} stands in the text {len(places)} times (whole, with capital letters or without, "
+                "with -s, -es or 's), expected it once, or start and end to say where"
+            )
     return values, flaw or _number_flaw(values) or _span_flaw(values)
 
 
@@ -215,13 +216,6 @@ def forms_of(word: str, text: str) -> list[tuple[int, int]]:
     """Where the word stands in the text: whole, with capital letters or without, with -s or -es, in characters."""
     whole = rf"(?<![\w\u0300-\u036f]){re.escape(word)}(?:e?s)?(?![\w\u0300-\u036f])"
     return [match.span() for match in re.finditer(whole, text, re.IGNORECASE)]
-
-
-def _not_once(word: str, count: int) -> str:
-    return (
-        f"{word!r} stands in the text {count} times (whole, with capital letters or without, with -s, -es or 's), "
-        "expected it once, or start and end to say where"
-    )
 
 
 def _normal(values: Mapping[str, object]) -> dict[str, Any]:
@@ -250,17 +244,12 @@ def _number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _flaw(values: Mapping[str, Any]) -> str | None:
-    """Why these fields are no sentence, or None: what was got and what was expected."""
-    return _text_flaw(values) or _number_flaw(values) or _span_flaw(values)
-
-
 def _text_flaw(values: Mapping[str, Any]) -> str | None:
-    for column in ("word", "sense", "text", "frame", "pair", "split"):
+    if values["word"] is None:
+        return "word is missing, expected a column that names it, or one word named for all rows"
+    for column in ("word", *REQUIRED, *_NAMES, "split"):
         value = values[column]
         if value is None:
-            if column == "word":
-                return "word is missing, expected a column that names it, or one word named for all rows"
             if column in REQUIRED:
                 return f"{column} is missing, expected text"
         elif not isinstance(value, str):
@@ -296,11 +285,11 @@ def _span_flaw(values: Mapping[str, Any]) -> str | None:
     for name, low, high in (("the word", start, end), ("the cue", values["cue_start"], values["cue_end"])):
         if low is None:
             continue
+        placed = f"{name} is at characters {low} to {high}"
         if not 0 <= low < high <= len(text):
-            size = len(text)
-            return f"{name} is at characters {low} to {high}, expected a span within the {size} characters of the text"
+            return f"{placed}, expected a span within the {len(text)} characters of the text"
         if not text[low:high].strip():
-            return f"{name} is at characters {low} to {high}, which are blank, expected the characters of a word"
+            return f"{placed}, which are blank, expected the characters of a word"
     if values["cue_start"] is not None and values["cue_start"] < end and start < values["cue_end"]:
         cue = f"the cue at characters {values['cue_start']} to {values['cue_end']}"
         return f"{cue} overlaps the word, expected another word"

@@ -105,8 +105,7 @@ def cross_fit(
     the seed.
     """
     part = _given_parts(sentences)
-    given = {FIT, REPORT} <= set(part)
-    usable = [row for row in range(len(sentences)) if part[row] or not given]
+    usable = [row for row in range(len(sentences)) if part is None or part[row]]
     of_sense: Side = [[row for row in usable if sentences[row].sense == sense] for sense in senses]
     rng = np.random.default_rng(seed)
     aligned = _aligned(sentences, of_sense)
@@ -158,9 +157,15 @@ Side = Sequence[Sequence[int]]
 Groups = Sequence[Hashable]
 
 
-def _given_parts(sentences: Sequence[Sentence]) -> list[str | None]:
-    """The part that the file's split puts each sentence in; None where it names none."""
-    return [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
+def _given_parts(sentences: Sequence[Sentence]) -> list[str | None] | None:
+    """The part that the file's split puts each sentence in, None where it names none; None without both parts."""
+    parts = [GIVEN_PARTS.get(sentence.split or "") for sentence in sentences]
+    return parts if {FIT, REPORT} <= set(parts) else None
+
+
+def _given_holdout(parts: Sequence[str | None]) -> Holdout:
+    """The given parts as one holdout."""
+    return Holdout(*(tuple(row for row, part in enumerate(parts) if part == name) for name in (FIT, REPORT)))
 
 
 def _aligned(sentences: Sequence[Sentence], of_sense: Side) -> list[tuple[int, int]]:
@@ -231,10 +236,8 @@ def _joined(links: Sequence[tuple[Hashable, Hashable]]) -> dict[tuple[Hashable, 
 
 def _held_out(sentences: Sequence[Sentence], units: Sequence[int], seed: int) -> tuple[tuple[Holdout, ...], str]:
     """The file's own split, or folds apart in units and frames; in units alone where frames leave too little."""
-    given = _given_parts(sentences)
-    if {FIT, REPORT} <= set(given):
-        train, test = (tuple(row for row, part in enumerate(given) if part == name) for name in (FIT, REPORT))
-        return (Holdout(train, test),), GIVEN
+    if parts := _given_parts(sentences):
+        return (_given_holdout(parts),), GIVEN
     labels = [sentence.sense for sentence in sentences]
     frames = [sentence.frame if sentence.frame is not None else row for row, sentence in enumerate(sentences)]
     known = {sentence.cue_word is not None for sentence in sentences} == {True}
@@ -300,9 +303,7 @@ def plan(sentences: Sequence[Sentence], *, seed: int, folds: int = FOLDS) -> Pla
     holdouts.
     """
     parts = _given_parts(sentences)
-    if {FIT, REPORT} <= set(parts):
-        return _given(sentences, parts)
-    return _crossed(sentences, seed, folds)
+    return _crossed(sentences, seed, folds) if parts is None else _given(sentences, parts)
 
 
 def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
@@ -312,11 +313,10 @@ def _given(sentences: Sequence[Sentence], parts: Sequence[str | None]) -> Plan:
         if part is None or sentence.sense not in learned:
             left_out[row] = NO_PART if part is None else NOT_LEARNED
     rows = [row for row in range(len(sentences)) if row not in left_out]
-    train, test = (tuple(place for place, row in enumerate(rows) if parts[row] == name) for name in (FIT, REPORT))
-    design = "train and test as the file gives them"
-    if len(learned) < 2 or not test:
+    design, used = "train and test as the file gives them", [parts[row] for row in rows]
+    if len(learned) < 2 or REPORT not in used:
         return _nothing(len(sentences), left_out, design)
-    return Plan(tuple(rows), (Holdout(train, test),), design, left_out)
+    return Plan(tuple(rows), (_given_holdout(used),), design, left_out)
 
 
 def _crossed(sentences: Sequence[Sentence], seed: int, folds: int) -> Plan:
@@ -356,10 +356,7 @@ def _factors(sentences: Sequence[Sentence]) -> dict[str, list[Hashable]]:
 def _cells(
     factors: Sequence[Groups], labels: Sequence[str], seed: int, folds: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(train, test) for every combination of the factors' folds that has sentences.
-
-    Train differs from it in all factors.
-    """
+    """(train, test) for every combination of the factors' folds that has sentences; train differs in all factors."""
     rng = np.random.default_rng(seed)
     keys = list(zip(*(_fold_of(groups, labels, folds, rng) for groups in factors), strict=True))
     return [

@@ -10,10 +10,10 @@ from example_study import make_study
 from seeds import mostly_campaign
 
 import probe
+from probe.charts import writes
 from probe.pages import remarks
 from probe.pages.excerpts import BAR
 from probe.stats.numbers import decimal, measured
-from probe.study import suppliers
 from probe.study.columns import dictionary
 
 pytestmark = MARKS
@@ -384,7 +384,7 @@ def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(unfolded):
     rows = page.locator("[aria-label='Columns of the tables'] tbody tr").all_inner_texts()
     assert len(rows) == len(dictionary(FRAMES))
     assert any(row.startswith("word_heads.net") and row.endswith("fraction of the sense gap") for row in rows)
-    told = suppliers.told(FRAMES["ledger"])
+    told = writes.ledger_in_words(FRAMES["ledger"])
     said = page.locator("#supplies .supply > p:nth-of-type(2)").all_inner_texts()
     assert said == list(told.values()) and len(said) == 12
 

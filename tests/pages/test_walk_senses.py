@@ -85,7 +85,7 @@ def test_the_sentence_that_is_walked_is_not_fitted_on(model):
     assert text not in {row.text for row in choose._few("bank", seen, here)}
 
 
-BEHIND = next(row for row in probe.lexicon.expand("bank", both_sides=True).sentences if row.cue_follows)
+BEHIND = next(row for row in probe.lexicon.expand("bank", both_sides=True).sentences if row.cue_after)
 
 
 @pytest.mark.parametrize(

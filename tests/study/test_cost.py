@@ -10,9 +10,8 @@ from probe.model import trace as hooks
 from probe.model.load import load
 from probe.patching import live, swaps
 from probe.stats import axes
-from probe.study import cost
-from probe.study.cost import StudyCost, parse_memory
-from probe.study.study import study
+from probe.study import study as studying
+from probe.study.study import StudyCost, parse_memory, study
 from probe.text.lexicon import expand
 
 pytestmark = pytest.mark.real_model
@@ -108,7 +107,7 @@ def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
         (None, 1_000_000_000, "1.2 GB", "1.0 GB are free; close other programs"),
         (1_700_000_000, None, "1.8 GB", "--max-memory allows 1.7 GB; allow more"),
     ):
-        monkeypatch.setattr(cost, "available", lambda free=free: free)
+        monkeypatch.setattr(studying, "available", lambda free=free: free)
         with pytest.raises(InputError) as refused:
             planned.require(limit)
         assert str(refused.value) == (
@@ -116,7 +115,7 @@ def test_more_than_is_free_or_allowed_is_refused(monkeypatch):
             "fewer sentences or a smaller model."
         )
     assert planned.require() is planned is planned.require(1_750_000_000)  # what is free is not known
-    monkeypatch.setattr(cost, "available", lambda: 1_250_000_000)
+    monkeypatch.setattr(studying, "available", lambda: 1_250_000_000)
     assert planned.require() is planned
 
 
@@ -147,8 +146,8 @@ def test_the_command_says_the_plan_and_refuses_before_the_work(run, tmp_path):
 
 
 def test_what_the_system_tells_is_plausible():
-    held, free = cost.resident(), cost.available()
+    held, free = studying.resident(), studying.available()
     assert held is None or 10**8 < held < 10**11
     assert free is None or 10**7 < free < 10**14
     block = torch.ones(2**26)  # 256 MiB
-    assert held is None or cost.resident() - held > 0.9 * block.numel() * 4
+    assert held is None or studying.resident() - held > 0.9 * block.numel() * 4

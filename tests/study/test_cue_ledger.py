@@ -26,7 +26,6 @@ from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
 from probe.model.weights import read_weights
 from probe.stats import axes
-from probe.study import suppliers
 from probe.study.columns import COLUMNS
 
 pytestmark = pytest.mark.slow
@@ -188,14 +187,14 @@ def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
     cancels.
     """
     study, (layer, head) = planted
-    found = suppliers.by_source(study.ledger)
+    found = bars_of.by_source(study.ledger)
     cues = found[found["role"] == "cue"]
     assert len(cues) == 4
     mean = cues.groupby("sense")[["contribution", "total"]].mean()
     between = mean.loc["door"] - mean.loc["canal"]
     assert between["contribution"] / between["total"] == pytest.approx(1, abs=0.02)
     assert set(cues["through"]) == {f"L{layer}H{head}"}
-    for (_, number), said in suppliers.told(study.ledger).items():
+    for (_, number), said in bars_of.ledger_in_words(study.ledger).items():
         mine = study.ledger[study.ledger["sentence"] == number]
         cue = mine.loc[mine["role"] == "cue", "token"].iloc[0].split("·")[1]
         assert said.startswith(f"“{cue}” directly supplies ")
@@ -206,7 +205,7 @@ def test_a_model_without_a_gap_has_no_ledger(tmp_path):
     study = probe.study(load(make_handmade(tmp_path / "null", [])), corpus=corpus_of(make_sentences()), permutations=99)
     assert not study.words["ranked"].any()
     assert study.ledger.empty and set(study.ledger) <= set(COLUMNS)
-    assert suppliers.told(study.ledger) == {}
+    assert bars_of.ledger_in_words(study.ledger) == {}
 
 
 # --- in words --------------------------------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ PARTS = {
 
 
 def test_sources_are_gathered_over_heads_and_their_shares_sum_to_1():
-    found = suppliers.by_source(frame_of(PARTS)).set_index("source")
+    found = bars_of.by_source(frame_of(PARTS)).set_index("source")
     assert found.index.tolist() == [
         *("token embedding", "position embedding", "1·river", "2·the", "3·the", "4·bank", "attention biases", "MLPs")
     ]
@@ -282,14 +281,14 @@ MEANT = "“river” directly supplies 61\u202f% {} ({}), through L0H2 and L1H0;
     ids=["the cue", "the other sense", "the word", "no token"],
 )  # fmt: skip
 def test_the_sentence_names_the_token_its_heads_the_mlps_and_the_rest(parts, sense, said):
-    assert suppliers.told(frame_of(parts, sense=sense)) == {("bank", 7): said}
+    assert bars_of.ledger_in_words(frame_of(parts, sense=sense)) == {("bank", 7): said}
 
 
 @pytest.mark.parametrize(
     ("total", "sense", "clear"), [(0.1, "river", True), (0.09, "river", False), (-0.5, "river", False)]
 )
 def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, sense, clear):
-    (said,) = suppliers.told(frame_of(PARTS, total=total, sense=sense)).values()
+    (said,) = bars_of.ledger_in_words(frame_of(PARTS, total=total, sense=sense)).values()
     assert ("%" in said) == clear
     if not clear:
         stands = f"{total:.2f}".replace("-", "−")
@@ -301,11 +300,11 @@ def test_nothing_is_a_share_of_a_sense_that_the_word_does_not_have(total, sense,
 
 def test_more_heads_than_can_be_named_are_said_to_be_more():
     rows = frame_of({(f"L0H{head}", "1·river"): 0.1 - head / 1000 for head in range(8)})
-    assert suppliers.carriers(rows) == ["L0H0", "L0H1", "L0H2", "other heads"]
-    assert suppliers.carriers(rows.head(3)) == ["L0H0", "L0H1", "L0H2"]
+    assert bars_of.carriers(rows) == ["L0H0", "L0H1", "L0H2", "other heads"]
+    assert bars_of.carriers(rows.head(3)) == ["L0H0", "L0H1", "L0H2"]
     against = frame_of({("L0H0", "1·river"): 0.3, ("L0H1", "1·river"): -0.5})
-    assert suppliers.carriers(against) == ["L0H1"]
-    assert suppliers.carriers(frame_of({("L0H0", "1·river"): 0.0})) == []
+    assert bars_of.carriers(against) == ["L0H1"]
+    assert bars_of.carriers(frame_of({("L0H0", "1·river"): 0.0})) == []
 
 
 # --- as a picture ----------------------------------------------------------------------------------------------------
@@ -373,7 +372,7 @@ def test_all_sentences_are_drawn_on_one_axis():
 
 
 def test_the_words_and_the_picture_need_no_torch():
-    code = "import sys, probe.study.suppliers, probe.charts; sys.exit('torch' in sys.modules)"
+    code = "import sys, probe.charts.writes, probe.charts; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -235,7 +235,7 @@ def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_ar
         assert evaluation.choose_depth(EIGHT, told_apart(4, told_at=told_at), seed=0) == expected
     assert evaluation.choose_depth(EIGHT[:2], told_apart(4, told_at=[1])[:2], seed=0) == 3  # too few: the last one
     rows = [replace(sentence, split="train" if n < 8 else "test") for n, sentence in enumerate([*EIGHT, *EIGHT])]
-    (task,) = material.prepare_task(model, corpus_of(rows), seed=0)
+    (task,) = evaluation.prepare_tasks(model, corpus_of(rows), seed=0)
     trained, tested = told_apart(4, told_at=[1]), told_apart(4, told_at=[2])
     tested[:, 1] = tested[0, 1]  # at the depth that training prefers the tested sentences are all alike
     found = evaluation.answer(task, torch.cat([trained, tested]), seed=0)
@@ -266,7 +266,7 @@ def test_what_cannot_be_used_is_left_out_with_the_reason(model):
     long = row("bank " + "river " * 60, "a")
     elsewhere = Sentence("bank", "a", "the river bank", 4, 9)
     alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
-    found = material.prepare_task(model, corpus_of([long, *ROWS, elsewhere, *alone]), seed=0)
+    found = evaluation.prepare_tasks(model, corpus_of([long, *ROWS, elsewhere, *alone]), seed=0)
     assert [(task.material.word, len(task.material), len(task.material.left_out)) for task in found] == [
         ("bank", 8, 2),
         ("seal", 0, 3),
@@ -278,11 +278,13 @@ def test_what_cannot_be_used_is_left_out_with_the_reason(model):
 
 
 def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(model, monkeypatch):
-    monkeypatch.setattr(material, "CHUNK", 3)
-    monkeypatch.setattr(material, "LOAD", 5)
+    monkeypatch.setattr(evaluation, "CHUNK", 3)
+    monkeypatch.setattr(evaluation, "LOAD", 5)
     zebras = [row(f"{n} zebra ran", "ab"[n % 2], word="zebra") for n in range(4)]
     assert len(tokenize(model, "zebra")) > 2  # more than BOS and one token
-    found = list(material.read(model, material.prepare_task(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0)))
+    found = list(
+        evaluation.read_tasks(model, evaluation.prepare_tasks(model, corpus_of([*ROWS, *MOLES, *zebras]), seed=0))
+    )
     assert [task.material.word for task, _ in found] == ["bank", "mole", "zebra"]
     for task, resid in found:
         for sentence, states in zip(task.material.sentences, resid, strict=True):
@@ -474,6 +476,6 @@ def test_a_word_of_coarsewsd_is_tested_on_its_own_test_part(wide):
 def test_every_word_of_coarsewsd_and_of_the_homonyms_can_be_tested(wide):
     folder = probe.read_sentences(DATA / "coarsewsd20")
     assert {sentence.word for sentence in folder.sentences} == {"apple", "bank", "crane", "mole", "seal"}
-    homonyms = material.prepare_task(wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0)
+    homonyms = evaluation.prepare_tasks(wide, probe.read_sentences(DATA / "homonyms" / "dev.jsonl"), seed=0)
     assert len(homonyms) == 50 and all(len(task.plan.holdouts) == 5 for task in homonyms)
     assert sum(len(task.material) for task in homonyms) == 996

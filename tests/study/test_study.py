@@ -15,8 +15,7 @@ from probe.model import load
 from probe.model.tokens import is_one_token
 from probe.study import examples
 from probe.study.columns import COLUMNS
-from probe.study.material import prepare
-from probe.study.study import _choose_words, _spelled
+from probe.study.material import choose_words, prepare, spelled
 from probe.study.word import StudyOptions, observe_word
 from probe.text import lexicon
 from probe.text.sentences import Corpus
@@ -217,12 +216,12 @@ def test_a_study_shows_itself_and_names_its_frames(study):
 
 def test_a_word_in_other_letters_is_the_known_one_and_the_same_spelling_comes_first():
     known = ("bank", "Apple", "apple")
-    assert [_spelled(word, known, own=True) for word in ("BANK", "apple", "Apple")] == [*known[:1], "apple", "Apple"]
-    assert _choose_words(["BANK", "bank", "Mole"], None) == ("bank", "mole")
+    assert [spelled(word, known, own=True) for word in ("BANK", "apple", "Apple")] == [*known[:1], "apple", "Apple"]
+    assert choose_words(["BANK", "bank", "Mole"], None) == ("bank", "mole")
     with pytest.raises(InputError, match=r"'APPLE': there are none \(did you mean 'Apple' or 'apple'\?\)"):
-        _spelled("APPLE", known, own=True)
+        spelled("APPLE", known, own=True)
     with pytest.raises(InputError, match=r"'moles': there are none \(did you mean 'mole'\?\)"):
-        _choose_words("moles", None)
+        choose_words("moles", None)
 
 
 def test_what_cannot_be_studied_is_refused_before_the_work():

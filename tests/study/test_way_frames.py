@@ -155,7 +155,7 @@ def test_an_edge_that_carries_what_must_fit_and_nothing_of_the_sense_does_not_pa
 
 def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
     result, _ = made("two_step")
-    monkeypatch.setattr(ways._Read, "donors", {})
+    monkeypatch.setattr(ways._PairRuns, "donors", {})
     frames = ways.frames(planted_model("two_step", 0)[0], [result], made("two_step")[1]["word_heads"], OPTIONS)
     untested = (frames["paths"][["p", "q", "same_sense"]], frames["positions"]["same_sense"])
     assert all(part.isna().to_numpy().all() for part in untested) and (frames["ways"]["p"] == 1).all()
@@ -165,7 +165,7 @@ def test_without_donors_of_the_same_layout_nothing_is_tested(monkeypatch):
 
 def test_donors_are_of_the_same_sense_and_layout():
     result, _ = made("two_step")
-    read = ways._Read(read_weights(planted_model("two_step", 0)[0]), result, result.pairs[0])
+    read = ways._PairRuns(read_weights(planted_model("two_step", 0)[0]), result, result.pairs[0])
     assert set(read.donors) == {*read.pair.pairs.a, *read.pair.pairs.b}
     for row, donor in read.donors.items():
         mine, theirs = (result.placed[number] for number in (row, donor))

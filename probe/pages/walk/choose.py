@@ -142,7 +142,7 @@ def late_cue(here: Place) -> str | None:
             *(lexicon.expand(word, both_sides=True).sentences if word in lexicon.words() else ()),
             *(lexicon.expand_natural(word, both_sides=True).sentences if word in lexicon.natural_words() else ()),
         ]
-        behind += [(row.text, row.cue) for row in shipped if row.cue_follows]
+        behind += [(row.text, row.cue) for row in shipped if row.cue_after]
     return dict(behind).get(here.tokens.text)
 
 

@@ -41,6 +41,19 @@ INDEX = "rows"
 BUFFERED = 64  # blocks that wait to be filled, over all words: what keeps memory flat when words are many
 DONOR = "donor"
 Record = dict[str, Any]
+_TABLES = """
+PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
+CREATE TABLE sentence (key BLOB PRIMARY KEY, number INTEGER, place TEXT) WITHOUT ROWID;
+CREATE TABLE beginning (key BLOB PRIMARY KEY, sense TEXT, mixed INTEGER) WITHOUT ROWID;
+"""
+_SENTENCE = (*COLUMNS, "where")
+_NUMBERS = ("sentence", "start", "end", "cue_start", "cue_end", "distance")
+_SCHEMA = pyarrow.schema(
+    [
+        (column, pyarrow.int64() if column in _NUMBERS else pyarrow.string())
+        for column in ("sentence", *_SENTENCE, "part", "reason", "draw")
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -148,13 +161,6 @@ def _hashes(sentence: Sentence, seed: int) -> dict[str, int]:
     """Of its frame and of its cue word, where it has them, and of its pair or, where it has none, its text."""
     names = {"frame": sentence.frame, "cue": sentence.cue_word, "sentence": sentence.pair or sentence.text}
     return {kind: hash_of(seed, kind, sentence.word, name) for kind, name in names.items() if name is not None}
-
-
-_TABLES = """
-PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
-CREATE TABLE sentence (key BLOB PRIMARY KEY, number INTEGER, place TEXT) WITHOUT ROWID;
-CREATE TABLE beginning (key BLOB PRIMARY KEY, sense TEXT, mixed INTEGER) WITHOUT ROWID;
-"""
 
 
 class Register:
@@ -339,16 +345,6 @@ def read_rows(folder: Path, index: Record, key: str) -> list[Record]:
 def sentence_of(record: Record) -> Sentence:
     """The sentence of a record."""
     return Sentence(**{name: record[name] for name in _SENTENCE})
-
-
-_SENTENCE = (*COLUMNS, "where")
-_NUMBERS = ("sentence", "start", "end", "cue_start", "cue_end", "distance")
-_SCHEMA = pyarrow.schema(
-    [
-        (column, pyarrow.int64() if column in _NUMBERS else pyarrow.string())
-        for column in ("sentence", *_SENTENCE, "part", "reason", "draw")
-    ]
-)
 
 
 def require_something(index: Record) -> None:

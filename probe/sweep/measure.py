@@ -38,6 +38,21 @@ from probe.sweep.deal import DONOR, Record, sentence_of
 from probe.text import splits
 from probe.text.splits import FIT, MIN_PER_SENSE, REPORT
 
+SPARE = "in the fit part, beyond the sentences that are fitted on"
+FITTED = "fitted"
+TOO_FEW = "has too few sentences to fit on, or none to give"
+NO_SENSES = "no two senses of its word have enough sentences that the model can read"
+DIGITS = 9
+MEASURED = ("attention_cue", "attention_previous", "norm", "axis", "own", "swap", "same_sense")
+HEAD_SCHEMA = pyarrow.schema(
+    [
+        ("sentence", pyarrow.int64()),
+        *((name, pyarrow.string()) for name in ("word", "sense", "other")),
+        *((name, pyarrow.int16()) for name in ("layer", "head")),
+        *((name, pyarrow.float32()) for name in MEASURED),
+    ]
+)
+
 
 @dataclass(frozen=True, eq=False)
 class WordAxes:
@@ -201,12 +216,6 @@ def from_file(path: str) -> WordAxes:
 
 # --- pass two --------------------------------------------------------------------------------------------------------
 
-SPARE = "in the fit part, beyond the sentences that are fitted on"
-FITTED = "fitted"
-TOO_FEW = "has too few sentences to fit on, or none to give"
-NO_SENSES = "no two senses of its word have enough sentences that the model can read"
-DIGITS = 9
-
 
 def measure(
     model: Model, records: Sequence[Record], axes: Mapping[str, WordAxes | None], fitted: Mapping[tuple[str, str], str]
@@ -334,14 +343,3 @@ def sentence_schema(weights: Weights) -> pyarrow.Schema:
     text = [(name, pyarrow.string()) for name in ("where", "word", "sense", "cue", "part", "reason", "other")]
     numbers = [(name, pyarrow.float32()) for name in ("gap", *_coordinates(weights))]
     return pyarrow.schema([("sentence", pyarrow.int64()), *text, ("depth", pyarrow.int16()), *numbers])
-
-
-MEASURED = ("attention_cue", "attention_previous", "norm", "axis", "own", "swap", "same_sense")
-HEAD_SCHEMA = pyarrow.schema(
-    [
-        ("sentence", pyarrow.int64()),
-        *((name, pyarrow.string()) for name in ("word", "sense", "other")),
-        *((name, pyarrow.int16()) for name in ("layer", "head")),
-        *((name, pyarrow.float32()) for name in MEASURED),
-    ]
-)

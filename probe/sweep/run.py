@@ -45,6 +45,9 @@ Step = Callable[[str, int, int], None]
 PARTS = (FITTED, FIT, REPORT, "none")
 # Reasons that name a row or a sense are counted as one, by how they begin.
 KINDS = {start: start for start in ("repeats the sentence", "its split is")} | {"its sense": f"its sense {TOO_FEW}"}
+Clock = Callable[[], float]
+EVERY = 60.0
+EVERY_JSON = 1.0
 
 
 @dataclass(frozen=True)
@@ -192,10 +195,6 @@ def _counts(index: Record, receipts: Sequence[Receipt]) -> dict[str, Any]:
 
 
 # --- how far it has come: a bar on a terminal, a line a minute elsewhere, or JSON lines for machines -----------------
-
-Clock = Callable[[], float]
-EVERY = 60.0
-EVERY_JSON = 1.0
 
 
 class Standing(NamedTuple):

@@ -46,6 +46,10 @@ BINS = round(2 * REACH / BIN) + 1
 SCORE_BINS, SCORE_REACH = 401, 4.0
 EFFECTS = ("swap", "same_sense")
 MEANS = ("attention_cue", "attention_previous", "norm", "axis")
+Key = tuple[str, str, str]
+DRAWS = 1000
+SEED = 0
+SWAP, SAME = range(2)
 
 
 class Totals:
@@ -86,9 +90,6 @@ class Totals:
         for sums, value in ((self.count, 1), (self.gap, gaps), (self.coordinate, along[:, self.depth + 1])):
             np.add.at(sums, at, value)
         self.negative_gaps += int((gaps <= 0).sum())
-
-
-Key = tuple[str, str, str]
 
 
 @dataclass(eq=False)
@@ -169,11 +170,6 @@ def auroc(a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:
     below = np.cumsum(b, axis=-1) - b / 2
     size = a.sum(-1) * b.sum(-1)
     return np.asarray(np.divide((a * below).sum(-1), size, out=np.full(size.shape, 0.5), where=size > 0))
-
-
-DRAWS = 1000
-SEED = 0
-SWAP, SAME = range(2)
 
 
 def frames(summed: Summed, folder: Path) -> dict[str, pd.DataFrame]:

@@ -31,6 +31,14 @@ from probe.sweep.shards import SCRATCH, Receipt
 if TYPE_CHECKING:
     from distributed import Client
 
+SET = "set-"
+FIT_UNIT, SHARD = "axes", "shard"
+LOCAL, DASK = ENGINES = ("local", "dask")
+RETRIES = 20
+HERE = "127.0.0.1"
+PATIENCE = "30s"
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
 
 @dataclass(frozen=True)
 class SweepJob:
@@ -50,10 +58,6 @@ class Unit:
     kind: str
     of: str
     rows: int
-
-
-SET = "set-"
-FIT_UNIT, SHARD = "axes", "shard"
 
 
 def units(set_key: str, index: Record) -> tuple[list[Unit], list[Unit]]:
@@ -159,11 +163,6 @@ def clear() -> None:
 
 
 Engine = Callable[[SweepJob, Sequence[Unit]], Iterator[Receipt]]
-LOCAL, DASK = ENGINES = ("local", "dask")
-RETRIES = 20
-HERE = "127.0.0.1"
-PATIENCE = "30s"
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ trusted, in one sentence; 130 when interrupted.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -128,8 +127,8 @@ def report(
         from probe.pages.report import write_report
         from probe.study.study import study
 
-        load, chosen = _loading(device, dtype), {"seed": seed, "permutations": permutations}
-        given, other = load(model), load(second) if second else None
+        given, other = _load(model, device, dtype), _load(second, device, dtype) if second else None
+        chosen = {"seed": seed, "permutations": permutations}
         result = study(given, words, corpus=corpus, second=other, progress=progress, planned=planned, **chosen)
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
@@ -167,7 +166,7 @@ def walk(
         from probe.pages.walk.page import write_walk
         from probe.pages.walk.walk import walk
 
-        loaded = _loading(device, dtype)(model)
+        loaded = _load(model, device, dtype)
         progress("walking", 0.4)
         walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside, against=against)
         progress("writing", 0.9)
@@ -201,7 +200,7 @@ def explore(
     def load() -> "Model":
         with progress_bar() as progress:
             progress("loading", 0.1)
-            return _loading(device, dtype)(model)
+            return _load(model, device, dtype)
 
     serve(load, host=host, port=port, browser=browser, say=typer.echo)
 
@@ -219,7 +218,7 @@ def check(
     """The certificate: the hooked model against the numbers from the raw weights; exit 1 when a row falls short."""
     from probe.model.check import DEFAULT_TEXTS, certify
 
-    certificate = certify(_loading(device, dtype)(model), texts or DEFAULT_TEXTS)
+    certificate = certify(_load(model, device, dtype), texts or DEFAULT_TEXTS)
     print_certificate(certificate, as_json=as_json)
     certificate.require()
 
@@ -243,7 +242,7 @@ def evaluate(
         check_folder(out)
     corpus = read_sentences(sentences)
     with progress_bar() as progress:
-        result = evaluate(_loading(device, dtype)(model), corpus, seed=seed, progress=progress)
+        result = evaluate(_load(model, device, dtype), corpus, seed=seed, progress=progress)
     if out is not None:
         given = {"sentences": sentences.name, "model": Path(model).name, "seed": seed}
         write_evaluation(result, out, command=command_line("evaluate", **given, **_place(device, dtype)))
@@ -314,7 +313,7 @@ def params(
     """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
     from probe.model.parameters import PUBLISHED, count_tensors, published
 
-    counted = published(name) if name in PUBLISHED else count_tensors(_loading(device, dtype)(name))
+    counted = published(name) if name in PUBLISHED else count_tensors(_load(name, device, dtype))
     print_parameters(counted, as_json=as_json)
 
 
@@ -373,8 +372,7 @@ def _place(device: str, dtype: str) -> dict[str, str | None]:
     return {"device": None if device == CPU else device, "dtype": None if dtype == SINGLE else dtype}
 
 
-def _loading(device: str, dtype: str) -> "Callable[[str], Model]":
-    """`load` on this device and in this type."""
+def _load(name: str, device: str, dtype: str) -> "Model":
     from probe.model.load import load
 
-    return partial(load, device=device, dtype=dtype)
+    return load(name, device=device, dtype=dtype)

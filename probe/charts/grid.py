@@ -163,10 +163,7 @@ def _names(rows: pd.DataFrame) -> list[str]:
 
 
 def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
-    """Length of each token's vector as it enters the block, and after the `norm`; on a logarithmic axis.
-
-    `norms` is a walk's `layer_norm` frame.
-    """
+    """Length of each token's vector before and after the `norm`, logarithmic. `norms`: a walk's `layer_norm` frame."""
     scale, axis = alt.Scale(type="log", nice=False, padding=14), alt.Axis(tickCount=5, format="~g")
     x = alt.X("before:Q", title="length of the vector (logarithmic)", scale=scale, axis=axis)
     tip = tips("label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after")))
@@ -228,10 +225,7 @@ def source_bars(values: pd.DataFrame) -> Any:
 
 
 def logit_bars(values: pd.DataFrame, word: str) -> Any:
-    """What a head adds to one word's logit from each source token.
-
-    `values` has `label` and `logit`, sources in the order of the text.
-    """
+    """What a head adds to a word's logit from each source token. `values`: `label`, `logit`, in the text's order."""
     x = alt.X("logit:Q", title=f"added to the logit of “{word}”", axis=alt.Axis(tickCount=5))
     _, bars = _source_bars("logit", x, tips("label:N | source", "logit:Q | added | +.6g"))
     largest = values.iloc[values["logit"].abs().argmax()]

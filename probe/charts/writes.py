@@ -242,10 +242,7 @@ def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> A
 
 
 def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
-    """Singular values of several square maps, largest first, a line each; a rule stands at `rank`.
-
-    `rows`: `map`, `place` (from 1), `value`.
-    """
+    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from 1), `value`."""
     last = int(rows["place"].max())
     title = "singular value, largest first"
     x = alt.X("place:Q", title=title, scale=alt.Scale(domain=[1, last], nice=False))

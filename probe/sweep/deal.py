@@ -58,9 +58,7 @@ _SCHEMA = pyarrow.schema(
 
 @dataclass(frozen=True)
 class Options:
-    """What else decides the numbers: the seed of splits and donors, the sizes of samples and blocks, where and in which
-    type is computed.
-    """
+    """What else decides the numbers: seed of splits and donors, sizes of samples and blocks, device and type."""
 
     seed: int = 0
     fit_most: int = 512
@@ -249,9 +247,7 @@ def read_index(folder: Path) -> Record | None:
 def _parted(
     sources: Sequence[Source], register: Register, rules: Mapping[str, Rule], options: Options, *, causal: bool
 ) -> Iterator[Record]:
-    """Every row with its part, or the reason for none, and its draw: its own random number in hex, which decides
-    samples and donors.
-    """
+    """Every row with its part or the reason for none, and its random number in hex, which draws samples and donors."""
     for number, (source, where, sentence) in enumerate(stream_sentences(sources)):
         part, reason = None, _refused(sentence, number, register, causal)
         if reason is None:
@@ -273,13 +269,17 @@ def _refused(sentence: Sentence, number: int, register: Register, causal: bool) 
 
 
 def _write_blocks(records: Iterator[Record], folder: Path, options: Options) -> tuple[list[Record], dict[str, Samples]]:
+    """The blocks, and by word and sense the sentences to fit on and the donors."""
     samples: dict[str, Samples] = {}
     waiting: dict[str, list[Record]] = {}
     blocks: list[Record] = []
     held = 0
     for record in records:
         word = record["word"]
-        _sample(samples.setdefault(word, {}), record, options)
+        if record["part"] is not None:
+            kind, most = (FIT, options.fit_most) if record["part"] == FIT else (DONOR, options.donors)
+            sample = samples.setdefault(word, {}).setdefault((kind, record["sense"]), Smallest(most))
+            sample.add(int(record["draw"], 16), record)
         waiting.setdefault(word, []).append(record)
         held += 1
         if held == BUFFERED * options.block:
@@ -291,14 +291,6 @@ def _write_blocks(records: Iterator[Record], folder: Path, options: Options) -> 
     rest = [record for word in sorted(waiting) for record in waiting[word]]
     starts = range(0, len(rest), options.block)
     return blocks + [_write_block(folder, rest[start : start + options.block]) for start in starts], samples
-
-
-def _sample(samples: Samples, record: Record, options: Options) -> None:
-    """Keep the record among the word's sentences to fit on, or its donors, by sense."""
-    if record["part"] is None:
-        return
-    kind, most = (FIT, options.fit_most) if record["part"] == FIT else (DONOR, options.donors)
-    samples.setdefault((kind, record["sense"]), Smallest(most)).add(int(record["draw"], 16), record)
 
 
 def _write_block(folder: Path, records: list[Record]) -> Record:

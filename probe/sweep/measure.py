@@ -128,10 +128,7 @@ def read_words(model: Model, records: Sequence[Record]) -> tuple[dict[str, Readi
 
 
 def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, seed: int) -> WordAxes | None:
-    """The axes of one word from its fit sentences and donors.
-
-    None where fewer than two senses are left that fit the model.
-    """
+    """The axes of one word from its fit sentences and donors; None of fewer than two senses that fit the model."""
     weights, parts = read_weights(model), list[Reading]()
     for part in (FIT, DONOR):
         readings, _ = read_words(model, [r for r in records if r["part"] == part and r["sense"] in usable])

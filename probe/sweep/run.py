@@ -46,8 +46,7 @@ PARTS = (FITTED, FIT, REPORT, "none")
 # Reasons that name a row or a sense are counted as one, by how they begin.
 KINDS = {start: start for start in ("repeats the sentence", "its split is")} | {"its sense": f"its sense {TOO_FEW}"}
 Clock = Callable[[], float]
-EVERY = 60.0
-EVERY_JSON = 1.0
+EVERY, EVERY_JSON = 60.0, 1.0  # seconds from one line of progress to the next, at least
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,14 @@ def sweep(
     Raises InputError for what cannot be read or written, ModelError and CrossCheckError for a model that cannot be
     trusted.
     """
-    options, step = options or Options(), step or (lambda stage, done, of: None)
+    options, step, out = options or Options(), step or (lambda stage, done, of: None), Path(out)
     files = sources([Path(path) for path in paths])
     about = [(source.name, sha256_of(source)) for source in files]
     loaded = load(model, device=options.device, dtype=options.dtype)
     require_single(loaded.config.architecture, "a sweep")
     made = _made(loaded, options, about, _command(model, paths, options))
-    folder = Path(out) / f"{SET}{made['set']}"
-    said = _other_set(Path(out), made)
+    folder = out / f"{SET}{made['set']}"
+    said = _other_set(out, made)
     work.clear()
     with shards.only_writer(folder):
         step("reading", 0, 0)
@@ -93,7 +92,7 @@ def sweep(
             _pass(run, job, fits, partial(step, "fitting"))
             receipts = _pass(run, job, blocks, partial(step, "measuring"))
         made |= {"counts": _counts(index, receipts), "shards": [unit.key for unit in blocks]}
-        for place in (folder, Path(out)):
+        for place in (folder, out):
             shards.store(place / "manifest.json", (json.dumps(made, indent=2, ensure_ascii=False) + "\n").encode())
     return Sweep(folder, made, said)
 
@@ -165,10 +164,7 @@ def _pass(run: Engine, job: SweepJob, wanted: Sequence[Unit], step: Callable[[in
 
 
 def _counts(index: Record, receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """How many sentences went in, what became of them, and that nothing is lost.
-
-    Raises ProbeError when it does not add up.
-    """
+    """How many sentences went in and what became of them. Raises ProbeError where that does not add up."""
     parts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for receipt in receipts:

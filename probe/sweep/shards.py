@@ -30,10 +30,7 @@ Receipt = dict[str, Any]
 
 
 def store(path: Path, content: bytes) -> str:
-    """Write a file whole or not at all and return its sha256.
-
-    Raises InputError, naming the path and what to do, when it cannot.
-    """
+    """Write a file whole or not at all; returns its sha256. Raises InputError with the path and what to do."""
     try:
         write_atomically(path, content)
     except InputError as error:
@@ -79,16 +76,14 @@ def read_receipt(folder: Path, key: str) -> Receipt | None:
 def done(folder: Path, key: str) -> Receipt | None:
     """The receipt of a finished unit whose files are all there with their sha256; None where anything differs."""
     receipt = read_receipt(folder, key)
-    if receipt is None:
-        return None
-    return receipt if all(_is_whole(folder / name, wanted) for name, wanted in receipt["files"].items()) else None
-
-
-def _is_whole(path: Path, sha256: str) -> bool:
     try:
-        return not path.is_symlink() and sha256_of_bytes(path.read_bytes()) == sha256
+        whole = receipt is not None and all(
+            not (folder / name).is_symlink() and sha256_of_bytes((folder / name).read_bytes()) == wanted
+            for name, wanted in receipt["files"].items()
+        )
     except OSError:
-        return False
+        whole = False
+    return receipt if whole else None
 
 
 def read_parquet(folder: Path, name: str, sha256: str) -> pyarrow.Table:

@@ -5,7 +5,7 @@ or, where there are more than UNITS of them per sense, a set of cue words with t
 and what changes its sign. Distributions are kept as histograms, so that quantiles are known to BIN and AUROCs to a few
 thousandths.
 
-From the totals of shards to the frames of a page, named and meant as those of a study (`probe.study.columns`).
+The frames of a page are made from the totals, named and meant as those of a study (`probe.study.columns`).
 
     R_ns = Σ swap / Σ gap over the sentences of sense A, R_dn the same over those of B, E = (R_dn + R_ns) / 2
 
@@ -104,10 +104,7 @@ class Summed:
 
 
 def add_up(folder: Path, manifest: Mapping[str, Any]) -> Summed:
-    """The totals of a finished set of shards, each compared with its checksum.
-
-    Raises InputError for a damaged or missing one.
-    """
+    """The totals of a finished set of shards. Raises InputError for one that is missing or not as it was written."""
     summed = Summed(manifest["layers"], manifest["heads"])
     for key in manifest["shards"]:
         receipt = shards.read_receipt(folder, key)
@@ -163,10 +160,7 @@ def quantile(histogram: NDArray[np.int64], share: float) -> float:
 
 
 def auroc(a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:
-    """How often a value of a is above one of b, by their histograms over the same bins; ties one half.
-
-    `... bin, ... bin -> ...`
-    """
+    """How often a value of a is above one of b, ties one half, by their histograms. `... bin, ... bin -> ...`"""
     below = np.cumsum(b, axis=-1) - b / 2
     size = a.sum(-1) * b.sum(-1)
     return np.asarray(np.divide((a * below).sum(-1), size, out=np.full(size.shape, 0.5), where=size > 0))
@@ -204,11 +198,8 @@ def _gates(both: Mapping[Key, Totals]) -> dict[Key, float]:
 
 def _gap_p(total: Totals) -> float:
     """One-sided p that the senses' mean coordinates are as far apart when senses are dealt to units at random."""
-    count, value = total.count.ravel(), total.coordinate.ravel()
-    used = count > 0
-    is_a = (np.arange(count.size) < total.count.shape[1])[used]
-    count, value = count[used], value[used]
-    rng = np.random.default_rng(SEED)
+    used, rng = total.count > 0, np.random.default_rng(SEED)
+    count, value, is_a = total.count[used], total.coordinate[used], np.nonzero(used)[0] == 0
     labels = np.vstack([is_a, rng.permuted(np.tile(is_a, (resampling.GATE_DRAWS, 1)), axis=1)]).astype(float)
     gaps = labels @ value / (labels @ count) - (1 - labels) @ value / ((1 - labels) @ count)
     return resampling.permutation_p(gaps)
@@ -227,8 +218,7 @@ def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
 
 def _flips(total: Totals) -> Array:
     """Studentised mean net effect as it is (first) and with whole units flipped: `resampling.flip_null` from sums."""
-    by_unit = (total.effects[SWAP] - total.effects[SAME]).reshape(-1, total.effects.shape[-1])
-    by_unit = by_unit[total.count.ravel() > 0]
+    by_unit = (total.effects[SWAP] - total.effects[SAME])[total.count > 0]
     rng = np.random.default_rng(SEED)
     return resampling.flipped(by_unit, total.squares, number=int(total.count.sum()), draws=DRAWS, rng=rng)
 
@@ -245,23 +235,18 @@ def _ratios(total: Totals, weights: Array) -> dict[str, Array]:
 
 def _weights(total: Totals) -> Array:
     """How often each unit of each side counts in each draw. `-> draw side unit`"""
-    rng = np.random.default_rng(SEED)
-    sides = []
-    for count in total.count:
+    rng, drawn = np.random.default_rng(SEED), np.zeros((resampling.DRAWS, *total.count.shape))
+    for side, count in enumerate(total.count):
         used = np.flatnonzero(count)
-        drawn = np.zeros((resampling.DRAWS, len(count)))
-        drawn[:, used] = rng.multinomial(len(used), np.full(len(used), 1 / len(used)), size=resampling.DRAWS)
-        sides.append(drawn)
-    return np.stack(sides, axis=1)
+        drawn[:, side, used] = rng.multinomial(len(used), np.full(len(used), 1 / len(used)), size=resampling.DRAWS)
+    return drawn
 
 
 def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataFrame:
     """Every head for one pair of senses; causal columns are missing where the gap was not shown."""
     heads = total.squares.size // layers
-    columns: dict[str, Array] = {"auroc": auroc(*total.scores)}
-    with np.errstate(invalid="ignore"):
-        means = dict(zip(MEANS, total.sums / np.where(total.counted == 0, np.nan, total.counted), strict=True))
     names = ("denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "net", "net_low", "net_high")
+    columns = {"auroc": auroc(*total.scores)}
     columns |= dict.fromkeys((*names, "p_swap", "q_swap", *RANKS), np.full(layers * heads, np.nan))
     if tests is not None:
         columns |= {name: values[0] for name, values in _ratios(total, np.ones((1, *total.count.shape))).items()}
@@ -269,6 +254,8 @@ def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataF
         for name in ("swap", "net"):
             columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(np.nan_to_num(draws[name]))
         columns |= {"p_swap": tests.p, "q_swap": tests.q} | _ranks(columns["net"], draws["net"], total.depth * heads)
+    with np.errstate(invalid="ignore"):
+        means = dict(zip(MEANS, total.sums / np.where(total.counted == 0, np.nan, total.counted), strict=True))
     columns |= {name: means[name] for name in ("norm", "attention_cue", "attention_previous")}
     columns["direct"] = 2 * means["axis"] / _gap(total)
     frame = by_head({name: values.reshape(layers, heads) for name, values in columns.items()})

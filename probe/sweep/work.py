@@ -61,10 +61,7 @@ class Unit:
 
 
 def units(set_key: str, index: Record) -> tuple[list[Unit], list[Unit]]:
-    """The units of both passes.
-
-    A shard is named by the set, the rows of its block, and the rows that its words are fitted on.
-    """
+    """The units of both passes. A shard is named by the set, the rows of its block, and those they are fitted on."""
     words = index["words"]
     fits = [
         Unit(content_key(FIT_UNIT, set_key, word, about["key"]), FIT_UNIT, word, about["rows"])

@@ -229,7 +229,17 @@ def token_axis(**options: Any) -> alt.Axis:
     return bare_axis(labelOverlap=False, **options)
 
 
-def by_depth(depths: pd.Series, *, entering: bool = False, padding: int | None = 8, **axis: Any) -> alt.X:
+def share_axis(**options: Any) -> alt.Axis:
+    """An axis of shares, in per cent."""
+    return alt.Axis(format=".0%", tickCount=5, **options)
+
+
+def rank_axis(last: float) -> alt.Axis:
+    """A logarithmic axis of ranks from 1 to the last."""
+    return alt.Axis(values=[10**power for power in range(6) if 10**power <= last], format="d")
+
+
+def by_depth(depths: pd.Series, *, entering: bool = False, padding: Any = 8, **axis: Any) -> alt.X:
     """Depth along: -1 is the token embedding, 0 what enters the first block, d is after layer d - 1; deep models label
     some layers. `entering`: d is what enters layer d, the last depth what leaves the last layer.
     """
@@ -240,8 +250,7 @@ def by_depth(depths: pd.Series, *, entering: bool = False, padding: int | None =
         title, labels = "entering layer", f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'"
     ticks = sorted({*range(first, 1), *range(last, 0, -step)})
     ruler = alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **axis)
-    scale = alt.Scale(nice=False) if padding is None else alt.Scale(nice=False, padding=padding)
-    return alt.X("depth:Q", title=title, axis=ruler, scale=scale)
+    return alt.X("depth:Q", title=title, axis=ruler, scale=alt.Scale(nice=False, padding=padding))
 
 
 def line_legend(**options: Any) -> alt.Legend:
@@ -262,25 +271,14 @@ def reference_line(channel: str, at: float, *, dash: bool = True) -> alt.Chart:
 
 def lines_with_dots(base: alt.Chart, size: int, *, line: dict[str, Any] | None = None, **dot: Any) -> list[alt.Chart]:
     """A line and a dot of `size` at each of its values; `line` and `dot` are further channels of the two."""
-    lines = base.mark_line(strokeWidth=2)
     dots = base.mark_point(filled=True, size=size, opacity=1)
-    return [lines.encode(**line) if line else lines, dots.encode(**dot)]
+    return [base.mark_line(strokeWidth=2).encode(**(line or {})), dots.encode(**dot)]
 
 
 def numbers_at(rows: pd.DataFrame, edge: str, *, dx: int = 5, color: str = INK, **place: Any) -> alt.Chart:
     """The column `text` of the rows, written to the right of the value `edge`."""
     marks = alt.Chart(rows).mark_text(**TEXT | {"dx": dx, "color": color})
     return marks.encode(x=alt.X(f"{edge}:Q"), text="text:N", **place)
-
-
-def share_axis(**options: Any) -> alt.Axis:
-    """An axis of shares, in per cent."""
-    return alt.Axis(format=".0%", tickCount=5, **options)
-
-
-def rank_axis(last: float) -> alt.Axis:
-    """A logarithmic axis of ranks from 1 to the last."""
-    return alt.Axis(values=[10**power for power in range(6) if 10**power <= last], format="d")
 
 
 def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
@@ -290,7 +288,7 @@ def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
 
 def head_names(rows: pd.DataFrame) -> list[str]:
     """The name of each row's head: L0H2."""
-    return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
+    return [part_name(layer, head) for layer, head in zip(rows["layer"], rows["head"], strict=True)]
 
 
 def part_name(layer: Any, head: Any) -> str:

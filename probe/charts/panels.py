@@ -103,7 +103,7 @@ def _depth(
     depth: pd.DataFrame, word: str, pair: tuple[str, str], read_at: int | None = None, legend: bool = True
 ) -> alt.LayerChart:
     rows, every = _of_pair(depth, word, pair), of_word(depth, word)
-    x = by_depth(rows["depth"], padding=None, labelFlush=False)
+    x = by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False)
     key = alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4) if legend else None
     hues = [sense_colour(senses_of(every), sense) for sense in pair]
     base = alt.Chart(rows).encode(x=x, color=by_value(alt.Color, "sense:N", pair, hues, key))

@@ -43,6 +43,7 @@ FITTED = "fitted"
 TOO_FEW = "has too few sentences to fit on, or none to give"
 NO_SENSES = "no two senses of its word have enough sentences that the model can read"
 DIGITS = 9
+NOTHING = pd.DataFrame(columns=["sentence"])  # the table of a block in which no sentence is measured
 MEASURED = ("attention_cue", "attention_previous", "norm", "axis", "own", "swap", "same_sense")
 HEAD_SCHEMA = pyarrow.schema(
     [
@@ -226,16 +227,13 @@ def measure(
     readings, reasons = read_words(model, [record for record in records if outcome[record["sentence"]][0] == REPORT])
     outcome |= {number: (None, reason) for number, reason in reasons.items()}
     read = [(reading, along) for word, reading in readings.items() if (along := axes[word]) is not None]
-    sentences, heads = zip(*(_measure_word(weights, *one) for one in read), strict=True) if read else ((), ())
+    made = [_measure_word(weights, *one) for one in read] or [(NOTHING, NOTHING)]
+    sentences, heads = (pd.concat(frames) for frames in zip(*made, strict=True))
     rows = pd.DataFrame([{name: record[name] for name in ("sentence", "where", "word", "sense")} for record in records])
     rows["cue"] = [sentence_of(record).cue_word for record in records]
     rows["part"], rows["reason"] = zip(*(outcome[number] for number in rows["sentence"]), strict=True)
-    rows = rows.merge(_joined(sentences).drop(columns=["word", "sense"], errors="ignore"), how="left", on="sentence")
-    return _table(rows, sentence_schema(weights)), _table(_joined(heads), HEAD_SCHEMA)
-
-
-def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(frames) if frames else pd.DataFrame(columns=["sentence"])
+    rows = rows.merge(sentences.drop(columns=["word", "sense"], errors="ignore"), how="left", on="sentence")
+    return _table(rows, sentence_schema(weights)), _table(heads, HEAD_SCHEMA)
 
 
 def _table(frame: pd.DataFrame, schema: pyarrow.Schema) -> pyarrow.Table:

@@ -7,13 +7,13 @@ trusted, in one sentence; 130 when interrupted.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
+from typer import Argument, Option
 from typer.exceptions import TyperException
 
 import probe
@@ -36,15 +36,15 @@ SINGLE: Final = "float32"
 REPORTS = Path("reports")
 
 ModelOption = Annotated[
-    str, typer.Option("--model", help="A name (probe models lists them), a hub name, a folder or a GGUF file.")
+    str, Option("--model", help="A name (probe models lists them), a hub name, a folder or a GGUF file.")
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="Where the model runs, as cpu or cuda.")]
+DeviceOption = Annotated[str, Option("--device", help="Where the model runs, as cpu or cuda.")]
 DtypeOption = Annotated[
-    Literal["float32", "float64"], typer.Option("--dtype", help="What is computed in, whatever the file holds.")
+    Literal["float32", "float64"], Option("--dtype", help="What is computed in, whatever the file holds.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-OutOption = Annotated[Path, typer.Option(help="The folder to write into.")]
-Labelled = typer.Option(help=f"Labelled sentences: {FORMS}")
+JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+OutOption = Annotated[Path, Option(help="The folder to write into.")]
+Labelled = Option(help=f"Labelled sentences: {FORMS}")
 
 app = typer.Typer(
     name="probe",
@@ -59,7 +59,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def bare(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         typer.echo(f"probe {probe.__version__}")
@@ -71,33 +71,28 @@ def bare(
 @app.command()
 def report(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]...", help="Words to study; bank, mole and apple by default.")
+        list[str] | None, Argument(metavar="[WORD]...", help="Words to study; bank, mole and apple by default.")
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
-    sentences: Annotated[Path | None, typer.Option(help=f"Your own sentences: {FORMS}")] = None,
+    sentences: Annotated[Path | None, Option(help=f"Your own sentences: {FORMS}")] = None,
     out: OutOption = REPORTS,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")
-    ] = 0,
-    permutations: Annotated[
-        int, typer.Option(min=99, help="How often senses are reassigned to cue words.")
-    ] = PERMUTATIONS,
+    seed: Annotated[int, Option(min=0, help="Decides splits, pairs, donors, permutations and bootstrap draws.")] = 0,
+    permutations: Annotated[int, Option(min=99, help="How often senses are reassigned to cue words.")] = PERMUTATIONS,
     shards: Annotated[
-        Path | None,
-        typer.Option("--from", help="A finished sweep: its page, from its shards alone, without the model."),
+        Path | None, Option("--from", help="A finished sweep: its page, from its shards alone, without the model.")
     ] = None,
     beside: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="A model that reads both ways, for the lesson's sentences whose cue comes after the word "
             "('' for none)."
         ),
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option(help="Refuse before the work what would take more, as 4GB; else what is not free.")
+        str | None, Option(help="Refuse before the work what would take more, as 4GB; else what is not free.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what the sentences are enough for, minutes and memory; do nothing.")
+        bool, Option("--dry-run", help="Say what the sentences are enough for, minutes and memory; do nothing.")
     ] = False,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
@@ -132,8 +127,8 @@ def report(
         from probe.pages.report import write_report
         from probe.study.study import study
 
-        load, chosen = _loading(device, dtype), {"seed": seed, "permutations": permutations}
-        given, other = load(model), load(second) if second else None
+        given, other = _load(model, device, dtype), _load(second, device, dtype) if second else None
+        chosen = {"seed": seed, "permutations": permutations}
         result = study(given, words, corpus=corpus, second=other, progress=progress, planned=planned, **chosen)
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
@@ -143,24 +138,21 @@ def report(
 
 @app.command()
 def walk(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The sentence to follow.")],
+    text: Annotated[str, Argument(metavar="TEXT", help="The sentence to follow.")],
     target: Annotated[
-        str | None, typer.Option(help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown.")
+        str | None, Option(help="For an encoder-decoder: the translation of TEXT so far; what it reads is shown.")
     ] = None,
     word: Annotated[
-        str | None, typer.Option(help="The word to follow; one that the lexicon has, or else the last, by default.")
+        str | None, Option(help="The word to follow; one that the lexicon has, or else the last, by default.")
     ] = None,
-    beside: Annotated[
-        str | None, typer.Option(help="Another text with the same word; one that ships by default.")
-    ] = None,
+    beside: Annotated[str | None, Option(help="Another text with the same word; one that ships by default.")] = None,
     against: Annotated[
-        str | None, typer.Option(help="Another text with the same word, shown side by side: what differs first.")
+        str | None, Option(help="Another text with the same word, shown side by side: what differs first.")
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
-    layer: Annotated[int | None, typer.Option(help="Follow a head of this layer, counted from 0.")] = None,
+    layer: Annotated[int | None, Option(help="Follow a head of this layer, counted from 0.")] = None,
     head: Annotated[
-        int | None,
-        typer.Option(help="Follow this head of --layer; by default one is chosen, and the page says by what."),
+        int | None, Option(help="Follow this head of --layer; by default one is chosen, and the page says by what.")
     ] = None,
     out: OutOption = REPORTS,
     device: DeviceOption = CPU,
@@ -174,7 +166,7 @@ def walk(
         from probe.pages.walk.page import write_walk
         from probe.pages.walk.walk import walk
 
-        loaded = _loading(device, dtype)(model)
+        loaded = _load(model, device, dtype)
         progress("walking", 0.4)
         walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside, against=against)
         progress("writing", 0.9)
@@ -185,11 +177,11 @@ def walk(
 @app.command()
 def explore(
     model: ModelOption = DEFAULT_MODEL,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; a free one by default.")] = 0,
-    host: Annotated[str, typer.Option(help="The address to listen on; others than this machine's let others in.")] = (
+    port: Annotated[int, Option(min=0, max=65535, help="The port to listen on; a free one by default.")] = 0,
+    host: Annotated[str, Option(help="The address to listen on; others than this machine's let others in.")] = (
         "127.0.0.1"
     ),
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
 ) -> None:
@@ -208,7 +200,7 @@ def explore(
     def load() -> "Model":
         with progress_bar() as progress:
             progress("loading", 0.1)
-            return _loading(device, dtype)(model)
+            return _load(model, device, dtype)
 
     serve(load, host=host, port=port, browser=browser, say=typer.echo)
 
@@ -216,7 +208,7 @@ def explore(
 @app.command()
 def check(
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to run; two short ones by default.")
+        list[str] | None, Argument(metavar="[TEXT]...", help="Texts to run; two short ones by default.")
     ] = None,
     model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = CPU,
@@ -226,7 +218,7 @@ def check(
     """The certificate: the hooked model against the numbers from the raw weights; exit 1 when a row falls short."""
     from probe.model.check import DEFAULT_TEXTS, certify
 
-    certificate = certify(_loading(device, dtype)(model), texts or DEFAULT_TEXTS)
+    certificate = certify(_load(model, device, dtype), texts or DEFAULT_TEXTS)
     print_certificate(certificate, as_json=as_json)
     certificate.require()
 
@@ -235,8 +227,8 @@ def check(
 def evaluate(
     sentences: Annotated[Path, Labelled],
     model: ModelOption = DEFAULT_MODEL,
-    out: Annotated[Path | None, typer.Option(help="A folder to write the tables and a manifest into.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the folds.")] = 0,
+    out: Annotated[Path | None, Option(help="A folder to write the tables and a manifest into.")] = None,
+    seed: Annotated[int, Option(min=0, help="Decides the folds.")] = 0,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
     as_json: JsonOption = False,
@@ -250,7 +242,7 @@ def evaluate(
         check_folder(out)
     corpus = read_sentences(sentences)
     with progress_bar() as progress:
-        result = evaluate(_loading(device, dtype)(model), corpus, seed=seed, progress=progress)
+        result = evaluate(_load(model, device, dtype), corpus, seed=seed, progress=progress)
     if out is not None:
         given = {"sentences": sentences.name, "model": Path(model).name, "seed": seed}
         write_evaluation(result, out, command=command_line("evaluate", **given, **_place(device, dtype)))
@@ -267,28 +259,26 @@ def evaluate(
 @app.command()
 def sweep(
     sentences: Annotated[list[Path], Labelled],
-    out: Annotated[Path, typer.Option(help="The folder of the shards; what is finished there is kept.")],
-    more: Annotated[
-        list[Path] | None, typer.Argument(metavar="[PATH]...", help="More of them, after the first.")
-    ] = None,
+    out: Annotated[Path, Option(help="The folder of the shards; what is finished there is kept.")],
+    more: Annotated[list[Path] | None, Argument(metavar="[PATH]...", help="More of them, after the first.")] = None,
     model: ModelOption = DEFAULT_MODEL,
     engine: Annotated[
-        str, typer.Option(help="local: in this process; dask: on workers (needs dask and distributed).")
+        str, Option(help="local: in this process; dask: on workers (needs dask and distributed).")
     ] = "local",
     scheduler: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler, such as tcp://127.0.0.1:8786.")
+        str | None, Option(metavar="ADDRESS", help="A running Dask scheduler, such as tcp://127.0.0.1:8786.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor.")
+        int | None, Option(min=1, help="Dask workers on this machine, without --scheduler; one per processor.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the split and the donors.")] = 0,
-    block: Annotated[int, typer.Option(min=1, help="Sentences per shard: what a kill can lose.")] = 1024,
+    seed: Annotated[int, Option(min=0, help="Decides the split and the donors.")] = 0,
+    block: Annotated[int, Option(min=1, help="Sentences per shard: what a kill can lose.")] = 1024,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep what is finished; this is what happens without it, too.")
+        bool, Option("--resume", help="Keep what is finished; this is what happens without it, too.")
     ] = True,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
-    as_json: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Progress and result as JSON lines.")] = False,
 ) -> None:
     """The measurements of a study over a large corpus, as Parquet shards that survive whatever stops it."""
     from probe.sweep.deal import Options
@@ -314,7 +304,7 @@ def sweep(
 @app.command()
 def params(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model: its tensors are counted.")
+        str, Argument(metavar="[NAME|MODEL]", help="gpt3 (by formula), or a model: its tensors are counted.")
     ] = DEFAULT_MODEL,
     device: DeviceOption = CPU,
     dtype: DtypeOption = SINGLE,
@@ -323,7 +313,7 @@ def params(
     """How many parameters a model has, and where: gpt3 by formula, a loaded model from its tensors."""
     from probe.model.parameters import PUBLISHED, count_tensors, published
 
-    counted = published(name) if name in PUBLISHED else count_tensors(_loading(device, dtype)(name))
+    counted = published(name) if name in PUBLISHED else count_tensors(_load(name, device, dtype))
     print_parameters(counted, as_json=as_json)
 
 
@@ -382,8 +372,7 @@ def _place(device: str, dtype: str) -> dict[str, str | None]:
     return {"device": None if device == CPU else device, "dtype": None if dtype == SINGLE else dtype}
 
 
-def _loading(device: str, dtype: str) -> "Callable[[str], Model]":
-    """`load` on this device and in this type."""
+def _load(name: str, device: str, dtype: str) -> "Model":
     from probe.model.load import load
 
-    return partial(load, device=device, dtype=dtype)
+    return load(name, device=device, dtype=dtype)

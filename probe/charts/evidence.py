@@ -32,6 +32,7 @@ from probe.charts.palette import (
     of_word,
     part_name,
     reference_line,
+    share_axis,
     tips,
     token_axis,
 )
@@ -41,44 +42,10 @@ from probe.stats.verdicts import LEVEL
 ENOUGH = 0.9
 FEW_HEADS = 24
 NECESSITY = "#5f7f86"
-KEPT, LOST, RANDOM = "leading heads", "lost without them", "random sets"
-
-
-def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> Any:
-    """Faithfulness and necessity of a word's leading heads by their number; ticks are random sets, the line is at 0.9.
-
-    The smallest set that reaches it is ringed. Frames are the study's, whole, so that axes are the same for every word.
-    """
-    mine = of_word(curves, word)
-    lines = pd.concat([_line(mine, name, what) for name, what in _LINES.items()], ignore_index=True)
-    chance = of_word(random_sets, word).assign(what=RANDOM).rename(columns={"faithfulness": "value"})
-    most = int(mine["size"].max())
-    x_scale = alt.Scale(type="linear" if most <= FEW_HEADS else "sqrt", domain=[0, most], nice=False)
-    axis = alt.Axis(format="d", grid=False, values=_ticks(most))
-    x = alt.X("size:Q", title="number of heads, leading first", scale=x_scale, axis=axis)
-    reach = _scale(curves, random_sets)
-    y = alt.Y("value:Q", title=_Y, axis=_SHARES, scale=reach)
-    key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=2)
-    looks = ((alt.Color, (WITH, NECESSITY, MUTED)), (alt.StrokeDash, ([1, 0], [5, 3], [1, 0])))
-    colour, dash = (by_value(channel, "what:N", [KEPT, LOST, RANDOM], look, key) for channel, look in looks)
-    ticks = alt.Chart(chance).mark_tick(orient="horizontal", size=11, thickness=1.5, opacity=0.55)
-    ticks = ticks.encode(x=x, y=y, color=colour, tooltip=_TIPS[1:4])
-    base = alt.Chart(lines).encode(x=x, y=y, color=colour)
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=_Y, scale=reach), y2="high:Q")
-    drawn = lines_with_dots(base, 26, line={"strokeDash": dash}, tooltip=_TIPS)
-    picture = alt.layer(reference_line("y", ENOUGH), band, ticks, *drawn, *_smallest(mine, x, y))
-    return finish(picture, _description(mine, chance, word), height=230)
-
-
-def _line(mine: pd.DataFrame, name: str, what: str) -> pd.DataFrame:
-    """One line's values with their 95 % intervals."""
-    return mine.assign(value=mine[name], low=mine[f"{name}_low"], high=mine[f"{name}_high"], what=what)
-
-
-_Y = "share of the sense gap"
-_LINES = {"faithfulness": KEPT, "necessity": LOST}
-_SHARES = alt.Axis(format=".0%", values=[0, 0.25, 0.5, 0.75, 0.9, 1])
-_TIPS = tips(
+RANDOM = "random sets"
+GAP_SHARE = "share of the sense gap"
+CURVES = {"faithfulness": "leading heads", "necessity": "lost without them"}
+CURVE_TIPS = tips(
     "added:N | joined",
     "size:Q | heads",
     "what:N | what",
@@ -86,46 +53,7 @@ _TIPS = tips(
     "low:Q | 95 % from | .1%",
     "high:Q | to | .1%",
 )
-
-
-def _scale(curves: pd.DataFrame, random_sets: pd.DataFrame) -> alt.Scale:
-    ends = [curves[f"{name}_{end}"] for name in _LINES for end in ("low", "high")]
-    values = pd.concat([*ends, random_sets["faithfulness"]]).astype(float)
-    return alt.Scale(domain=[min(0.0, float(values.min())) - 0.04, max(1.0, float(values.max())) + 0.14], nice=False)
-
-
-def _ticks(most: int) -> list[int]:
-    if most <= FEW_HEADS:
-        step = 1 if most <= 8 else 2 if most <= 16 else 4
-        return list(range(0, most + 1, step))
-    return [0, *(size for size in (1, 3, 10, 30, 100, 300, 1000) if size < 0.8 * most), most]
-
-
-def _smallest(mine: pd.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """A ring round the smallest set that reaches the line, and its size and share in words."""
-    rows = mine[mine["size"] == mine["smallest"]]
-    if rows.empty:
-        return []
-    size, value = int(rows["size"].iloc[0]), float(rows["faithfulness"].iloc[0])
-    said = f"{size} {'head' if size == 1 else 'heads'}: {percent(value)}"
-    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "said": said}]))
-    ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1).encode(x=x, y=y)
-    side = {"align": "right", "dx": 4} if size > 0.6 * int(mine["size"].max()) else {"dx": -4}
-    label = base.mark_text(**TEXT | side).encode(x=x, y=alt.value(8), text="said:N")  # above every line, band and tick
-    return [ring, label]
-
-
-def _description(mine: pd.DataFrame, chance: pd.DataFrame, word: str) -> str:
-    size = mine["smallest"].iloc[0]
-    rows = mine[mine["size"] == size]
-    reaching = "No set of leading heads" if rows.empty else f"The first {int(size)} heads"
-    kept = "" if rows.empty else f", keeping {percent(float(rows['faithfulness'].iloc[0]))}"
-    return (
-        f"Sets of heads for {word}: {reaching} reach {percent(ENOUGH)} of the sense gap{kept}; "
-        f"{len(chance)} random sets from the same layers are drawn beside them."
-    )
-
-
+# The leading heads of a word, in their order
 HUES, DASHES, SHAPES = (WITH, MUTED, INK), ([1, 0], [6, 3], [2, 2]), ("circle", "diamond", "square")
 ROUTES = {
     "swap": "the whole head",
@@ -135,9 +63,82 @@ ROUTES = {
     "other_only": "only from other words that differ",
     "ablation": "its mean instead",
 }
-
-
 ENDS, BAR = ("", "_low", "_high"), ("value", "low", "high")
+PARTS = {"resid_pre": "residual stream", "attn_out": "attention", "mlp_out": "MLP"}
+POSITION_TIPS = tips(
+    "pos:N | position",
+    "layer:O | layer",
+    "effect:Q | effect | .1%",
+    "denoise:Q | B given A's | .1%",
+    "noise:Q | A given B's | .1%",
+    "pairs:Q | pairs of sentences",
+)
+# A circuit
+MOST, LEAST = 30, 0.01  # edges at most, and the least total of each, of the gap
+THIN, WIDE = 1.0, 12.0  # pixels: of the narrowest edge, and of one that moves the word by the whole gap
+ROW, SIZE, BETWEEN, BOW = 36, 560, 0.8, 0.18  # pixels, square pixels; in widths of a part between columns; in rows
+FEW_COLUMNS = 4
+TURNS = np.linspace(0, 1, 4)
+KINDS = {"head": "circle", "MLP": "square", "token": "diamond"}
+PLACE = ["layer", "head", "pos"]
+EDGE_TIPS = tips(
+    "from:N | from", "to:N | to", "channel:N | as its", "effect:N | effect on the word [95 %]", "test:N | max-T test"
+)
+
+
+def set_curves(curves: pd.DataFrame, random_sets: pd.DataFrame, word: str) -> Any:
+    """Faithfulness and necessity of a word's leading heads by their number; ticks are random sets, the line is at 0.9.
+
+    The smallest set that reaches it is ringed. Frames are the study's, whole, so that axes are the same for every word.
+    """
+    mine = of_word(curves, word)
+    lines = [
+        mine.assign(value=mine[name], low=mine[f"{name}_low"], high=mine[f"{name}_high"], what=what)
+        for name, what in CURVES.items()
+    ]
+    chance = of_word(random_sets, word).assign(what=RANDOM).rename(columns={"faithfulness": "value"})
+    most = int(mine["size"].max())
+    x_scale = alt.Scale(type="linear" if most <= FEW_HEADS else "sqrt", domain=[0, most], nice=False)
+    axis = alt.Axis(format="d", grid=False, values=_ticks(most))
+    x = alt.X("size:Q", title="number of heads, leading first", scale=x_scale, axis=axis)
+    ends = [curves[f"{name}_{end}"] for name in CURVES for end in ("low", "high")]
+    values = pd.concat([*ends, random_sets["faithfulness"]]).astype(float)
+    low, high = min(0.0, float(values.min())) - 0.04, max(1.0, float(values.max())) + 0.14
+    reach = alt.Scale(domain=[low, high], nice=False)
+    y = alt.Y("value:Q", title=GAP_SHARE, axis=alt.Axis(format=".0%", values=[0, 0.25, 0.5, 0.75, 0.9, 1]), scale=reach)
+    key = line_legend(orient="top", symbolOpacity=1, offset=6, columns=2)
+    looks = ((alt.Color, (WITH, NECESSITY, MUTED)), (alt.StrokeDash, ([1, 0], [5, 3], [1, 0])))
+    colour, dash = (by_value(channel, "what:N", [*CURVES.values(), RANDOM], look, key) for channel, look in looks)
+    ticks = alt.Chart(chance).mark_tick(orient="horizontal", size=11, thickness=1.5, opacity=0.55)
+    ticks = ticks.encode(x=x, y=y, color=colour, tooltip=CURVE_TIPS[1:4])
+    base = alt.Chart(pd.concat(lines, ignore_index=True)).encode(x=x, y=y, color=colour)
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=GAP_SHARE, scale=reach), y2="high:Q")
+    drawn = lines_with_dots(base, 26, line={"strokeDash": dash}, tooltip=CURVE_TIPS)
+    ring, reaching = _smallest(mine, x, y)
+    said = (
+        f"Sets of heads for {word}: {reaching}; {len(chance)} random sets from the same layers are drawn beside them."
+    )
+    return finish(alt.layer(reference_line("y", ENOUGH), band, ticks, *drawn, *ring), said, height=230)
+
+
+def _ticks(most: int) -> list[int]:
+    if most <= FEW_HEADS:
+        return list(range(0, most + 1, 1 if most <= 8 else 2 if most <= 16 else 4))
+    return [0, *(size for size in (1, 3, 10, 30, 100, 300, 1000) if size < 0.8 * most), most]
+
+
+def _smallest(mine: pd.DataFrame, x: alt.X, y: alt.Y) -> tuple[list[alt.Chart], str]:
+    """A ring round the smallest set that reaches the line, with its size and share in words; and what it reaches."""
+    rows, enough = mine[mine["size"] == mine["smallest"]], f"reach {percent(ENOUGH)} of the sense gap"
+    if rows.empty:
+        return [], f"No set of leading heads {enough}"
+    size, value = int(rows["size"].iloc[0]), float(rows["faithfulness"].iloc[0])
+    said = f"{size} {'head' if size == 1 else 'heads'}: {percent(value)}"
+    base = alt.Chart(pd.DataFrame([{"size": size, "value": value, "said": said}]))
+    ring = base.mark_point(size=120, color=INK, strokeWidth=1.5, opacity=1).encode(x=x, y=y)
+    side = {"align": "right", "dx": 4} if size > 0.6 * int(mine["size"].max()) else {"dx": -4}
+    label = base.mark_text(**TEXT | side).encode(x=x, y=alt.value(8), text="said:N")  # above every line, band and tick
+    return [ring, label], f"The first {size} heads {enough}, keeping {percent(value)}"
 
 
 def leading(frame: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
@@ -158,10 +159,12 @@ def distance_lines(distances: pd.DataFrame, word: str, heads: Sequence[str]) -> 
     rows = leading(distances, word, heads)
     labels = alt.Axis(labelExpr="datum.value > 3 ? '4 or more' : datum.value", labelAngle=0)
     x = alt.X("distance:O", title="tokens from the cue to the word", axis=labels)
-    axis = alt.Axis(format=".0%")
-    y = alt.Y("net:Q", title="net swap effect (share of gap)", axis=axis, scale=_route_scale(distances))
-    key = alt.Legend(orient="top", offset=4)
-    domain = [name for name in heads if name in set(rows["name"])]
+    mean = distances.groupby(["word", "layer", "head", "distance"])["net"].mean()
+    low, high = min(0.0, float(mean.min())), max(0.0, float(mean.max()))
+    room = 0.06 * (high - low or 1.0)
+    scale = alt.Scale(domain=[low - room, high + room], nice=False, zero=False)
+    y = alt.Y("net:Q", title="net swap effect (share of gap)", axis=alt.Axis(format=".0%"), scale=scale)
+    domain, key = [name for name in heads if name in set(rows["name"])], alt.Legend(orient="top", offset=4)
     looks = ((alt.Color, HUES), (alt.StrokeDash, DASHES), (alt.Shape, SHAPES))
     colour, dash, shape = (by_value(channel, "name:N", domain, look, key) for channel, look in looks)
     tip = tips("name:N | head", "distance:O | distance", "net:Q | net swap effect | .1%")
@@ -173,13 +176,6 @@ def distance_lines(distances: pd.DataFrame, word: str, heads: Sequence[str]) -> 
         f"the shortest distance and {percent(far)} at the longest."
     )
     return finish(alt.layer(reference_line("y", 0.0), *drawn), description, height=190)
-
-
-def _route_scale(frame: pd.DataFrame) -> alt.Scale:
-    mean = frame.groupby(["word", "layer", "head", "distance"])["net"].mean()
-    low, high = min(0.0, float(mean.min())), max(0.0, float(mean.max()))
-    room = 0.06 * (high - low or 1.0)
-    return alt.Scale(domain=[low - room, high + room], nice=False, zero=False)
 
 
 def route_table(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> pd.DataFrame:
@@ -195,34 +191,26 @@ def route_table(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads
 
 
 def route_bars(routes: pd.DataFrame, word_heads: pd.DataFrame, word: str, heads: Sequence[str]) -> Any:
-    """Effect of swapping a whole head, its attention alone or its values alone, and of its mean instead; 95 % intervals
-    as lines.
-    """
+    """Effect of swapping a whole head, its attention or its values alone, and of its mean instead; lines: 95 %."""
     rows = route_table(routes, word_heads, word, heads)
     domain = [name for name in heads if name in set(rows["name"])]
     kinds = [what for what in ROUTES.values() if what in set(rows["what"])]
     y = alt.Y("what:N", title="what is replaced", sort=kinds, axis=bare_axis(labelLimit=150))
     low, high = min(0.0, float(rows["low"].min())), max(0.0, float(rows["high"].max()))
     scale = alt.Scale(domain=[low, high + 0.3 * (high - low or 1.0)], nice=False)
-    x = alt.X("value:Q", title="share of the sense gap", axis=alt.Axis(format=".0%", tickCount=5), scale=scale)
-    key = alt.Legend(orient="top", offset=4, symbolType="square")
-    colour = by_value(alt.Color, "name:N", domain, HUES, key)
+    x = alt.X("value:Q", title=GAP_SHARE, axis=share_axis(), scale=scale)
+    colour = by_value(alt.Color, "name:N", domain, HUES, alt.Legend(orient="top", offset=4, symbolType="square"))
     place = {"y": y, "yOffset": alt.YOffset("name:N", sort=domain, scale=alt.Scale(domain=domain))}
     tip = tips("name:N | head", "what:N", "value:Q | | .1%", "low:Q | 95 % interval from | .1%", "high:Q | to | .1%")
     faint = alt.Chart(rows).mark_bar(height={"band": 0.8}, opacity=0.6)  # or a line within a dark bar is not seen
     bars = faint.encode(x=x, color=colour, tooltip=tip, **place)
     spans = alt.Chart(rows).mark_rule(color=INK, strokeWidth=1.5).encode(x=alt.X("low:Q"), x2="high:Q", **place)
     texts = numbers_at(rows.assign(edge=rows["high"].clip(lower=0)), "edge", dx=4, **place)
-    height = max(34, 15 * len(domain) + 10) * len(kinds)
-    picture = alt.layer(reference_line("x", 0.0), bars, spans, texts)
     first = rows[rows["name"] == domain[0]]
     told = ", ".join(f"{what} {text}" for what, text in zip(first["what"], first["text"], strict=True))
-    return finish(
-        picture, f"How the effect on {word} comes about. {domain[0]}: {told} of the sense gap.", height=height
-    )
-
-
-PARTS = {"resid_pre": "residual stream", "attn_out": "attention", "mlp_out": "MLP"}
+    said = f"How the effect on {word} comes about. {domain[0]}: {told} of the sense gap."
+    picture = alt.layer(reference_line("x", 0.0), bars, spans, texts)
+    return finish(picture, said, height=max(34, 15 * len(domain) + 10) * len(kinds))
 
 
 def position_maps(positions: pd.DataFrame, word: str) -> list[tuple[str, Any]]:
@@ -251,33 +239,14 @@ def _map(rows: pd.DataFrame, title: str, limit: float) -> Any:
     y = alt.Y("layer:O", title="layer", sort=layers)
     base = alt.Chart(rows.astype({"layer": int, "pairs": int}).drop(columns=["behind", "head"]))
     base = base.encode(x=x, y=y, tooltip=POSITION_TIPS)
-    colour = alt.Color("effect:Q", scale=effect_scale(limit), legend=None)
-    cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(color=colour)
-    [best] = rows.loc[[rows["effect"].abs().idxmax()]].to_dict("records")
+    cells = base.mark_rect(stroke=LINE, strokeWidth=1)
+    cells = cells.encode(color=alt.Color("effect:Q", scale=effect_scale(limit), legend=None))
+    best = rows.iloc[rows["effect"].abs().argmax()]
     said = (
         f"Effect of swapping the {title} at one position, {len(layers)} layers by {len(order)} positions: the largest "
         f"is {percent(float(best['effect']))} of the sense gap, in layer {best['layer']} at {best['pos']}."
     )
     return finish(cells, said, height=layer_height(len(layers)))
-
-
-POSITION_TIPS = tips(
-    "pos:N | position",
-    "layer:O | layer",
-    "effect:Q | effect | .1%",
-    "denoise:Q | B given A's | .1%",
-    "noise:Q | A given B's | .1%",
-    "pairs:Q | pairs of sentences",
-)
-
-
-MOST, LEAST = 30, 0.01  # edges at most, and the least total of each, of the gap
-THIN, WIDE = 1.0, 12.0  # pixels: of the narrowest edge, and of one that moves the word by the whole gap
-ROW, SIZE, BETWEEN, BOW = 36, 560, 0.8, 0.18  # pixels, square pixels; in widths of a part between columns; in rows
-FEW_COLUMNS = 4
-TURNS = np.linspace(0, 1, 4)
-KINDS = {"head": "circle", "MLP": "square", "token": "diamond"}
-PLACE = ["layer", "head", "pos"]
 
 
 def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
@@ -293,8 +262,8 @@ def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
     lines = _lines(edges, parts)
     columns, rows = (parts.drop_duplicates(name).sort_values(name) for name in ("middle", "y"))
     angle = 0 if len(columns) <= FEW_COLUMNS else -45
-    x = alt.X("x:Q", title="position", scale=_room(parts["x"]), axis=_names(columns, "middle", "pos", labelAngle=angle))
-    y = alt.Y("y:Q", title="layer", scale=_room(parts["y"]), axis=_names(rows, "y", "row", grid=True))
+    x = _along(alt.X, "position", parts["x"], columns.set_index("middle")["pos"], grid=False, labelAngle=angle)
+    y = _along(alt.Y, "layer", parts["y"], rows.set_index("y")["row"], grid=True)
     look = {
         "strokeWidth": alt.StrokeWidth("width:Q", scale=None),
         "color": by_value(alt.Color, "toward:N", ["donor", "own"], [WITH, AGAINST]),
@@ -311,9 +280,12 @@ def circuit(paths: pd.DataFrame, positions: pd.DataFrame, word: str) -> Any:
     return finish(alt.layer(drawn, dots, named), said, height=ROW * len(rows))
 
 
-EDGE_TIPS = tips(
-    "from:N | from", "to:N | to", "channel:N | as its", "effect:N | effect on the word [95 %]", "test:N | max-T test"
-)
+def _along(channel: type, title: str, values: pd.Series, names: pd.Series, **options: Any) -> Any:
+    """Places along, from half a part before the first to half a part behind the last, where the index has names."""
+    label = f"{names.tolist()}[indexof({names.index.tolist()}, datum.value)]"
+    axis = bare_axis(values=names.index.tolist(), labelExpr=label, labelOverlap=False, aria=False, **options)
+    scale = alt.Scale(domain=[values.min() - 0.5, values.max() + 0.5], nice=False, zero=False)
+    return channel(f"{values.name}:Q", title=title, scale=scale, axis=axis)
 
 
 def _parts(edges: pd.DataFrame, order: list[str]) -> pd.DataFrame:
@@ -329,12 +301,13 @@ def _parts(edges: pd.DataFrame, order: list[str]) -> pd.DataFrame:
     width = beside.groupby(parts["column"]).max() + BETWEEN
     middle = parts["column"].map(width.cumsum() - width / 2)
     layer, head = (parts[name].astype(str) for name in ("layer", "head"))
+    kinds = [parts["kind"] == "token", parts["kind"] == "MLP"]
     return parts.assign(
         middle=middle,
         x=middle + cell.cumcount() - (beside - 1) / 2,
         y=parts["floor"].rank(method="dense") - 1,
-        row=np.select([parts["kind"] == "token", parts["kind"] == "MLP"], ["token", layer + " MLP"], layer),
-        short=np.select([parts["kind"] == "token", parts["kind"] == "MLP"], ["", "MLP"], "H" + head),
+        row=np.select(kinds, ["token", layer + " MLP"], layer),
+        short=np.select(kinds, ["", "MLP"], "H" + head),
         name=[_name(*place) for place in parts[PLACE].itertuples(index=False)],
     )
 
@@ -346,11 +319,11 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
         one, other = (_name(*(edge[f"{end}_{part}"] for part in PLACE)) for end in ("sender", "receiver"))
         effect = measured(edge["total"], edge["low"], edge["high"])
         test = "not tested" if pd.isna(edge["p"]) else p_value(edge["p"])
-        told = {"from": one, "to": other, "channel": edge["channel"], "effect": effect, "test": test}
-        told |= {"edge": number, "said": f"{one} to {other}, as its {edge['channel']}: {effect}, {test}"}
+        told = {"from": one, "to": other, "channel": edge["channel"], "effect": effect, "test": test, "edge": number}
+        told["said"] = f"{one} to {other}, as its {edge['channel']}: {effect}, {test}"
         told["toward"] = "donor" if edge["total"] > 0 else "own"
         told["confirmed"] = "yes" if edge["p"] < LEVEL else "no"
-        told |= {"width": max(THIN, WIDE * abs(edge["total"]))}
+        told["width"] = max(THIN, WIDE * abs(edge["total"]))
         (x, y), (u, v) = places[one], places[other]
         aside = BOW * (v - y - 1) if abs(x - u) < 0.5 else 0.0
         across, up = x + (u - x) * TURNS + aside * np.sin(np.pi * TURNS), y + (v - y) * TURNS
@@ -360,15 +333,3 @@ def _lines(edges: pd.DataFrame, parts: pd.DataFrame) -> pd.DataFrame:
 
 def _name(layer: Any, head: Any, pos: str) -> str:
     return f"{part_name(layer, head)} at {pos}"
-
-
-def _room(values: pd.Series) -> alt.Scale:
-    """From half a part before the first to half a part behind the last."""
-    return alt.Scale(domain=[values.min() - 0.5, values.max() + 0.5], nice=False, zero=False)
-
-
-def _names(rows: pd.DataFrame, value: str, name: str, *, grid: bool = False, **options: Any) -> alt.Axis:
-    """An axis whose values have names."""
-    values = rows[value].tolist()
-    label = f"{rows[name].tolist()}[indexof({values}, datum.value)]"
-    return bare_axis(values=values, labelExpr=label, grid=grid, labelOverlap=False, aria=False, **options)

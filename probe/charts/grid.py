@@ -1,8 +1,8 @@
-"""One head's attention in a text: tokens against tokens, queries, keys and values in a plane, weights and ΔE by source.
+"""What a walk shows of one text: tokens against tokens, queries, keys and values in a plane, weights and ΔE by source,
+the word's vector on its way up; and the attention of every head as small squares.
 
-Every chart here stands in a walk, whose script replaces its rows by those of another head or token (`palette.live`),
-and by those of another text where one is typed: tokens stand in the order of the rows, and `usermeta` says how many
-pixels each is high.
+The script of a walk replaces a chart's rows by those of another head or token (`palette.live`), and by those of another
+text where one is typed: tokens stand in the order of the rows, and `usermeta` says how many pixels each is high.
 """
 
 from collections.abc import Hashable, Mapping
@@ -17,11 +17,17 @@ from probe.charts.palette import (
     LINE,
     MUTED,
     SENSES,
+    WEIGHTS,
     WITH,
+    by_depth,
     by_value,
+    ends_of_lines,
     finish,
+    line_legend,
+    lines_with_dots,
     live,
     reference_line,
+    share_axis,
     tips,
     token_axis,
 )
@@ -30,6 +36,12 @@ from probe.stats.numbers import decimal, percent
 Orientation = Literal["rows", "columns"]
 NAMES = {"query": "query: the token that looks", "key": "key: the token looked at"}
 KINDS = {"dot": "Q·K", "pattern": "attention weight", "open": "weight without the mask"}
+MOST_WEIGHTS, FAINT = 20_000, 0.02
+ROOM = (0.24, 0.07)  # of the plane's width and height: how much a name takes
+LOOKS = {"query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"), "key": (SENSES[2], "circle"), "value": (SENSES[0], "square")}
+DIVIDED, UNDIVIDED = "divided by √d_head", "not divided"
+LENGTHS = {"the vector": INK, "attention writes": WITH, "MLP writes": MUTED}
+TURNS = {"its own token vector": INK, "the same word in the other sentence": SENSES[1]}
 
 
 def token_grid(
@@ -58,21 +70,23 @@ def token_grid(
     dots = dots.encode(size=_area(kind, step), color=_signed("!datum.positive"), tooltip=tip)
     masked = [] if cells["allowed"].all() else [closed]
     picture = alt.layer(ground, *masked, row, dots, data=live(rows, "cells"))
-    picture = picture.properties(width="container", height=step * len(labels[down]), usermeta=_lines(step, down))
-    return finish(picture, _description(cells, kind, queries))
+    mine = cells[cells["chosen"] & (cells["allowed"] | (kind != "pattern"))]
+    best = mine.nlargest(1, kind).iloc[0]
+    tokens = " by ".join(str(size) for size in dict.fromkeys(map(len, labels.values())))
+    said = (
+        f"Grid of {KINDS[kind]}, queries as {queries}, {tokens} tokens. In the row of {best['query']} the largest "
+        f"is that of {best['key']}: {(decimal if kind == 'dot' else percent)(float(best[kind]))}."
+    )
+    return finish(_tall(picture, len(labels[down]), step, by=down), said)
 
 
 def _area(kind: str, step: int) -> alt.Size:
-    most = 0.62 * step * step
-    scale = alt.Scale(range=[0, most]) if kind == "dot" else alt.Scale(domain=[0, 1], range=[0, most])
-    key = alt.Legend(
-        title=f"size of {KINDS[kind]}" if kind == "dot" else KINDS[kind],
-        orient="bottom",
-        symbolFillColor=MUTED,
-        symbolStrokeWidth=0,
-        **({"tickCount": 3} if kind == "dot" else {"values": [0.1, 0.5, 1]}),
-    )
-    return alt.Size("size:Q", scale=scale, legend=key)
+    look, areas = {"orient": "bottom", "symbolFillColor": MUTED, "symbolStrokeWidth": 0}, [0, 0.62 * step * step]
+    if kind == "dot":
+        key = alt.Legend(title=f"size of {KINDS[kind]}", tickCount=3, **look)
+        return alt.Size("size:Q", scale=alt.Scale(range=areas), legend=key)
+    key = alt.Legend(title=KINDS[kind], values=[0.1, 0.5, 1], **look)
+    return alt.Size("size:Q", scale=alt.Scale(domain=[0, 1], range=areas), legend=key)
 
 
 def _signed(negative: str) -> Any:
@@ -80,19 +94,13 @@ def _signed(negative: str) -> Any:
     return alt.condition(negative, alt.value(AGAINST), alt.value(WITH))
 
 
-def _description(cells: pd.DataFrame, kind: str, queries: str) -> str:
-    mine = cells[cells["chosen"] & (cells["allowed"] | (kind != "pattern"))]
-    best = mine.nlargest(1, kind).to_dict("records")[0]
-    told = decimal(float(best[kind])) if kind == "dot" else percent(float(best[kind]))
-    sizes = [cells[side].nunique() for side in ("query", "key")]
-    tokens = " by ".join(str(size) for size in dict.fromkeys(sizes))
-    return (
-        f"Grid of {KINDS[kind]}, queries as {queries}, {tokens} tokens. In the row of {best['query']} the largest "
-        f"is that of {best['key']}: {told}."
-    )
+def _tall(picture: Any, count: int, step: int, *, by: str = "label") -> Any:
+    """The picture as wide as its place, and as high as `count` tokens need.
 
-
-MOST_WEIGHTS, FAINT = 20_000, 0.02
+    `usermeta` tells a page that draws another text the pixels per token, and which field holds those down the side.
+    """
+    step = step if count <= 20 else 15
+    return picture.properties(width="container", height=step * count, usermeta={"step": step, "by": by})
 
 
 def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
@@ -106,20 +114,15 @@ def head_grids(weights: pd.DataFrame, *, tokens: int) -> Any:
     shown = weights[weights["weight"] >= FAINT].nlargest(MOST_WEIGHTS, "weight")
     places = alt.Scale(domain=list(range(tokens)))
     x, y = (alt.X("key_pos:O", axis=None, scale=places), alt.Y("query_pos:O", axis=None, scale=places))
-    scale = alt.Scale(domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb")
     key = alt.Legend(title="attention weight", orient="bottom", format=".0%", values=[0, 0.5, 1], gradientLength=160)
-    cells = alt.Chart(shown).mark_rect().encode(x=x, y=y, color=alt.Color("weight:Q", scale=scale, legend=key))
+    cells = alt.Chart(shown).mark_rect().encode(x=x, y=y, color=alt.Color("weight:Q", scale=WEIGHTS, legend=key))
     names = {"titleFontSize": 11, "labelFontSize": 11, "labelColor": MUTED, "titleColor": MUTED, "labelPadding": 3}
     row = alt.Row("layer:O", title="layer", header=alt.Header(labelAngle=0, labelAlign="right", **names))
     across = alt.Column("head:O", title="head", header=alt.Header(**names))
     picture = cells.properties(width=side, height=side).facet(row=row, column=across, spacing=4)
-    best = weights.nlargest(1, "weight").to_dict("records")[0]
-    said = f"Attention of {layers * heads} heads over {tokens} tokens; the largest weight is {percent(best['weight'])}."
+    largest = percent(float(weights["weight"].max()))
+    said = f"Attention of {layers * heads} heads over {tokens} tokens; the largest weight is {largest}."
     return finish(picture, said).configure_view(stroke=LINE)
-
-
-ROOM = (0.24, 0.07)  # of the plane's width and height: how much a name takes
-LOOKS = {"query": (WITH, "M-0.9,-0.7L0.9,-0.7L0,0.9Z"), "key": (SENSES[2], "circle"), "value": (SENSES[0], "square")}
 
 
 def vector_plane(points: pd.DataFrame, kinds: list[str]) -> Any:
@@ -160,40 +163,25 @@ def _names(rows: pd.DataFrame) -> list[str]:
 
 
 def lengths(norms: pd.DataFrame, *, norm: str = "LayerNorm") -> Any:
-    """Length of each token's vector as it enters the block, and after the `norm`; on a logarithmic axis.
-
-    `norms` is a walk's `layer_norm` frame.
-    """
+    """Length of each token's vector before and after the `norm`, logarithmic. `norms`: a walk's `layer_norm` frame."""
     scale, axis = alt.Scale(type="log", nice=False, padding=14), alt.Axis(tickCount=5, format="~g")
     x = alt.X("before:Q", title="length of the vector (logarithmic)", scale=scale, axis=axis)
     tip = tips("label:N | token", *(f"{name}:Q | length {name} | .6g" for name in ("before", "after")))
-    base = alt.Chart().encode(y=_by_token("token"), tooltip=tip)
+    base = _by_token("token", tip)
     rules = base.mark_rule(color=MUTED, opacity=0.5).encode(x=x, x2="after:Q")
     look = {"filled": True, "size": 70, "opacity": 1}
     before, after = base.mark_point(color=MUTED, **look).encode(x=x), base.mark_point(color=WITH, **look)
     picture = alt.layer(rules, before, after.encode(x="after:Q"), data=live(norms, "norms"))
     low, high = float(norms["after"].min()), float(norms["after"].max())
-    said = f"Lengths of {len(norms)} vectors before and after {norm}; after it they lie between"
-    return finish(_tall(picture, len(norms), 20), f"{said} {low:.3g} and {high:.3g}.")
+    said = (
+        f"Lengths of {len(norms)} vectors before and after {norm}; after it they lie between {low:.3g} and {high:.3g}."
+    )
+    return finish(_tall(picture, len(norms), 20), said)
 
 
-def _by_token(title: str) -> alt.Y:
-    """The tokens one below the other, in the order of the text."""
-    return alt.Y("label:N", title=title, sort=None, axis=token_axis(labelLimit=110))
-
-
-def _tall(picture: Any, count: int, step: int) -> Any:
-    """The picture as wide as its place, and as high as `count` lines of text need."""
-    step = step if count <= 20 else 15
-    return picture.properties(width="container", height=step * count, usermeta=_lines(step, "label"))
-
-
-def _lines(step: int, field: str) -> dict[str, object]:
-    """What a page needs to draw another text: pixels per token, and the field that holds the tokens down the side."""
-    return {"step": step, "by": field}
-
-
-DIVIDED, UNDIVIDED = "divided by √d_head", "not divided"
+def _by_token(title: str, tip: list[alt.Tooltip]) -> alt.Chart:
+    """What the layers of a chart share whose tokens stand one below the other, in the order of the text."""
+    return alt.Chart().encode(y=alt.Y("label:N", title=title, sort=None, axis=token_axis(labelLimit=110)), tooltip=tip)
 
 
 def softmax_bars(row: pd.DataFrame) -> Any:
@@ -201,21 +189,19 @@ def softmax_bars(row: pd.DataFrame) -> Any:
 
     `row` has `key`, `variant` and `weight`.
     """
-    labels = row["key"].drop_duplicates().tolist()
     axis = alt.Axis(labelAngle=-45, labelLimit=90, labelOverlap=False, ticks=False)
     x = alt.X("key:N", title="key: the token looked at", sort=None, axis=axis)
-    scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(tickCount=5, format=".0%")
-    y = alt.Y("weight:Q", title="attention weight", scale=scale, axis=axis)
+    y = alt.Y("weight:Q", title="attention weight", scale=alt.Scale(domain=[0, 1]), axis=share_axis())
     order = [DIVIDED, UNDIVIDED]
     key = alt.Legend(orient="top", title=None, symbolStrokeWidth=0)
     colour = by_value(alt.Color, "variant:N", order, [WITH, MUTED], key)
-    side = alt.XOffset("variant:N", sort=order)
     tip = tips("key:N", "variant:N", "weight:Q | | .6g")
+    side = alt.XOffset("variant:N", sort=order)
     bars = alt.Chart().mark_bar().encode(x=x, xOffset=side, y=y, color=colour, tooltip=tip)
     most = row.groupby("variant")["weight"].max()
     description = (
-        f"Attention weights over {len(labels)} tokens: the largest is {percent(float(most[DIVIDED]))} with the "
-        f"division and {percent(float(most[UNDIVIDED]))} without it."
+        f"Attention weights over {row['key'].nunique()} tokens: the largest is {percent(float(most[DIVIDED]))} with "
+        f"the division and {percent(float(most[UNDIVIDED]))} without it."
     )
     return finish(alt.layer(bars, data=live(row, "shares")), description, height=200)
 
@@ -225,38 +211,54 @@ def source_bars(values: pd.DataFrame) -> Any:
 
     `values` has `label`, `weight` and `share`, sources in the order of the text.
     """
-    axis = alt.Axis(tickCount=5, format=".0%")
-    x = alt.X("share:Q", title="share of ΔE (bars), weight (ticks)", axis=axis)
+    x = alt.X("share:Q", title="share of ΔE (bars), weight (ticks)", axis=share_axis())
     tip = tips("label:N | source", "share:Q | share of ΔE | .6g", "weight:Q | attention weight | .6g")
-    base, bars = _source_bars(x, "share", tip)
+    base, bars = _source_bars("share", x, tip)
     ticks = base.mark_tick(color=INK, thickness=2, height={"band": 0.85}).encode(x=alt.X("weight:Q"))
-    picture = alt.layer(bars, ticks, data=live(values, "values")) + reference_line("x", 0.0)
-    largest = _largest(values, "share")
+    largest = values.iloc[values["share"].abs().argmax()]
     description = (
         f"Shares of ΔE by source token: {largest['label']} supplies {percent(float(largest['share']))} of it with a "
         f"weight of {percent(float(largest['weight']))}."
     )
+    picture = alt.layer(bars, ticks, data=live(values, "values")) + reference_line("x", 0.0)
     return finish(_tall(picture, len(values), 22), description)
 
 
 def logit_bars(values: pd.DataFrame, word: str) -> Any:
-    """What a head adds to one word's logit from each source token.
-
-    `values` has `label` and `logit`, sources in the order of the text.
-    """
+    """What a head adds to a word's logit from each source token. `values`: `label`, `logit`, in the text's order."""
     x = alt.X("logit:Q", title=f"added to the logit of “{word}”", axis=alt.Axis(tickCount=5))
-    _, bars = _source_bars(x, "logit", tips("label:N | source", "logit:Q | added | +.6g"))
-    picture = alt.layer(bars, data=live(values, "logits")) + reference_line("x", 0.0)
-    largest = _largest(values, "logit")
+    _, bars = _source_bars("logit", x, tips("label:N | source", "logit:Q | added | +.6g"))
+    largest = values.iloc[values["logit"].abs().argmax()]
     said = f"What each source token adds to the logit of {word}: {largest['label']} {decimal(float(largest['logit']))}."
+    picture = alt.layer(bars, data=live(values, "logits")) + reference_line("x", 0.0)
     return finish(_tall(picture, len(values), 22), said)
 
 
-def _source_bars(x: alt.X, column: str, tip: list[alt.Tooltip]) -> tuple[Any, Any]:
+def _source_bars(column: str, x: alt.X, tip: list[alt.Tooltip]) -> tuple[alt.Chart, alt.Chart]:
     """What the layers of a chart by source token share, and its bars, coloured by their sign."""
-    base = alt.Chart().encode(y=_by_token("source token"), tooltip=tip)
+    base = _by_token("source token", tip)
     return base, base.mark_bar(height={"band": 0.6}).encode(x=x, color=_signed(f"datum.{column} < 0"))
 
 
-def _largest(values: pd.DataFrame, column: str) -> dict[Hashable, Any]:
-    return max(values.to_dict("records"), key=lambda row: abs(row[column]))
+def stream_lengths(rows: pd.DataFrame) -> Any:
+    """Length of the vector entering each layer, and of what attention and MLP wrote. `rows`: `depth what value`."""
+    return _stream(rows, LENGTHS, "lengths", said="Lengths", title="length")
+
+
+def stream_turns(rows: pd.DataFrame) -> Any:
+    """Cosine of the vector with its token's embedding, and with the same word's vector in another sentence."""
+    return _stream(rows, TURNS, "turns", said="Cosines", title="cosine with")
+
+
+def _stream(rows: pd.DataFrame, colours: dict[str, str], name: str, *, said: str, title: str) -> Any:
+    """Lines by depth, the rows named `name`; the ends of the first line are `said`."""
+    shown = [what for what in colours if what in set(rows["what"])]
+    key = line_legend(orient="top", columns=1, labelLimit=300)
+    colour = by_value(alt.Color, "what:N", shown, [colours[what] for what in shown], key)
+    x = by_depth(rows["depth"], entering=True)
+    y = alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=5))
+    tip = tips("what:N", "depth:Q | blocks passed", "value:Q | | .6g")
+    lines = lines_with_dots(alt.Chart().encode(x=x, y=y, color=colour), 36, tooltip=tip)
+    ends = ends_of_lines(rows[rows["what"] == next(iter(colours))], "depth", "what", decimal)
+    told = f"{said} by depth: {ends.replace(' from ', ' goes from ')}."
+    return finish(alt.layer(*lines, data=live(rows, name)), told, height=200)

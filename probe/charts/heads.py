@@ -55,6 +55,28 @@ MEANINGS = {
     "carrier": "carries the meaning at the word; that anything reads it there was not shown",
     "none": "nothing was shown",
 }
+MANY_HEADS, FEW_LAYERS = 16, 6
+MLP = "MLP"  # the column of the map that is no head
+MLP_TIPS = tips(
+    "name:N | part", "net:Q | net effect | .1%", "effect:Q | swap | .1%", "same_sense:Q | same-sense swap | .1%"
+)
+HEAD_TIPS = tips(
+    "name:N | head",
+    "verdict:N",
+    "net:Q | net swap effect | .1%",
+    "net_low:Q | 95 % from | .1%",
+    "net_high:Q | 95 % to | .1%",
+    "swap:Q | swap | .1%",
+    "same_sense:Q | same-sense swap | .1%",
+    "direct:Q | its own write | .1%",
+    "auroc:Q | held-out AUROC | .2f",
+    "attention_cue:Q | attention to the cue | .0%",
+    "attention_previous:Q | attention to the previous token | .0%",
+)
+NAMED = 6
+EFFECT_TITLE = "net swap effect (share of gap)"
+CHANCE = 0.5
+CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model")
 
 
 def marked(rows: pd.DataFrame) -> list[str]:
@@ -66,10 +88,6 @@ def verdict_shape(names: list[str], *, legend: bool) -> Any:
     """The shape channel for these verdicts."""
     key = alt.Legend(orient="bottom", symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=90) if legend else None
     return by_value(alt.Shape, "verdict:N", names, [MARKS[name] for name in names], key, "verdict")
-
-
-MANY_HEADS, FEW_LAYERS = 16, 6
-MLP = "MLP"  # the column of the map that is no head
 
 
 def effect_limit(word_heads: pd.DataFrame, mlps: pd.DataFrame | None = None) -> float:
@@ -104,7 +122,7 @@ def head_map(word_heads: pd.DataFrame, word: str, mlps: pd.DataFrame | None = No
     more column on the same scale, each with its number.
     """
     rows = named(of_word(word_heads, word))
-    best = rows.nlargest(1, "net").to_dict("records")[0]
+    best = rows.nlargest(1, "net").iloc[0]
     resolvers = ", ".join(rows.loc[rows["verdict"] == "resolver", "name"]) or "none"
     description = (
         f"Map of {word}: net swap effects of {len(rows)} heads by layer and head. The largest is "
@@ -132,49 +150,36 @@ def _map(word_heads: pd.DataFrame, word: str, legend: bool, mlps: pd.DataFrame |
     rows = named(of_word(word_heads, word))
     rows = rows.assign(mark=[_mark(net) for net in rows["net"]])
     layers, heads = (sorted(word_heads[name].unique().tolist()) for name in ("layer", "head"))
-    columns = [*heads, MLP] if len(beside) else heads
-    scales = {"head": alt.Scale(domain=columns), "layer": alt.Scale(domain=layers)}
     names = {"labelAngle": 0, "labelOverlap": True}
-    x, y = _sides(scales, alt.Axis(**names), alt.Axis(**names))
-    bare_x, bare_y = _sides(scales, None, None)
+    x_scale = alt.Scale(domain=[*heads, MLP] if len(beside) else heads)
+    x, bare_x = (alt.X("head:O", title="head", scale=x_scale, axis=axis) for axis in (alt.Axis(**names), None))
+    y_scale = alt.Scale(domain=layers)
+    y, bare_y = (alt.Y("layer:O", title="layer", scale=y_scale, axis=axis) for axis in (alt.Axis(**names), None))
     look = {"format": ".0%", "orient": "bottom", "gradientLength": 260, "values": [-limit, 0, limit]}
     key = alt.Legend(title="net swap effect (share of the sense gap)", **look) if legend else None
     colour = alt.Color("net:Q", scale=effect_scale(limit), legend=key)
     base = alt.Chart(rows).encode(x=bare_x, y=bare_y, tooltip=HEAD_TIPS)
-    cells = base.mark_rect(stroke=LINE, strokeWidth=1).encode(x=x, y=y, color=colour)
+    layered = [base.mark_rect(stroke=LINE, strokeWidth=1).encode(x=x, y=y, color=colour)]
     strong = alt.condition(abs(alt.datum.net) > 0.55 * limit, alt.value("#ffffff"), alt.value(INK))
-    clear = base.transform_filter(alt.datum.clear)
-    marks = clear.mark_text(fontSize=11).encode(text="mark:N", color=strong)
-    corner = len(heads) <= MANY_HEADS
-    beyond = _beyond(layers[int(rows["layer"].max()) + 1 :], heads, bare_y)
+    corner, corners = len(heads) <= MANY_HEADS, dict[str, Any]()  # verdicts stand where a number leaves room
+    if corner:
+        numbers = base.transform_filter(alt.datum.clear).mark_text(fontSize=11)
+        layered.append(numbers.encode(text="mark:N", color=strong))
+        corners["x"] = alt.X("head:O", bandPosition=0.87, axis=None)
+        corners["y"] = alt.Y("layer:O", bandPosition=0.26, axis=None)
+    if kinds := marked(word_heads):
+        points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
+        points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
+        layered.append(points.encode(shape=verdict_shape(kinds, legend=legend), color=strong, **corners))
+    layered += _beyond(layers[int(rows["layer"].max()) + 1 :], heads, bare_y)
     if len(layers) > FEW_LAYERS:  # numbers on the other two sides as well
-        x, y = _sides(
-            scales, alt.Axis(orient="top", title=None, **names), alt.Axis(orient="right", title=None, **names)
-        )
-        beyond.append(base.mark_rect(opacity=0).encode(x=x, y=y))
-    verdicts = _verdicts(base, marked(word_heads), color=strong, corner=corner, legend=legend)
+        x = alt.X("head:O", title="head", scale=x_scale, axis=alt.Axis(orient="top", title=None, **names))
+        y = alt.Y("layer:O", title="layer", scale=y_scale, axis=alt.Axis(orient="right", title=None, **names))
+        layered.append(base.mark_rect(opacity=0).encode(x=x, y=y))
     if len(beside):
-        beyond += _mlp_column(beside, {"x": bare_x, "y": bare_y}, fill=colour, text=strong)
-    picture = alt.layer(cells, *([marks] if corner else []), *verdicts, *beyond)
-    return picture.properties(height=layer_height(len(layers))).resolve_axis(x="independent", y="independent")
-
-
-def _sides(scales: dict[str, alt.Scale], *axes: alt.Axis | None) -> tuple[alt.X, alt.Y]:
-    """Heads across and layers down, each with its axis or without one."""
-    made = zip((alt.X, alt.Y), scales.items(), axes, strict=True)
-    x, y = (side(f"{name}:O", title=name, scale=scale, axis=axis) for side, (name, scale), axis in made)
-    return x, y
-
-
-def _verdicts(base: alt.Chart, kinds: list[str], *, color: Any, corner: bool, legend: bool) -> list[alt.Chart]:
-    """The verdict marks, in the corner of their cell where a number may stand in its middle."""
-    if not kinds:
-        return []
-    corners = alt.X("head:O", bandPosition=0.87, axis=None), alt.Y("layer:O", bandPosition=0.26, axis=None)
-    place = dict(zip("xy", corners, strict=True)) if corner else {}
-    points = base.transform_filter(alt.FieldOneOfPredicate(field="verdict", oneOf=kinds))
-    points = points.mark_point(filled=True, size=60 if corner else 40, opacity=1, strokeWidth=0)
-    return [points.encode(shape=verdict_shape(kinds, legend=legend), color=color, **place)]
+        layered += _mlp_column(beside, {"x": bare_x, "y": bare_y}, fill=colour, text=strong)
+    picture = alt.layer(*layered).properties(height=layer_height(len(layers)))
+    return picture.resolve_axis(x="independent", y="independent")
 
 
 def _mlp_column(mlps: pd.DataFrame, place: dict[str, Any], *, fill: alt.Color, text: Any) -> list[alt.Chart]:
@@ -198,27 +203,6 @@ def _beyond(layers: list[int], heads: list[int], y: alt.Y) -> list[alt.Chart]:
     said = pd.DataFrame([place | {"said": "after the read-out: no effect possible"}])
     middle = alt.X("head:O", bandPosition=0.5 if len(heads) % 2 else 1, axis=None)
     return [alt.Chart(said).mark_text(color=MUTED, fontSize=11).encode(x=middle, y=y, text="said:N")]
-
-
-MLP_TIPS = tips(
-    "name:N | part", "net:Q | net effect | .1%", "effect:Q | swap | .1%", "same_sense:Q | same-sense swap | .1%"
-)
-HEAD_TIPS = tips(
-    "name:N | head",
-    "verdict:N",
-    "net:Q | net swap effect | .1%",
-    "net_low:Q | 95 % from | .1%",
-    "net_high:Q | 95 % to | .1%",
-    "swap:Q | swap | .1%",
-    "same_sense:Q | same-sense swap | .1%",
-    "direct:Q | its own write | .1%",
-    "auroc:Q | held-out AUROC | .2f",
-    "attention_cue:Q | attention to the cue | .0%",
-    "attention_previous:Q | attention to the previous token | .0%",
-)
-
-NAMED = 6
-EFFECT_TITLE = "net swap effect (share of gap)"
 
 
 def separation_and_effect(word_heads: pd.DataFrame, word: str) -> Any:
@@ -259,10 +243,6 @@ def _spread(labels: pd.DataFrame, *, room: float) -> pd.DataFrame:
     for net in rows["net"]:
         heights.append(max(net, heights[-1] + room) if heights else net)
     return rows.assign(height=heights)
-
-
-CHANCE = 0.5
-CONDITIONS = ("as measured", "labels permuted", "later token", "untrained model")
 
 
 def control_strips(controls: pd.DataFrame, word: str, *, shown: list[str] | None = None) -> Any:

@@ -36,6 +36,14 @@ NUMBERS = alt.NumberLocale(
     currency=["", ""], decimal=".", grouping=[3], minus="−", percent=f"{NARROW}%", thousands=NARROW
 )
 DATA = ("data", "datasets")
+WEIGHTS = alt.Scale(domain=[0, 1], range=["#ffffff", WITH], interpolate="rgb")  # of shares: white at 0, violet at 1
+# PNG: how a file begins, types of colour, filters of a row
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+RGB, INDEXED, RGBA = 2, 3, 6
+UNFILTERED, SUB = 0, 1
+Pixels = NDArray[np.uint8]
+DASHES = [2, 3]
+TEXT = {"align": "left", "fontSize": 11, "color": INK}
 
 
 def senses_of(rows: pd.DataFrame) -> list[str]:
@@ -97,13 +105,11 @@ def save(chart: Any, path: str | PathLike[str], *, width: int = 420) -> Path:
     `width` in pixels is for charts that otherwise fill their container. Raises InputError for a file that cannot be
     written and ValueError for another ending.
     """
-    spec = _on_white(chart.to_dict(), width)
     ending = Path(path).suffix
-    if ending == ".svg":
-        return write_atomically(path, _svg(spec))
-    if ending == ".png":
-        return write_atomically(path, repacked(vl_convert.vegalite_to_png(spec, scale=2)))
-    raise ValueError(f"a chart is saved as .png or .svg, not as {ending!r}")
+    if ending not in (".png", ".svg"):
+        raise ValueError(f"a chart is saved as .png or .svg, not as {ending!r}")
+    draw: Callable[[dict[str, Any], int], str | bytes] = _png if ending == ".png" else _svg
+    return write_atomically(path, draw(chart.to_dict(), width))
 
 
 def as_pictures(*, width: int = 420) -> None:
@@ -114,7 +120,7 @@ def as_pictures(*, width: int = 420) -> None:
     """
 
     def picture(spec: dict[str, Any], **options: Any) -> dict[str, str]:
-        return {"image/svg+xml": _svg(_on_white(spec, width)), "text/plain": spec.get("description", "a chart")}
+        return {"image/svg+xml": _svg(spec, width), "text/plain": spec.get("description", "a chart")}
 
     alt.renderers.register("picture", picture)
     alt.renderers.enable("picture")
@@ -125,32 +131,28 @@ def image(chart: Any, *, width: int = 420) -> str:
 
     An image, because notebooks that do not trust a file drop drawings from its HTML and keep images.
     """
-    spec = _on_white(chart.to_dict(), width)
-    png = repacked(vl_convert.vegalite_to_png(spec, scale=2))
+    spec = chart.to_dict()
+    png = _png(spec, width)
     wide, high = (side // 2 for side in struct.unpack(">II", png[16:24]))  # the header's size, in drawn pixels
     data = base64.b64encode(png).decode()
-    alt_text = escape(str(spec["description"]))
-    return f'<img alt="{alt_text}" width="{wide}" height="{high}" src="data:image/png;base64,{data}">'
+    return (
+        f'<img alt="{escape(spec["description"])}" width="{wide}" height="{high}" src="data:image/png;base64,{data}">'
+    )
 
 
 def _on_white(spec: dict[str, Any], width: int) -> dict[str, Any]:
     return spec | {"background": "white"} | ({"width": width} if spec.get("width") == "container" else {})
 
 
-def _svg(spec: dict[str, Any]) -> str:
-    return _renumbered(vl_convert.vegalite_to_svg(spec))
+def _png(spec: dict[str, Any], width: int) -> bytes:
+    return repacked(vl_convert.vegalite_to_png(_on_white(spec, width), scale=2))
 
 
-def _renumbered(svg: str) -> str:
+def _svg(spec: dict[str, Any], width: int) -> str:
     """Vega numbers gradients through the life of a process; here they count from 0 in every picture."""
+    svg = vl_convert.vegalite_to_svg(_on_white(spec, width))
     names = {name: f"gradient_{place}" for place, name in enumerate(dict.fromkeys(re.findall(r"gradient_\d+", svg)))}
     return re.sub(r"gradient_\d+", lambda match: names[match[0]], svg)
-
-
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
-RGB, INDEXED, RGBA = 2, 3, 6
-UNFILTERED, SUB = 0, 1
-Pixels = NDArray[np.uint8]
 
 
 def repacked(png: bytes) -> bytes:
@@ -183,10 +185,10 @@ def _packed(pixels: Pixels, more: list[tuple[bytes, bytes]]) -> bytes:
     rows = np.pad(kept, ((0, 0), (1, 0)), constant_values=UNFILTERED)
     header = struct.pack(">IIBBBBB", width, height, 8, INDEXED if few else RGB, 0, 0, 0)
     palette = [(b"PLTE", b"".join(int(code).to_bytes(3) for code in colours))] if few else []
-    body = (b"IDAT", zlib.compress(rows.tobytes(), 9))
-    return SIGNATURE + b"".join(
-        _written(*chunk) for chunk in [(b"IHDR", header), *more, *palette, body, (b"IEND", b"")]
-    )
+    body = [(b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b"")]
+    chunks = [(b"IHDR", header), *more, *palette, *body]
+    packed = (len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4) for kind, data in chunks)
+    return SIGNATURE + b"".join(packed)
 
 
 def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:
@@ -198,17 +200,9 @@ def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:
     return chunks
 
 
-def _written(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
 def live(rows: pd.DataFrame, name: str) -> Any:
     """The rows as the named data of a chart; columns keep the types that the chart's encodings state."""
     return alt.InlineData(values=rows.astype(object).where(rows.notna(), None).to_dict("records"), name=name)
-
-
-DASHES = [2, 3]
-TEXT = {"align": "left", "fontSize": 11, "color": INK}
 
 
 def tips(*lines: str) -> list[alt.Tooltip]:
@@ -235,16 +229,28 @@ def token_axis(**options: Any) -> alt.Axis:
     return bare_axis(labelOverlap=False, **options)
 
 
-def depth_axis(depths: pd.Series, *, entering: bool = False, **options: Any) -> alt.Axis:
-    """Depth -1 is the token embedding, 0 what enters the first block, d is after layer d - 1; deep models label some
-    layers. `entering`: d is what enters layer d, the last depth what leaves the last layer.
+def share_axis(**options: Any) -> alt.Axis:
+    """An axis of shares, in per cent."""
+    return alt.Axis(format=".0%", tickCount=5, **options)
+
+
+def rank_axis(last: float) -> alt.Axis:
+    """A logarithmic axis of ranks from 1 to the last."""
+    return alt.Axis(values=[10**power for power in range(6) if 10**power <= last], format="d")
+
+
+def by_depth(depths: pd.Series, *, entering: bool = False, padding: Any = 8, **axis: Any) -> alt.X:
+    """Depth along: -1 is the token embedding, 0 what enters the first block, d is after layer d - 1; deep models label
+    some layers. `entering`: d is what enters layer d, the last depth what leaves the last layer.
     """
     first, last = int(depths.min()), int(depths.max())
     step = 1 if last <= 6 else 2 if last <= 16 else -(-last // 8)
-    labels = "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1"
-    labels = f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'" if entering else labels
+    title, labels = "after layer", "datum.value < 0 ? 'token' : datum.value < 1 ? ['', '+ position'] : datum.value - 1"
+    if entering:
+        title, labels = "entering layer", f"datum.value < 0 ? 'token' : datum.value < {last} ? datum.value : 'end'"
     ticks = sorted({*range(first, 1), *range(last, 0, -step)})
-    return alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **options)
+    ruler = alt.Axis(values=ticks, labelExpr=labels, grid=False, labelOverlap=False, **axis)
+    return alt.X("depth:Q", title=title, axis=ruler, scale=alt.Scale(nice=False, padding=padding))
 
 
 def line_legend(**options: Any) -> alt.Legend:
@@ -265,9 +271,8 @@ def reference_line(channel: str, at: float, *, dash: bool = True) -> alt.Chart:
 
 def lines_with_dots(base: alt.Chart, size: int, *, line: dict[str, Any] | None = None, **dot: Any) -> list[alt.Chart]:
     """A line and a dot of `size` at each of its values; `line` and `dot` are further channels of the two."""
-    lines = base.mark_line(strokeWidth=2)
     dots = base.mark_point(filled=True, size=size, opacity=1)
-    return [lines.encode(**line) if line else lines, dots.encode(**dot)]
+    return [base.mark_line(strokeWidth=2).encode(**(line or {})), dots.encode(**dot)]
 
 
 def numbers_at(rows: pd.DataFrame, edge: str, *, dx: int = 5, color: str = INK, **place: Any) -> alt.Chart:
@@ -283,7 +288,7 @@ def of_word(frame: pd.DataFrame, word: str) -> pd.DataFrame:
 
 def head_names(rows: pd.DataFrame) -> list[str]:
     """The name of each row's head: L0H2."""
-    return [f"L{layer}H{head}" for layer, head in zip(rows["layer"], rows["head"], strict=True)]
+    return [part_name(layer, head) for layer, head in zip(rows["layer"], rows["head"], strict=True)]
 
 
 def part_name(layer: Any, head: Any) -> str:

@@ -28,18 +28,26 @@ from probe.charts.palette import (
     numbers_at,
     of_word,
     reference_line,
+    share_axis,
     tips,
     token_axis,
 )
 from probe.stats.numbers import decimal, listed, percent, scientific
 from probe.stats.verdicts import WORTH_NAMING
 
-TOP_SHARES = 6
+TOP_SHARES = 6  # heads, and MLPs, with a bar of their own
 KINDS = {"attention": "attention bias", "norm": "norm bias", "MLP": "MLP"} | dict.fromkeys(
     ("token", "position"), "embedding"
 )
 BIASES = {"attention bias": "attention biases", "norm bias": "norm biases"}
 COLOURS = {"head": WITH, "MLP": "#7f8b99", "embedding": MUTED} | dict.fromkeys(BIASES, MUTED)
+LEADERS = (WITH, "#a488de", "#cbb8ef")
+OTHER_HEADS, NO_HEAD = "#8d96a1", "#5f7f86"
+MOST_TOKENS = 24
+SUM = "all together"
+MEAN = 0.5  # where the mean of a sense stands
+LAST = ["other tokens", "token embedding", "position embedding", "token type embedding", "MLPs", *BIASES.values(), SUM]
+ROOM = 0.12  # of the axis, for the number behind the longest bar
 
 
 def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
@@ -59,14 +67,14 @@ def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
     labels = {name: name if name in order else rest[kinds[name]] for name in mean.index}
     rows = rows.assign(label=rows["component"].map(labels), kind=rows["component"].map(kinds))
     gathered = rows.groupby(["sense_a", "sense_b", "label", "kind"], sort=False, as_index=False)["share"].sum()
-    gathered["mean"] = gathered.groupby("label")["share"].transform("mean")
-    place = {label: number for number, label in enumerate(order)}
-    return gathered.assign(place=gathered["label"].map(place)).sort_values("place", kind="stable", ignore_index=True)
+    means = gathered.groupby("label")["share"].transform("mean")
+    gathered = gathered.assign(mean=means, place=gathered["label"].map(order.index))
+    return gathered.sort_values("place", kind="stable", ignore_index=True)
 
 
 def _leading(mean: pd.Series) -> list[str]:
     """The components with the largest absolute shares, in the order of the frame."""
-    largest = set(mean.abs().sort_values(ascending=False, kind="stable").index[:TOP_SHARES])
+    largest = set(mean.abs().nlargest(TOP_SHARES).index)
     return [str(name) for name in mean.index if name in largest]
 
 
@@ -78,8 +86,7 @@ def share_bars(shares: pd.DataFrame, word: str) -> Any:
     y = alt.Y("label:N", title=None, sort=means["label"].tolist(), axis=bare_axis(labelLimit=140))
     edges = [max(0.0, *group["share"], *group["mean"]) for _, group in rows.groupby("place", sort=True)]
     room = alt.Scale(domain=[min(0.0, float(rows["share"].min())), 1.2 * max(*edges, 0.01)], nice=False)
-    axis = alt.Axis(format=".0%", tickCount=5)
-    x = alt.X("mean:Q", title="share of the sense gap at the read-out", axis=axis, scale=room)
+    x = alt.X("mean:Q", title="share of the sense gap at the read-out", axis=share_axis(), scale=room)
     colour = by_value(alt.Color, "kind:N", list(COLOURS), list(COLOURS.values()))
     name = "label:N | component"
     bars = alt.Chart(means).mark_bar(height={"band": 0.62})
@@ -89,22 +96,13 @@ def share_bars(shares: pd.DataFrame, word: str) -> Any:
         parts.append(ticks.encode(y=y, x=alt.X("share:Q"), tooltip=tips("pair:N", name, "share:Q | | .2%")))
     texts = means.assign(text=[percent(mean) for mean in means["mean"]], edge=edges)
     parts.append(numbers_at(texts, "edge", y=y))
-    head_sum = float(means.loc[means["kind"] == "head", "mean"].sum())
+    parts_of = (means["kind"] == "head", means["kind"] == "MLP", means["label"] == "token embedding")
+    by_heads, by_mlps, embedded = (percent(float(means.loc[part, "mean"].sum())) for part in parts_of)
     description = (
-        f"Direct shares of {word}: heads wrote {percent(head_sum)} of the sense gap at the read-out, MLPs "
-        f"{percent(float(means.loc[means['kind'] == 'MLP', 'mean'].sum()))}, the token embedding "
-        f"{percent(float(means.loc[means['label'] == 'token embedding', 'mean'].sum()))}."
+        f"Direct shares of {word}: heads wrote {by_heads} of the sense gap at the read-out, MLPs {by_mlps}, the token "
+        f"embedding {embedded}."
     )
     return finish(alt.layer(*parts), description, height=20 * len(means))
-
-
-LEADERS = (WITH, "#a488de", "#cbb8ef")
-OTHER_HEADS, NO_HEAD = "#8d96a1", "#5f7f86"
-MOST_TOKENS = 24
-SUM = "all together"
-MEAN = 0.5  # where the mean of a sense stands
-LAST = ["other tokens", "token embedding", "position embedding", "token type embedding", "MLPs"]
-LAST += ["attention biases", "norm biases", SUM]
 
 
 def ledger_bars(ledger: pd.DataFrame, word: str, *, sentence: int) -> pd.DataFrame:
@@ -157,8 +155,10 @@ def cue_ledger(ledger: pd.DataFrame, word: str, *, sentence: int) -> Any:
     )
     mark = alt.Chart(bars).mark_bar(height={"band": 0.66})
     parts = mark.encode(y=y, x=x, color=_hue(bars), order=alt.Order("part:Q"), tooltip=tip)
-    numbers = numbers_at(_texts(bars, clear(first)), "edge", y=y)
-    picture = alt.layer(parts, reference_line("x", 0.0), numbers)
+    edges = bars.assign(edge=bars["toward"].clip(lower=0)).groupby("bar", sort=False, as_index=False)
+    texts = edges.agg({"edge": "sum", "net": "first", "share": "first"})
+    shown = map(percent, texts["share"]) if clear(first) else map(decimal, texts["net"])
+    picture = alt.layer(parts, reference_line("x", 0.0), numbers_at(texts.assign(text=list(shown)), "edge", y=y))
     (told,) = ledger_in_words(rows).values()
     description = (
         f"Where the sense comes from, by source token: {told} The terms add up to the vector that the model has there, "
@@ -170,13 +170,11 @@ def cue_ledger(ledger: pd.DataFrame, word: str, *, sentence: int) -> Any:
 def _domain(ledger: pd.DataFrame) -> list[float]:
     """The range of the bars of all sentences, so that every picture of a page has the same axis."""
     rows = _toward(ledger)
-    source = source_of(rows)
-    sides = [rows["toward"].clip(upper=0), rows["toward"].clip(lower=0)]
-    low, high = (side.groupby([rows["word"], rows["sentence"], source]).sum() for side in sides)
+    bars = [rows["word"], rows["sentence"], source_of(rows)]
+    low, high = (side.groupby(bars).sum() for side in (rows["toward"].clip(upper=0), rows["toward"].clip(lower=0)))
     whole = rows["total"] * rows["sign"]
-    ends = min(low.min(), whole.min(), 0.0), max(high.max(), whole.max(), MEAN)
-    room = 0.08 * (ends[1] - ends[0])
-    return [float(ends[0]) - room, float(ends[1]) + room]
+    least, most = float(min(low.min(), whole.min(), 0.0)), float(max(high.max(), whole.max(), MEAN))
+    return [least - 0.08 * (most - least), most + 0.08 * (most - least)]
 
 
 def _hue(bars: pd.DataFrame) -> alt.Color:
@@ -186,14 +184,6 @@ def _hue(bars: pd.DataFrame) -> alt.Color:
     colours = dict(zip(leaders, LEADERS, strict=False)) | fixed
     key = alt.Legend(orient="top", values=[*leaders, "other heads", "no head"], offset=4, columns=3)
     return by_value(alt.Color, "writer:N", list(colours), list(colours.values()), key, "written by")
-
-
-def _texts(bars: pd.DataFrame, shares: bool) -> pd.DataFrame:
-    """The number of each bar, right of its parts and of zero."""
-    edges = bars.assign(edge=bars["toward"].clip(lower=0)).groupby("bar", sort=False)
-    rows = edges.agg(edge=("edge", "sum"), net=("net", "first"), share=("share", "first")).reset_index()
-    texts = [percent(share) for share in rows["share"]] if shares else [decimal(net) for net in rows["net"]]
-    return rows.assign(text=texts)
 
 
 SENTENCE = ["word", "sense", "sentence", "sense_a", "sense_b"]
@@ -297,9 +287,6 @@ def _name(token: Share, tokens: list[Share]) -> str:
     return f"“{piece}” ({token['pos']})" if several else f"“{piece}”"
 
 
-ROOM = 0.12  # of the axis, for the number behind the longest bar
-
-
 def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
     """A bar per `row` with its interval and its number, a panel per `group`, in the order given; one axis for all.
 
@@ -316,11 +303,10 @@ def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
 
 
 def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -> Any:
-    order = rows["row"].tolist()
     labels = bare_axis(grid=False, labelColor=INK, labelLimit=150, minExtent=90)
-    y = alt.Y("row:N", title=None, sort=order, axis=labels)
-    axis = alt.Axis(format=".0%", tickCount=5, labels=title is not None, ticks=title is not None)
-    x = alt.X("value:Q", title=title, scale=scale, axis=axis)
+    y = alt.Y("row:N", title=None, sort=rows["row"].tolist(), axis=labels)
+    shown = title is not None
+    x = alt.X("value:Q", title=title, scale=scale, axis=share_axis(labels=shown, ticks=shown))
     tip = tips("row:N | what", *(f"{name}:Q | | .2%" for name in ("value", "low", "high")))
     hue = alt.condition("datum.value >= 0", alt.value(WITH), alt.value(AGAINST))
     base = alt.Chart(rows.assign(text=[percent(value) for value in rows["value"]])).encode(y=y)
@@ -363,19 +349,16 @@ def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> A
 
 
 def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
-    """Singular values of several square maps, largest first, a line each; a rule stands at `rank`.
-
-    `rows`: `map`, `place` (from 1), `value`.
-    """
+    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from 1), `value`."""
     last = int(rows["place"].max())
-    x = alt.X("place:Q", title="singular value, largest first", scale=alt.Scale(domain=[1, last], nice=False))
+    title = "singular value, largest first"
+    x = alt.X("place:Q", title=title, scale=alt.Scale(domain=[1, last], nice=False))
     y = alt.Y("value:Q", title="size", axis=alt.Axis(tickCount=4))
     tip = tips("map:N", "place:Q", "value:Q | | .4g")
     lines = alt.Chart(rows).mark_line(strokeWidth=1.6, color=WITH, opacity=0.8)
     lines = lines.encode(x=x, y=y, detail="map:N", tooltip=tip)
     said = alt.Chart(pd.DataFrame([{"place": rank, "said": f"d_head = {rank}: from here on zero"}]))
-    rule = said.mark_rule(color=MUTED, strokeDash=[2, 3])
-    rule = rule.encode(x=alt.X("place:Q", title="singular value, largest first"))
+    rule = said.mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("place:Q", title=title))
     text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(x="place:Q", y=alt.value(0), text="said:N")
     beyond = float(rows.loc[rows["place"] > rank, "value"].max()) if last > rank else 0.0
     picture = alt.layer(lines, rule, text)

@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow
+
 from probe.errors import InputError
 from probe.provenance import content_key, digest_of, hash_of
 from probe.study.material import LATE, NOT_THE_WORD, SAME
@@ -35,6 +37,35 @@ GROUPS = 512  # as many groups as a direction of any width here can be fitted on
 SHARE = 3  # a third of the groups is fitted on; a sweep takes no leading heads, so nothing is selected on
 GROUPED_BY = {"frame": "frame", "cue": "cue word"}
 CROSSING = "its frame is on one side of the split and its cue on the other"
+INDEX = "rows"
+BUFFERED = 64  # blocks that wait to be filled, over all words: what keeps memory flat when words are many
+DONOR = "donor"
+Record = dict[str, Any]
+_TABLES = """
+PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
+CREATE TABLE sentence (key BLOB PRIMARY KEY, number INTEGER, place TEXT) WITHOUT ROWID;
+CREATE TABLE beginning (key BLOB PRIMARY KEY, sense TEXT, mixed INTEGER) WITHOUT ROWID;
+"""
+_SENTENCE = (*COLUMNS, "where")
+_NUMBERS = ("sentence", "start", "end", "cue_start", "cue_end", "distance")
+_SCHEMA = pyarrow.schema(
+    [
+        (column, pyarrow.int64() if column in _NUMBERS else pyarrow.string())
+        for column in ("sentence", *_SENTENCE, "part", "reason", "draw")
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What else decides the numbers: seed of splits and donors, sizes of samples and blocks, device and type."""
+
+    seed: int = 0
+    fit_most: int = 512
+    donors: int = 64
+    block: int = 1024
+    device: str = "cpu"
+    dtype: str = "float32"
 
 
 @dataclass
@@ -62,17 +93,14 @@ class Smallest:
         return [self.known[value] for value in sorted(self.known)]
 
     def limit(self) -> int | None:
-        """The largest hash that is fitted on, of a third of the groups, at most GROUPS; None where there are not
-        two.
-        """
-        if len(self.known) < 2:
-            return None
-        return sorted(self.known)[min(-(-len(self.known) // SHARE), GROUPS) - 1]
+        """The largest hash that is fitted on, of a third of the groups, at most GROUPS; None of fewer than two."""
+        fitted = min(-(-len(self.known) // SHARE), GROUPS)
+        return sorted(self.known)[fitted - 1] if len(self.known) > 1 else None
 
 
 @dataclass
-class Seen:
-    """What a first reading keeps of a word: sentences by sense, whether a split is given, and the smallest hashes.
+class WordSketch:
+    """What the first reading keeps of a word: how many sentences by sense, whether a split is given, smallest hashes.
 
     `groups`: those of frames and of cue words, each as long as every sentence of the word has one · `sentences`: by
     sense, those of the pairs or texts.
@@ -133,40 +161,31 @@ def _hashes(sentence: Sentence, seed: int) -> dict[str, int]:
     return {kind: hash_of(seed, kind, sentence.word, name) for kind, name in names.items() if name is not None}
 
 
-_TABLES = """
-PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = FILE;
-CREATE TABLE sentence (key BLOB PRIMARY KEY, number INTEGER, place TEXT) WITHOUT ROWID;
-CREATE TABLE beginning (key BLOB PRIMARY KEY, sense TEXT, mixed INTEGER) WITHOUT ROWID;
-"""
-
-
-class Read:
+class Register:
     """The sentences read so far: number and place of the first like it, and whether its beginning tells the sense."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
+        self.run = connection.execute
 
     def add(self, sentence: Sentence, number: int, where: str) -> None:
-        run = self.connection.execute
-        run("INSERT OR IGNORE INTO sentence VALUES (?, ?, ?)", (_identity(sentence), number, where))
+        self.run("INSERT OR IGNORE INTO sentence VALUES (?, ?, ?)", (digest_of(*_identity(sentence)), number, where))
         known = "ON CONFLICT (key) DO UPDATE SET mixed = 1 WHERE sense <> excluded.sense"
-        run(f"INSERT INTO beginning VALUES (?, ?, 0) {known}", (_beginning(sentence), sentence.sense))
+        self.run(f"INSERT INTO beginning VALUES (?, ?, 0) {known}", (_beginning(sentence), sentence.sense))
 
     def first(self, sentence: Sentence) -> tuple[int, str]:
         """Number and place of the first sentence with the same word, sense, text and span."""
-        query = "SELECT number, place FROM sentence WHERE key = ?"
-        number, place = self.connection.execute(query, (_identity(sentence),)).fetchone()
+        key = digest_of(*_identity(sentence))
+        number, place = self.run("SELECT number, place FROM sentence WHERE key = ?", (key,)).fetchone()
         return number, place
 
     def is_mixed(self, sentence: Sentence) -> bool:
         """Whether a sentence of another sense of the word is the same up to the end of the word."""
-        row = self.connection.execute("SELECT mixed FROM beginning WHERE key = ?", (_beginning(sentence),)).fetchone()
-        return bool(row[0])
+        return bool(self.run("SELECT mixed FROM beginning WHERE key = ?", (_beginning(sentence),)).fetchone()[0])
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[Read]:
-    """An empty record in `folder`, gone at the end. Raises InputError where it cannot be kept."""
+def reading(folder: Path) -> Iterator[Register]:
+    """An empty register in `folder`, gone at the end. Raises InputError where it cannot be kept."""
     try:
         with (
             TemporaryDirectory(dir=folder, prefix=SCRATCH) as place,
@@ -174,7 +193,7 @@ def reading(folder: Path) -> Iterator[Read]:
         ):
             connection.executescript(_TABLES)
             connection.execute("BEGIN")
-            yield Read(connection)
+            yield Register(connection)
     except (sqlite3.Error, OSError) as error:
         raise InputError(
             f"Keeping in {folder} what was read already: {error}; make room there, or choose another folder with "
@@ -182,61 +201,41 @@ def reading(folder: Path) -> Iterator[Read]:
         ) from error
 
 
-def _identity(sentence: Sentence) -> bytes:
-    return digest_of(sentence.word, sentence.sense, sentence.text, sentence.start, sentence.end)
+def _identity(sentence: Sentence) -> tuple[object, ...]:
+    return sentence.word, sentence.sense, sentence.text, sentence.start, sentence.end
 
 
 def _beginning(sentence: Sentence) -> bytes:
     return digest_of(sentence.word, sentence.text[: sentence.end], sentence.start)
 
 
-INDEX = "rows"
-BUFFERED = 64  # blocks that wait to be filled, over all words: what keeps memory flat when words are many
-DONOR = "donor"
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Options:
-    """What else decides the numbers: the seed of splits and donors, the sizes of samples and blocks, where and in which
-    type is computed.
-    """
-
-    seed: int = 0
-    fit_most: int = 512
-    donors: int = 64
-    block: int = 1024
-    device: str = "cpu"
-    dtype: str = "float32"
-
-
 Samples = dict[tuple[str, str], Smallest]
 
 
-def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: bool) -> dict[str, Any]:
+def deal(sources: Sequence[Source], folder: Path, options: Options, *, causal: bool) -> Record:
     """Write the blocks of rows and the samples of every word into `folder`; returns the index, which is stored last,
     with the sha256 of every file of rows.
     """
-    with reading(folder) as read:
-        words: dict[str, Seen] = {}
+    with reading(folder) as register:
+        words: dict[str, WordSketch] = {}
         for number, (source, where, sentence) in enumerate(stream_sentences(sources)):
-            seen = words.setdefault(sentence.word, Seen())
+            sketch = words.setdefault(sentence.word, WordSketch())
             if sentence.marks_the_word:
-                seen.add(sentence, options.seed)
-            read.add(sentence, number, source.label(where))
-        rules = {word: seen.rule() for word, seen in words.items()}
-        records = _parted(sources, read, rules, options, causal=causal)
+                sketch.add(sentence, options.seed)
+            register.add(sentence, number, source.label(where))
+        rules = {word: sketch.rule() for word, sketch in words.items()}
+        records = _parted(sources, register, rules, options, causal=causal)
         blocks, samples = _write_blocks(records, folder, options)
     made = {word: _write_samples(folder, word, samples.get(word, {})) for word in sorted(words)}
     for word, about in made.items():
         about |= {"senses": dict(sorted(words[word].senses.items())), "design": rules[word].design}
-    files = {name: about.pop("sha256") for about in [*blocks, *made.values()] for name in [_rows_file(about["key"])]}
+    files = {_rows_file(about["key"]): about.pop("sha256") for about in [*blocks, *made.values()]}
     index = {"blocks": blocks, "words": made, "rows": sum(block["rows"] for block in blocks)}
     shards.finish(folder, INDEX, files={"rows.json": json.dumps(index).encode()}, facts={"rows_files": files})
     return index | {"files": files}
 
 
-def read_index(folder: Path) -> dict[str, Any] | None:
+def read_index(folder: Path) -> Record | None:
     """The index of rows that were dealt out completely, None where there is none."""
     receipt = shards.done(folder, INDEX)
     if receipt is None:
@@ -245,76 +244,57 @@ def read_index(folder: Path) -> dict[str, Any] | None:
     return index | {"files": receipt["rows_files"]} if isinstance(index, dict) else None
 
 
-def require_index(folder: Path) -> dict[str, Any]:
-    """The index; raises InputError where there is none."""
-    index = read_index(folder)
-    if index is None:
-        raise shards.damaged(folder / "rows.json", "it is missing or damaged")
-    return index
-
-
 def _parted(
-    sources: Sequence[Source], read: Read, rules: Mapping[str, Rule], options: Options, *, causal: bool
-) -> Iterator[tuple[Sentence, Record]]:
-    """Every sentence with its part or the reason for none."""
+    sources: Sequence[Source], register: Register, rules: Mapping[str, Rule], options: Options, *, causal: bool
+) -> Iterator[Record]:
+    """Every row with its part or the reason for none, and its random number in hex, which draws samples and donors."""
     for number, (source, where, sentence) in enumerate(stream_sentences(sources)):
-        part, reason = None, _refused(sentence, number, read, causal)
+        part, reason = None, _refused(sentence, number, register, causal)
         if reason is None:
             part, reason = rules[sentence.word].part_of(sentence, options.seed)
         record = asdict(sentence) | {"sentence": number, "where": source.label(where), "part": part, "reason": reason}
-        yield sentence, record | {"draw": _draw(sentence, options.seed)}
+        yield record | {"draw": f"{hash_of(options.seed, 'draw', *_identity(sentence)):016x}"}
 
 
-def _refused(sentence: Sentence, number: int, read: Read, causal: bool) -> str | None:
+def _refused(sentence: Sentence, number: int, register: Register, causal: bool) -> str | None:
     """Why a sentence can be used in no part, as far as its text alone tells it."""
-    first, where = read.first(sentence)
+    first, where = register.first(sentence)
     if first != number:
         return f"{REPEATS} {where}"
     if not sentence.marks_the_word:
         return NOT_THE_WORD
     if causal and sentence.cue_after:
         return LATE
-    return SAME if causal and read.is_mixed(sentence) else None
+    return SAME if causal and register.is_mixed(sentence) else None
 
 
-def _draw(sentence: Sentence, seed: int) -> str:
-    """The sentence's own random number, in hex: it decides samples and donors."""
-    return f"{hash_of(seed, 'draw', sentence.word, sentence.sense, sentence.text, sentence.start, sentence.end):016x}"
-
-
-def _write_blocks(
-    records: Iterator[tuple[Sentence, Record]], folder: Path, options: Options
-) -> tuple[list[Record], dict[str, Samples]]:
+def _write_blocks(records: Iterator[Record], folder: Path, options: Options) -> tuple[list[Record], dict[str, Samples]]:
+    """The blocks, and by word and sense the sentences to fit on and the donors."""
     samples: dict[str, Samples] = {}
     waiting: dict[str, list[Record]] = {}
     blocks: list[Record] = []
     held = 0
-    for sentence, record in records:
-        _sample(samples.setdefault(sentence.word, {}), record, options)
-        waiting.setdefault(sentence.word, []).append(record)
+    for record in records:
+        word = record["word"]
+        if record["part"] is not None:
+            kind, most = (FIT, options.fit_most) if record["part"] == FIT else (DONOR, options.donors)
+            sample = samples.setdefault(word, {}).setdefault((kind, record["sense"]), Smallest(most))
+            sample.add(int(record["draw"], 16), record)
+        waiting.setdefault(word, []).append(record)
         held += 1
-        fullest = sentence.word if len(waiting[sentence.word]) == options.block else None
-        if fullest is None and held == BUFFERED * options.block:
-            fullest = max(waiting, key=lambda word: len(waiting[word]))
-        if fullest is not None:
-            held -= len(waiting[fullest])
-            blocks.append(_write_block(folder, waiting.pop(fullest)))
+        if held == BUFFERED * options.block:
+            word = max(waiting, key=lambda word: len(waiting[word]))
+        elif len(waiting[word]) < options.block:
+            continue
+        held -= len(waiting[word])
+        blocks.append(_write_block(folder, waiting.pop(word)))
     rest = [record for word in sorted(waiting) for record in waiting[word]]
     starts = range(0, len(rest), options.block)
     return blocks + [_write_block(folder, rest[start : start + options.block]) for start in starts], samples
 
 
-def _sample(samples: Samples, record: Record, options: Options) -> None:
-    """Keep the record among the word's sentences to fit on, or its donors, by sense."""
-    if record["part"] is None:
-        return
-    kind, most = (FIT, options.fit_most) if record["part"] == FIT else (DONOR, options.donors)
-    samples.setdefault((kind, record["sense"]), Smallest(most)).add(int(record["draw"], 16), record)
-
-
 def _write_block(folder: Path, records: list[Record]) -> Record:
-    key, sha256 = _write_rows(folder, records)
-    return {"key": key, "rows": len(records), "words": sorted({r["word"] for r in records}), "sha256": sha256}
+    return _write_rows(folder, records) | {"words": sorted({record["word"] for record in records})}
 
 
 def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
@@ -325,45 +305,31 @@ def _write_samples(folder: Path, word: str, samples: Samples) -> Record:
     )
     records = [record for rows in fit.values() for record in rows]
     records += [record | {"part": DONOR} for rows in donors.values() for record in rows]
-    key, sha256 = _write_rows(folder, records, word)
-    return {
-        "key": key,
-        "sha256": sha256,
-        "rows": len(records),
+    return _write_rows(folder, records, word) | {
         "fit": {sense: [len(rows), rows[-1]["draw"]] for sense, rows in fit.items()},
         "donors": {sense: len(rows) for sense, rows in donors.items()},
     }
 
 
 def usable_senses(about: Record) -> list[str]:
-    """The senses of a word that have enough sentences to fit on and somebody to give.
-
-    Fewer than two cannot be compared.
-    """
+    """The senses of a word that have enough sentences to fit on and somebody to give: two or more can be compared."""
     enough = [sense for sense, (count, _) in about["fit"].items() if count >= MIN_PER_SENSE]
     return sorted(sense for sense in enough if about["donors"].get(sense))
 
 
-def _write_rows(folder: Path, records: list[Record], *name: str) -> tuple[str, str]:
-    import pyarrow
-
+def _write_rows(folder: Path, records: list[Record], *name: str) -> Record:
     key = content_key("rows", *name, records)
-    schema = pyarrow.schema([(column, _TYPES.get(column, pyarrow.string())) for column in _RECORD])
-    content = shards.parquet(pyarrow.Table.from_pylist(records, schema=schema))
-    return key, shards.store(folder / _rows_file(key), content)
+    sha256 = shards.store(folder / _rows_file(key), shards.parquet(pyarrow.Table.from_pylist(records, schema=_SCHEMA)))
+    return {"key": key, "rows": len(records), "sha256": sha256}
 
 
 def _rows_file(key: str) -> str:
     return f"{shards.ROWS}/{key}.parquet"
 
 
-def read_rows(folder: Path, index: Mapping[str, Any], key: str) -> list[Record]:
+def read_rows(folder: Path, index: Record, key: str) -> list[Record]:
     """The records of a block or a word's samples, once their file's bytes are those that were written."""
-    import pyarrow
-    import pyarrow.parquet
-
-    content = shards.read_whole(folder, _rows_file(key), index["files"][_rows_file(key)])
-    table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
+    table = shards.read_parquet(folder, _rows_file(key), index["files"][_rows_file(key)])
     records: list[Record] = table.to_pylist()
     return records
 
@@ -373,12 +339,7 @@ def sentence_of(record: Record) -> Sentence:
     return Sentence(**{name: record[name] for name in _SENTENCE})
 
 
-_SENTENCE = (*COLUMNS, "where")
-_RECORD = ("sentence", *_SENTENCE, "part", "reason", "draw")
-_TYPES = dict.fromkeys(("sentence", "start", "end", "cue_start", "cue_end", "distance"), "int64")
-
-
-def require_something(index: dict[str, Any]) -> None:
+def require_something(index: Record) -> None:
     """Raises InputError where no word has two senses that can be compared."""
     if any(len(usable_senses(about)) > 1 for about in index["words"].values()):
         return

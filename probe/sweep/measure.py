@@ -38,6 +38,22 @@ from probe.sweep.deal import DONOR, Record, sentence_of
 from probe.text import splits
 from probe.text.splits import FIT, MIN_PER_SENSE, REPORT
 
+SPARE = "in the fit part, beyond the sentences that are fitted on"
+FITTED = "fitted"
+TOO_FEW = "has too few sentences to fit on, or none to give"
+NO_SENSES = "no two senses of its word have enough sentences that the model can read"
+DIGITS = 9
+NOTHING = pd.DataFrame(columns=["sentence"])  # the table of a block in which no sentence is measured
+MEASURED = ("attention_cue", "attention_previous", "norm", "axis", "own", "swap", "same_sense")
+HEAD_SCHEMA = pyarrow.schema(
+    [
+        ("sentence", pyarrow.int64()),
+        *((name, pyarrow.string()) for name in ("word", "sense", "other")),
+        *((name, pyarrow.int16()) for name in ("layer", "head")),
+        *((name, pyarrow.float32()) for name in MEASURED),
+    ]
+)
+
 
 @dataclass(frozen=True, eq=False)
 class WordAxes:
@@ -63,18 +79,13 @@ class WordAxes:
     donor_sense: Tensor
     by_depth: Tensor
 
-    def pair_of(self, sense: str, other: str) -> tuple[int, int]:
-        """The number of the pair, and +1 where `sense` is its first sense, -1 where it is the second."""
-        first, second = sorted((sense, other))
-        return sense_pairs(self.senses).index((first, second)), 1 if sense == first else -1
-
     @property
     def directions(self) -> Tensor:
         """u / gap: changes along them are in fractions of the gap. `pair d_model`"""
         return self.u / self.gap[:, None]
 
 
-TENSORS = ("u", "gap", "centre", "own", "own_centre", "donor_z", "donor_coordinate", "donor_sense", "by_depth")
+TENSORS = tuple(field.name for field in fields(WordAxes) if field.type is Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,54 +111,56 @@ def read_words(model: Model, records: Sequence[Record]) -> tuple[dict[str, Readi
     by_word: dict[str, list[Record]] = {}
     for record in records:
         by_word.setdefault(record["word"], []).append(record)
-    placed: dict[str, tuple[tuple[Record, ...], Material]] = {}
+    placed: list[tuple[tuple[Record, ...], Material]] = []
     reasons: dict[int, str] = {}
     for word, mine in by_word.items():
         material, refused = prepare_usable(model, word, [sentence_of(record) for record in mine])
         reasons |= {mine[row]["sentence"]: reason for row, reason in refused.items()}
         if len(material):
-            placed[word] = tuple(record for row, record in enumerate(mine) if row not in refused), material
+            placed.append((tuple(record for row, record in enumerate(mine) if row not in refused), material))
     if not placed:
         return {}, reasons
-    materials = [material for _, material in placed.values()]
-    tokens, targets = ([one for part in materials for one in getattr(part, name)] for name in ("tokens", "targets"))
-    states, ends = target_states(model, tokens, targets), np.cumsum([len(material) for material in materials]).tolist()
-    parts = [_take(states, range(end - len(material), end)) for material, end in zip(materials, ends, strict=True)]
-    return {word: Reading(*placed[word], part) for word, part in zip(placed, parts, strict=True)}, reasons
+    tokens, targets = ([one for _, part in placed for one in getattr(part, name)] for name in ("tokens", "targets"))
+    states, end, readings = target_states(model, tokens, targets), 0, dict[str, Reading]()
+    for kept, material in placed:
+        start, end = end, end + len(material)
+        readings[material.word] = Reading(kept, material, _take(states, range(start, end)))
+    return readings, reasons
 
 
 def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, seed: int) -> WordAxes | None:
-    """The axes of one word from its fit sentences and donors.
-
-    None where fewer than two senses are left that fit the model.
-    """
-    weights = read_weights(model)
-    fit, donors = (
-        _read(model, [r for r in records if r["part"] == part and r["sense"] in usable]) for part in (FIT, DONOR)
-    )
-    if fit is None or donors is None:
+    """The axes of one word from its fit sentences and donors; None of fewer than two senses that fit the model."""
+    weights, parts = read_weights(model), list[Reading]()
+    for part in (FIT, DONOR):
+        readings, _ = read_words(model, [r for r in records if r["part"] == part and r["sense"] in usable])
+        parts += readings.values()
+    if len(parts) < 2:
         return None
-    labels, given = fit.material.labels, donors.material.labels
+    labels, given = (part.material.labels for part in parts)
     left = sorted({sense for sense in usable if labels.count(sense) >= MIN_PER_SENSE and sense in given})
     if len(left) < 2:
         return None
     fit, donors = (
-        part.keep([row for row, sense in enumerate(part.material.labels) if sense in left]) for part in (fit, donors)
+        part.keep([row for row, sense in enumerate(part.material.labels) if sense in left]) for part in parts
     )
-    states, labels = fit.states, fit.material.labels
+    states, labels, pairs = fit.states, fit.material.labels, sense_pairs(left)
     separations = separation_by_depth(states.resid, labels, splits.cue_words(fit.material.sentences), seed=seed)
     depth = choose_depth(separations)
-    axes = [_axis(states.resid[:, depth], labels, pair, depth) for pair in sense_pairs(left)]
-    own = [_own(weights, states.z, labels, pair) for pair in sense_pairs(left)]
+    rows = [_rows_of(labels, pair) for pair in pairs]
+    axes = [
+        fit_axis(states.resid[a, depth], states.resid[b, depth], pair, depth)
+        for (a, b), pair in zip(rows, pairs, strict=True)
+    ]
+    own, own_centre = zip(*(_own(weights, states.z[a], states.z[b]) for a, b in rows), strict=True)
     return WordAxes(
         senses=tuple(left),
         depth=depth,
         donors=tuple(record["draw"] for record in donors.records),
         u=torch.stack([axis.u for axis in axes]),
         gap=torch.tensor([axis.gap for axis in axes], dtype=torch.float64),
-        centre=_centres(states, labels, axes),
-        own=torch.stack([direction for direction, _ in own]),
-        own_centre=torch.stack([centre for _, centre in own]),
+        centre=_centres(states, rows, axes),
+        own=torch.stack(own),
+        own_centre=torch.stack(own_centre),
         donor_z=donors.states.z.clone(),
         donor_coordinate=torch.stack([axis.coordinate(donors.states.resid[:, depth]) for axis in axes], dim=1),
         donor_sense=torch.tensor([left.index(sense) for sense in donors.material.labels]),
@@ -155,50 +168,34 @@ def fit_word(model: Model, records: Sequence[Record], usable: Sequence[str], *, 
     )
 
 
-def _read(model: Model, records: Sequence[Record]) -> Reading | None:
-    """The records of one word, None where the model can read none of them."""
-    return next(iter(read_words(model, records)[0].values()), None)
-
-
 def _rows_of(labels: Sequence[str], pair: tuple[str, str]) -> list[list[int]]:
     """The rows of each of two senses."""
     return [[row for row, label in enumerate(labels) if label == sense] for sense in pair]
 
 
-def _axis(resid: Tensor, labels: Sequence[str], pair: tuple[str, str], depth: int) -> Axis:
-    a, b = (resid[rows] for rows in _rows_of(labels, pair))
-    return fit_axis(a, b, pair, depth)
-
-
-def _centres(states: TargetStates, labels: Sequence[str], axes: Sequence[Axis]) -> Tensor:
+def _centres(states: TargetStates, rows: Sequence[list[list[int]]], axes: Sequence[Axis]) -> Tensor:
     """<midpoint of the two senses, u> at every stage. `-> pair stage`"""
     stages = torch.stack([states.token_embedding, *states.resid.unbind(1)]).double()  # stage row d_model
-    midpoints = []
-    for axis in axes:
-        along = stages @ axis.u  # stage row
-        mean_a, mean_b = (along[:, rows].mean(1) for rows in _rows_of(labels, (axis.sense_a, axis.sense_b)))
-        midpoints.append((mean_a + mean_b) / 2)
-    return torch.stack(midpoints)
+    along = [stages @ axis.u for axis in axes]  # stage row each
+    return torch.stack([(one[:, a].mean(1) + one[:, b].mean(1)) / 2 for one, (a, b) in zip(along, rows, strict=True)])
 
 
-def _own(weights: Weights, z: Tensor, labels: Sequence[str], pair: tuple[str, str]) -> tuple[Tensor, Tensor]:
+def _own(weights: Weights, z_a: Tensor, z_b: Tensor) -> tuple[Tensor, Tensor]:
     """Each head's own direction as coefficients of z, scaled so that the fit means score +1/2 and -1/2.
 
     The scores of `own_direction_scores` are affine in the write, so its coefficients are read off at the origin
     and at the unit vectors.
     """
-    rows = _rows_of(labels, pair)
-    a, b = (ledger.write_coordinates(z[chosen], weights) for chosen in rows)  # layer head n d_head
+    a, b = (ledger.write_coordinates(z, weights) for z in (z_a, z_b))  # layer head n d_head
     size = a.shape[-1]
     probes = torch.cat([a.new_zeros(1, size), torch.eye(size, dtype=a.dtype)]).expand(*a.shape[:2], -1, -1)
     scores = own_direction_scores(a, b, probes)  # layer head 1 + d_head
     direction = scores[..., 1:] - scores[..., :1]
     # layer head d_head: score = z · along + constant
     along = (direction.unsqueeze(-2) @ ledger.write_basis(weights)).squeeze(-2)
-    means = [(z[chosen].double().mean(0) * along).sum(-1) for chosen in rows]
-    gap = means[0] - means[1]
-    scale = torch.where(gap > 0, gap, torch.ones_like(gap))
-    return along / scale[..., None], (means[0] + means[1]) / 2 / scale
+    mean_a, mean_b = ((z.double().mean(0) * along).sum(-1) for z in (z_a, z_b))
+    scale = torch.where(mean_a > mean_b, mean_a - mean_b, 1.0)
+    return along / scale[..., None], (mean_a + mean_b) / 2 / scale
 
 
 def to_bytes(axes: WordAxes) -> bytes:
@@ -217,12 +214,6 @@ def from_file(path: str) -> WordAxes:
 
 # --- pass two --------------------------------------------------------------------------------------------------------
 
-SPARE = "in the fit part, beyond the sentences that are fitted on"
-FITTED = "fitted"
-NO_SENSES = "no two senses of its word have enough sentences that the model can read"
-DIGITS = 9
-Columns = dict[str, Any]
-
 
 def measure(
     model: Model, records: Sequence[Record], axes: Mapping[str, WordAxes | None], fitted: Mapping[tuple[str, str], str]
@@ -233,24 +224,16 @@ def measure(
     """
     weights = read_weights(model)
     outcome = {record["sentence"]: _before(record, axes, fitted) for record in records}
-    chosen = [record for record in records if outcome[record["sentence"]] == (REPORT, None)]
-    readings, reasons = read_words(model, chosen)
+    readings, reasons = read_words(model, [record for record in records if outcome[record["sentence"]][0] == REPORT])
     outcome |= {number: (None, reason) for number, reason in reasons.items()}
     read = [(reading, along) for word, reading in readings.items() if (along := axes[word]) is not None]
-    sentences, heads = zip(*(_measure_word(weights, *one) for one in read), strict=True) if read else ((), ())
-    rows = pd.DataFrame([_row(record, *outcome[record["sentence"]]) for record in records])
-    rows = rows.merge(_joined(sentences).drop(columns=["word", "sense"], errors="ignore"), how="left", on="sentence")
-    return _table(rows, sentence_schema(weights)), _table(_joined(heads), HEAD_SCHEMA)
-
-
-def _row(record: Record, part: str | None, reason: str | None) -> Columns:
-    """A row of the block and what became of it."""
-    about = {name: record[name] for name in ("sentence", "where", "word", "sense")}
-    return about | {"cue": sentence_of(record).cue_word, "part": part, "reason": reason}
-
-
-def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(frames) if frames else pd.DataFrame(columns=["sentence"])
+    made = [_measure_word(weights, *one) for one in read] or [(NOTHING, NOTHING)]
+    sentences, heads = (pd.concat(frames) for frames in zip(*made, strict=True))
+    rows = pd.DataFrame([{name: record[name] for name in ("sentence", "where", "word", "sense")} for record in records])
+    rows["cue"] = [sentence_of(record).cue_word for record in records]
+    rows["part"], rows["reason"] = zip(*(outcome[number] for number in rows["sentence"]), strict=True)
+    rows = rows.merge(sentences.drop(columns=["word", "sense"], errors="ignore"), how="left", on="sentence")
+    return _table(rows, sentence_schema(weights)), _table(heads, HEAD_SCHEMA)
 
 
 def _table(frame: pd.DataFrame, schema: pyarrow.Schema) -> pyarrow.Table:
@@ -269,7 +252,7 @@ def _before(
     if along is None:
         return None, NO_SENSES
     if record["sense"] not in along.senses:
-        return None, f"its sense {record['sense']!r} has too few sentences to fit on, or none to give"
+        return None, f"its sense {record['sense']!r} {TOO_FEW}"
     if record["part"] == FIT:
         kept = record["draw"] <= fitted[(record["word"], record["sense"])]
         return (FITTED, None) if kept else (FIT, SPARE)
@@ -303,18 +286,20 @@ def _measure_word(weights: Weights, reading: Reading, axes: WordAxes) -> tuple[p
 
 
 def _draw(record: Record, axes: WordAxes) -> dict[str, Any]:
-    """The other sense, a donor of it and one of the sentence's own sense, by the sentence's own random number."""
-    draw = int(record["draw"], 16)
-    others = [number for number, sense in enumerate(axes.senses) if sense != record["sense"]]
-    draw, which = divmod(draw, len(others))
-    members = [np.flatnonzero(axes.donor_sense.numpy() == number) for number in range(len(axes.senses))]
+    """The other sense, a donor of it and one of the sentence's own sense, by the sentence's own random number; `pair`
+    with `sign`, +1 where its sense is the first of the pair, -1 where it is the second.
+    """
     own = axes.senses.index(record["sense"])
-    mine = [int(donor) for donor in members[own] if axes.donors[donor] != record["draw"]]
-    draw, place = divmod(draw, len(members[others[which]]))
-    other = axes.senses[others[which]]
-    pair, sign = axes.pair_of(record["sense"], other)
-    same = mine[draw % len(mine)] if mine else int(members[own][0])  # the only one of its sense gives to itself: 0
-    return {"other": other, "pair": pair, "sign": sign, "donor": int(members[others[which]][place]), "same": same}
+    others = [number for number in range(len(axes.senses)) if number != own]
+    draw, which = divmod(int(record["draw"], 16), len(others))
+    other = others[which]
+    donors, mates = (np.flatnonzero(axes.donor_sense.numpy() == number).tolist() for number in (other, own))
+    draw, place = divmod(draw, len(donors))
+    mine = [donor for donor in mates if axes.donors[donor] != record["draw"]]
+    same = mine[draw % len(mine)] if mine else mates[0]  # the only one of its sense gives to itself: 0
+    first, second = (axes.senses[number] for number in sorted((own, other)))
+    pair, sign = sense_pairs(axes.senses).index((first, second)), 1 if own < other else -1
+    return {"other": axes.senses[other], "pair": pair, "sign": sign, "donor": donors[place], "same": same}
 
 
 def _swapped(weights: Weights, reading: Reading, axes: WordAxes, donors: Sequence[int]) -> Tensor:
@@ -328,18 +313,16 @@ def _swapped(weights: Weights, reading: Reading, axes: WordAxes, donors: Sequenc
     return torch.cat([moved, above], dim=1).double()
 
 
-def _observed(weights: Weights, reading: Reading, axes: WordAxes, pair: Tensor, sign: Tensor) -> Columns:
+def _observed(weights: Weights, reading: Reading, axes: WordAxes, pair: Tensor, sign: Tensor) -> dict[str, Tensor]:
     """What each head looks at and writes. `row layer head` each"""
-    states = reading.states
-    z, w_o = states.z.double(), torch.stack([block.w_o for block in weights.blocks]).cpu().double()
+    z, w_o = reading.states.z.double(), torch.stack([block.w_o for block in weights.blocks]).cpu().double()
     toward = torch.einsum("lhed,pd->plhe", w_o, axes.directions)  # pair layer head d_head
     turned = sign[:, None, None]
-    norm = ledger.write_coordinates(states.z, weights).norm(dim=-1).permute(2, 0, 1)
-    looks = states.attention_to(reading.material.cues)
+    looks = reading.states.attention_to(reading.material.cues)
     return {
         "attention_cue": looks["cue"],
         "attention_previous": looks["previous"],
-        "norm": norm,
+        "norm": ledger.write_coordinates(reading.states.z, weights).norm(dim=-1).permute(2, 0, 1),
         "axis": turned * (z * toward[pair]).sum(-1),
         "own": turned * ((z * axes.own[pair]).sum(-1) - axes.own_centre[pair]),
     }
@@ -355,14 +338,3 @@ def sentence_schema(weights: Weights) -> pyarrow.Schema:
     text = [(name, pyarrow.string()) for name in ("where", "word", "sense", "cue", "part", "reason", "other")]
     numbers = [(name, pyarrow.float32()) for name in ("gap", *_coordinates(weights))]
     return pyarrow.schema([("sentence", pyarrow.int64()), *text, ("depth", pyarrow.int16()), *numbers])
-
-
-MEASURED = ("attention_cue", "attention_previous", "norm", "axis", "own", "swap", "same_sense")
-HEAD_SCHEMA = pyarrow.schema(
-    [
-        ("sentence", pyarrow.int64()),
-        *((name, pyarrow.string()) for name in ("word", "sense", "other")),
-        *((name, pyarrow.int16()) for name in ("layer", "head")),
-        *((name, pyarrow.float32()) for name in MEASURED),
-    ]
-)

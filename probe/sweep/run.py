@@ -3,8 +3,7 @@
 Whatever was finished before is not done again.
 
     DIR/manifest.json            what the sweep in DIR is, and its counts
-    DIR/set-KEY/                 one set of shards; KEY is made of weights, code version, options and the sentences'
-    bytes
+    DIR/set-KEY/                 one set of shards; KEY: of weights, code version, options and the sentences' bytes
         heads/*.parquet          one row per measured sentence and head
         sentences/*.parquet      one row per row read, each exactly once, with what became of it
         rows/ axes/ receipts/    the blocks of rows, what they are measured along, and what is done
@@ -23,21 +22,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import pyarrow
+
 import probe
-from probe.errors import InputError, ProbeError
+from probe.errors import ProbeError
 from probe.model.architectures import require_single
 from probe.model.check import certify
 from probe.model.load import load
 from probe.model.model import Model
 from probe.provenance import command_line, content_key, manifest
+from probe.study.columns import rounded
+from probe.study.tables import certificate_rows
 from probe.sweep import shards, work
 from probe.sweep.deal import Options, Record, deal, read_index, read_rows, require_something
+from probe.sweep.measure import FITTED, TOO_FEW
 from probe.sweep.shards import Receipt
-from probe.sweep.work import SET, Engine, Job, Unit, Workers, engine, units
+from probe.sweep.work import SET, Engine, SweepJob, Unit, Workers, engine, units
 from probe.text.files import sha256_of, sources
+from probe.text.splits import FIT, REPORT
 
 Step = Callable[[str, int, int], None]
-PARTS = ("fitted", "fit", "report", "none")
+PARTS = (FITTED, FIT, REPORT, "none")
+# Reasons that name a row or a sense are counted as one, by how they begin.
+KINDS = {start: start for start in ("repeats the sentence", "its split is")} | {"its sense": f"its sense {TOO_FEW}"}
+Clock = Callable[[], float]
+EVERY, EVERY_JSON = 60.0, 1.0  # seconds from one line of progress to the next, at least
 
 
 @dataclass(frozen=True)
@@ -63,41 +72,29 @@ def sweep(
     Raises InputError for what cannot be read or written, ModelError and CrossCheckError for a model that cannot be
     trusted.
     """
-    options, step = options or Options(), step or (lambda stage, done, of: None)
+    options, step, out = options or Options(), step or (lambda stage, done, of: None), Path(out)
     files = sources([Path(path) for path in paths])
     about = [(source.name, sha256_of(source)) for source in files]
     loaded = load(model, device=options.device, dtype=options.dtype)
     require_single(loaded.config.architecture, "a sweep")
     made = _made(loaded, options, about, _command(model, paths, options))
-    folder = Path(out) / f"{SET}{made['set']}"
-    said = _other_set(Path(out), made)
+    folder = out / f"{SET}{made['set']}"
+    said = _other_set(out, made)
     work.clear()
-    with shards.only_writer(folder), _in_sentences(folder):
+    with shards.only_writer(folder):
         step("reading", 0, 0)
         index = read_index(folder) or deal(files, folder, options, causal=loaded.config.causal)
         require_something(index)
         _certify(loaded, folder, index)
-        job = Job(str(folder), model, loaded.origin.sha256, options)
+        job = SweepJob(folder, model, loaded.origin.sha256, options)
         with engine(workers or Workers(), folder) as run:
             fits, blocks = units(made["set"], index)
             _pass(run, job, fits, partial(step, "fitting"))
             receipts = _pass(run, job, blocks, partial(step, "measuring"))
         made |= {"counts": _counts(index, receipts), "shards": [unit.key for unit in blocks]}
-        shards.store(folder / "manifest.json", _json(made))
-        shards.store(Path(out) / "manifest.json", _json(made))
+        for place in (folder, out):
+            shards.store(place / "manifest.json", (json.dumps(made, indent=2, ensure_ascii=False) + "\n").encode())
     return Sweep(folder, made, said)
-
-
-@contextmanager
-def _in_sentences(folder: Path) -> Iterator[None]:
-    """An error of the machine while the sweep writes is one sentence, too."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"Sweeping into {folder}: {error.strerror or error}; mend that, and run the same command again "
-            "(finished shards are kept)."
-        ) from error
 
 
 def _command(model: str, paths: Sequence[Path], options: Options) -> str:
@@ -110,19 +107,10 @@ def _command(model: str, paths: Sequence[Path], options: Options) -> str:
 
 def _made(model: Model, options: Options, about: Sequence[tuple[str, str]], command: str) -> dict[str, Any]:
     """What makes this set of shards, and its key."""
-    data = content_key([[name, sha256] for name, sha256 in about])
-    made = manifest(
-        model.name,
-        model.origin,
-        seed=options.seed,
-        command=command,
-        data_sha256=data,
-        options=asdict(options),
-    )
+    data, chosen = content_key([[name, sha256] for name, sha256 in about]), asdict(options)
+    made = manifest(model.name, model.origin, seed=options.seed, command=command, data_sha256=data, options=chosen)
     made |= {"sources": dict(about), "layers": model.config.n_layers, "heads": model.config.n_heads}
-    return made | {
-        "set": content_key(model.origin.sha256, probe.__version__, asdict(options), model.config.prepend_bos, data)
-    }
+    return made | {"set": content_key(model.origin.sha256, probe.__version__, chosen, model.config.prepend_bos, data)}
 
 
 def _other_set(out: Path, made: Mapping[str, Any]) -> str | None:
@@ -133,10 +121,11 @@ def _other_set(out: Path, made: Mapping[str, Any]) -> str | None:
         before = None
     if not isinstance(before, dict) or before.get("set") in (None, made["set"]):
         return None
+    options = before.get("options", {})
     changed = [
-        f"{name} ({_short(before.get('options', {}).get(name))}, now {_short(value)})"
+        f"{name} ({str(options.get(name))[:40]}, now {str(value)[:40]})"
         for name, value in made["options"].items()
-        if before.get("options", {}).get(name) != value
+        if options.get(name) != value
     ]
     same = {"the weights": "weights_sha256", "the sentences": "data_sha256"}
     changed += [name for name, key in same.items() if before.get(key) != made[key]]
@@ -149,30 +138,20 @@ def _other_set(out: Path, made: Mapping[str, Any]) -> str | None:
     )
 
 
-def _short(value: object) -> str:
-    return str(value)[:40]
-
-
 def _certify(model: Model, folder: Path, index: Record) -> None:
     """The certificate, on a sentence of each of a few words, is part of the set."""
-    import pyarrow
-
-    from probe.study.columns import rounded
-    from probe.study.tables import certificate_rows
-
     if (folder / "certificate.parquet").is_file():
         return
     texts = []
     for about in list(index["words"].values())[:4]:
         texts += [record["text"] for record in read_rows(folder, index, about["key"])[:1]]
-    certificate = certify(model, texts or ["The mole dug a tunnel."]).require()
-    frame = rounded(certificate_rows(certificate))
+    frame = rounded(certificate_rows(certify(model, texts or ["The mole dug a tunnel."]).require()))
     shards.store(folder / "certificate.parquet", shards.parquet(pyarrow.Table.from_pandas(frame, preserve_index=False)))
 
 
-def _pass(run: Engine, job: Job, wanted: Sequence[Unit], step: Callable[[int, int], None]) -> list[Receipt]:
+def _pass(run: Engine, job: SweepJob, wanted: Sequence[Unit], step: Callable[[int, int], None]) -> list[Receipt]:
     """The receipts of all units, those that are done and whole first; `step` is told the rows done, of how many."""
-    receipts = [receipt for unit in wanted if (receipt := shards.done(job.place, unit.key))]
+    receipts = [receipt for unit in wanted if (receipt := shards.done(job.folder, unit.key))]
     kept = {receipt["key"] for receipt in receipts}
     missing = [unit for unit in wanted if unit.key not in kept]
     done, of = sum(receipt["rows"] for receipt in receipts), sum(unit.rows for unit in wanted)
@@ -184,11 +163,8 @@ def _pass(run: Engine, job: Job, wanted: Sequence[Unit], step: Callable[[int, in
     return receipts
 
 
-def _counts(index: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """How many sentences went in, what became of them, and that nothing is lost.
-
-    Raises ProbeError when it does not add up.
-    """
+def _counts(index: Record, receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """How many sentences went in and what became of them. Raises ProbeError where that does not add up."""
     parts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for receipt in receipts:
@@ -196,41 +172,25 @@ def _counts(index: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, 
             part, _, reason = name.partition("\t")
             parts[part] += count
             if reason:
-                reasons[_kind(reason)] += count
-    counted = {name: parts[name] for name in PARTS}
-    if sum(counted.values()) != index["rows"] or len(receipts) != len(index["blocks"]):
+                reasons[next((kind for start, kind in KINDS.items() if reason.startswith(start)), reason)] += count
+    counted = sum(parts[name] for name in PARTS)
+    if counted != index["rows"] or len(receipts) != len(index["blocks"]):
         raise ProbeError(
-            f"Counting the sweep: {sum(counted.values())} rows in {len(receipts)} shards, expected {index['rows']} in "
+            f"Counting the sweep: {counted} rows in {len(receipts)} shards, expected {index['rows']} in "
             f"{len(index['blocks'])}; delete the set's folder and run the same command again."
         )
     return {
         "in": index["rows"],
-        "fitted_on": counted["fitted"],
-        "measured": counted["report"],
-        "left_out": counted["fit"] + counted["none"],
+        "fitted_on": parts[FITTED],
+        "measured": parts[REPORT],
+        "left_out": parts[FIT] + parts["none"],
         "reasons": dict(sorted(reasons.items())),
         "shards": len(receipts),
         "rows_of_heads": sum(receipt["heads"] for receipt in receipts),
     }
 
 
-def _kind(reason: str) -> str:
-    """Reasons that name a row or a sense are one kind."""
-    for start in ("repeats the sentence", "its split is", "its sense"):
-        if reason.startswith(start):
-            return {"its sense": "its sense has too few sentences to fit on, or none to give"}.get(start, start)
-    return reason
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
 # --- how far it has come: a bar on a terminal, a line a minute elsewhere, or JSON lines for machines -----------------
-
-Clock = Callable[[], float]
-EVERY = 60.0
-EVERY_JSON = 1.0
 
 
 class Standing(NamedTuple):
@@ -272,17 +232,12 @@ def shown(
     """A step function `(stage, sentences done, of how many)` that shows where it stands, as suits the reader."""
     out, err = out or sys.stdout, err or sys.stderr
     if as_json:
-        yield _lines(lambda now: _write(out, json.dumps(now._asdict())), every=EVERY_JSON, clock=clock)
+        yield _lines(out, lambda now: json.dumps(now._asdict()), every=EVERY_JSON, clock=clock)
     elif err.isatty():
         with _bar(err) as step:
             yield step
     else:
-        yield _lines(lambda now: _write(err, said(now)), every=EVERY, clock=clock)
-
-
-def _write(stream: TextIO, line: str) -> None:
-    stream.write(line + "\n")
-    stream.flush()
+        yield _lines(err, said, every=EVERY, clock=clock)
 
 
 def said(now: Standing) -> str:
@@ -299,17 +254,18 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _lines(write: Callable[[Standing], None], *, every: float, clock: Clock) -> Step:
+def _lines(stream: TextIO, line: Callable[[Standing], str], *, every: float, clock: Clock) -> Step:
     """A line when a stage begins, when it ends, and in between at most one per `every` seconds."""
-    pace = Pace(clock=clock)
-    last = [0.0]
+    pace, last = Pace(clock=clock), 0.0
 
     def step(stage: str, done: int, of: int) -> None:
+        nonlocal last
         begins = stage != pace.stage
         now = pace(stage, done, of)
-        if begins or done >= of or pace.clock() - last[0] >= every:
-            last[0] = pace.clock()
-            write(now)
+        if begins or done >= of or clock() - last >= every:
+            last = clock()
+            stream.write(line(now) + "\n")
+            stream.flush()
 
     return step
 
@@ -325,7 +281,7 @@ def _bar(err: TextIO) -> Iterator[Step]:
 
         def step(stage: str, done: int, of: int) -> None:
             now = pace(stage, done, of)
-            said = f"{now.per_second} sentences/s{now.rest}"
-            bar.update(task, description=stage, completed=done, total=max(of, 1), pace=said)
+            speed = f"{now.per_second} sentences/s{now.rest}"
+            bar.update(task, description=stage, completed=done, total=max(of, 1), pace=speed)
 
         yield step

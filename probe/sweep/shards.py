@@ -15,27 +15,24 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
 
 from probe.errors import InputError
 from probe.provenance import sha256_of_bytes, write_atomically
 
-if TYPE_CHECKING:
-    import pyarrow
-TEMPORARY, SCRATCH = ".part", ".scratch-"
+SCRATCH = ".scratch-"
 ROWS, AXES, HEADS, SENTENCES, RECEIPTS = "rows", "axes", "heads", "sentences", "receipts"
 FOLDERS = (ROWS, AXES, HEADS, SENTENCES, RECEIPTS)
 Receipt = dict[str, Any]
 
 
 def store(path: Path, content: bytes) -> str:
-    """Write a file whole or not at all and return its sha256.
-
-    Raises InputError, naming the path and what to do, when it cannot.
-    """
+    """Write a file whole or not at all; returns its sha256. Raises InputError with the path and what to do."""
     try:
         write_atomically(path, content)
-        _settle(path.parent)
     except InputError as error:
         full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full" if full else str(error.__cause__ or error)
@@ -44,29 +41,30 @@ def store(path: Path, content: bytes) -> str:
             f"Writing {path}: {reason}; {step}, or choose another folder with --out, and run the same command again "
             "(finished shards are kept)."
         ) from error
-    return sha256_of_bytes(content)
-
-
-def _settle(folder: Path) -> None:
-    """The new name itself has to reach the disk."""
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(handle)  # the new name itself has to reach the disk
     finally:
         os.close(handle)
+    return sha256_of_bytes(content)
 
 
 def finish(folder: Path, key: str, files: Mapping[str, bytes], facts: Mapping[str, object]) -> Receipt:
     """Store the files of a unit (by their path inside `folder`), then its receipt, which makes it done."""
     sums = {name: store(folder / name, content) for name, content in files.items()}
     receipt: Receipt = {"key": key, "files": sums, **facts}
-    store(_receipt_of(folder, key), _json(receipt))
+    store(receipt_of(folder, key), (json.dumps(receipt, indent=1, sort_keys=True) + "\n").encode())
     return receipt
+
+
+def receipt_of(folder: Path, key: str) -> Path:
+    """Where the receipt of a unit stands."""
+    return folder / RECEIPTS / f"{key}.json"
 
 
 def read_receipt(folder: Path, key: str) -> Receipt | None:
     """The receipt of a unit, or None where there is none or it cannot be trusted. Its files are not looked at."""
-    place = _receipt_of(folder, key)
+    place = receipt_of(folder, key)
     try:
         receipt = None if place.is_symlink() else json.loads(place.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -78,48 +76,36 @@ def read_receipt(folder: Path, key: str) -> Receipt | None:
 def done(folder: Path, key: str) -> Receipt | None:
     """The receipt of a finished unit whose files are all there with their sha256; None where anything differs."""
     receipt = read_receipt(folder, key)
-    if receipt is None:
-        return None
-    return receipt if all(_is_whole(folder / name, wanted) for name, wanted in receipt["files"].items()) else None
-
-
-def _is_whole(path: Path, sha256: str) -> bool:
     try:
-        return not path.is_symlink() and sha256_of_bytes(path.read_bytes()) == sha256
+        whole = receipt is not None and all(
+            not (folder / name).is_symlink() and sha256_of_bytes((folder / name).read_bytes()) == wanted
+            for name, wanted in receipt["files"].items()
+        )
     except OSError:
-        return False
+        whole = False
+    return receipt if whole else None
 
 
-def read_whole(folder: Path, name: str, sha256: str) -> bytes:
-    """The bytes of a file of a unit; raises InputError where they are not those that were written."""
+def read_parquet(folder: Path, name: str, sha256: str) -> pyarrow.Table:
+    """A table of a unit; raises InputError where its file's bytes are not those that were written."""
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
         raise damaged(folder / name, error.strerror or str(error)) from error
     if sha256_of_bytes(content) != sha256:
         raise damaged(folder / name, "its checksum is not that of its receipt")
-    return content
+    return pyarrow.parquet.read_table(pyarrow.BufferReader(content))
 
 
-def damaged(path: Path, reason: str) -> InputError:
+def damaged(path: Path, reason: str = "it is missing or damaged") -> InputError:
     return InputError(
         f"Reading {path}: {reason}, expected the file that the sweep wrote; run the same `probe sweep` command again, "
         "it makes what is missing or damaged anew."
     )
 
 
-def _receipt_of(folder: Path, key: str) -> Path:
-    return folder / RECEIPTS / f"{key}.json"
-
-
-def _json(value: Mapping[str, object]) -> bytes:
-    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
-
-
-def parquet(table: "pyarrow.Table") -> bytes:
+def parquet(table: pyarrow.Table) -> bytes:
     """A table as the bytes of a Parquet file, the same from the same table; its pages carry checksums of their own."""
-    import pyarrow.parquet
-
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
@@ -127,18 +113,17 @@ def parquet(table: "pyarrow.Table") -> bytes:
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Holds `folder` for this process, and removes what dead ones left there unfinished.
+    """Holds `folder` for this process, however it ends, and removes what dead ones left there unfinished.
 
-    Raises InputError where another process holds it. The hold ends with the process, however it ends.
+    Raises InputError where another process holds it, and for an error of the machine while it is held.
     """
     try:
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        reason = error.strerror or str(error)
         raise InputError(
-            f"Cannot write into {folder}: {reason}; choose a folder that can be written with --out."
+            f"Cannot write into {folder}: {error.strerror or error}; choose a folder that can be written with --out."
         ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,16 +134,16 @@ def only_writer(folder: Path) -> Iterator[None]:
             "folder with --out."
         ) from error
     try:
-        remove_temporaries(folder)
+        for file in [file for name in (".", *FOLDERS) for file in (folder / name).glob(".*.part")]:
+            with suppress(OSError):
+                file.unlink()
+        for place in folder.glob(f"{SCRATCH}*"):
+            shutil.rmtree(place, ignore_errors=True)
         yield
+    except OSError as error:
+        raise InputError(
+            f"Sweeping into {folder}: {error.strerror or error}; mend that, and run the same command again "
+            "(finished shards are kept)."
+        ) from error
     finally:
         os.close(handle)
-
-
-def remove_temporaries(folder: Path) -> None:
-    """Remove the temporary files of processes that died."""
-    for file in [file for name in (".", *FOLDERS) for file in (folder / name).glob(f".*{TEMPORARY}")]:
-        with suppress(OSError):
-            file.unlink()
-    for place in folder.glob(f"{SCRATCH}*"):
-        shutil.rmtree(place, ignore_errors=True)

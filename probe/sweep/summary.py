@@ -5,7 +5,7 @@ or, where there are more than UNITS of them per sense, a set of cue words with t
 and what changes its sign. Distributions are kept as histograms, so that quantiles are known to BIN and AUROCs to a few
 thousandths.
 
-From the totals of shards to the frames of a page, named and meant as those of a study (`probe.study.columns`).
+The frames of a page are made from the totals, named and meant as those of a study (`probe.study.columns`).
 
     R_ns = Σ swap / Σ gap over the sentences of sense A, R_dn the same over those of B, E = (R_dn + R_ns) / 2
 
@@ -16,7 +16,7 @@ are no verdicts.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,11 @@ from probe.provenance import hash_of
 from probe.stats import resampling
 from probe.stats.resampling import Array, MaxT
 from probe.stats.verdicts import GATE
-from probe.study.columns import RANKS, by_head, rounded, stacked, with_key
+from probe.study.columns import KEYS, RANKS, by_head, rounded, stacked, with_key
 from probe.study.tables import depth_label
 from probe.sweep import shards
+from probe.sweep.measure import FITTED
+from probe.text.splits import REPORT
 
 UNITS = 256  # sets of cue words a side: as many as a bootstrap can use, and what memory is made of
 BIN, REACH = 0.01, 8.0  # of the gap: quantiles are known to a hundredth, and eight gaps away is as far as a thousand
@@ -44,6 +46,10 @@ BINS = round(2 * REACH / BIN) + 1
 SCORE_BINS, SCORE_REACH = 401, 4.0
 EFFECTS = ("swap", "same_sense")
 MEANS = ("attention_cue", "attention_previous", "norm", "axis")
+Key = tuple[str, str, str]
+DRAWS = 1000
+SEED = 0
+SWAP, SAME = range(2)
 
 
 class Totals:
@@ -65,8 +71,25 @@ class Totals:
         self.places = np.zeros((2, stages, BINS), dtype=np.int64)
         self.scores = np.zeros((2, heads, SCORE_BINS), dtype=np.int64)
 
-
-Key = tuple[str, str, str]
+    def add(
+        self, side: NDArray[np.int64], unit: NDArray[np.int64], by_head: Mapping[str, Array], along: Array, gaps: Array
+    ) -> None:
+        """Add rows of effects, means, own scores (`by_head: row head` each), coordinates (`along: row stage`), gaps."""
+        at = side, unit
+        for kind, name in enumerate(EFFECTS):
+            np.add.at(self.effects[kind], at, by_head[name])
+        self.squares += ((by_head["swap"] - by_head["same_sense"]) ** 2).sum(0)
+        for kind, name in enumerate(MEANS):
+            self.sums[kind] += np.nansum(by_head[name], axis=0)
+            self.counted[kind] += np.isfinite(by_head[name]).sum(0)
+        own, along = (np.where(side[:, None] == 0, values, -values) for values in (by_head["own"], along))
+        for histograms, values, reach in ((self.scores, own, SCORE_REACH), (self.places, along, REACH)):
+            bins = _bin(values, reach, histograms.shape[-1])
+            np.add.at(histograms, (side[:, None], np.arange(bins.shape[1])[None], bins), 1)
+        np.add.at(self.along, side, along)
+        for sums, value in ((self.count, 1), (self.gap, gaps), (self.coordinate, along[:, self.depth + 1])):
+            np.add.at(sums, at, value)
+        self.negative_gaps += int((gaps <= 0).sum())
 
 
 @dataclass(eq=False)
@@ -81,39 +104,25 @@ class Summed:
 
 
 def add_up(folder: Path, manifest: Mapping[str, Any]) -> Summed:
-    """The totals of a finished set of shards, each compared with its checksum.
-
-    Raises InputError for a damaged or missing one.
-    """
+    """The totals of a finished set of shards. Raises InputError for one that is missing or not as it was written."""
     summed = Summed(manifest["layers"], manifest["heads"])
-    for sentences, heads in _tables(folder, manifest["shards"]):
-        _count(summed, sentences)
-        _add_sentences(summed, sentences, heads)
+    for key in manifest["shards"]:
+        receipt = shards.read_receipt(folder, key)
+        if receipt is None:
+            raise shards.damaged(shards.receipt_of(folder, key))
+        names = [f"{kind}/{key}.parquet" for kind in (shards.SENTENCES, shards.HEADS)]
+        if set(names) != set(receipt["files"]):
+            raise shards.damaged(shards.receipt_of(folder, key), "it is not the receipt of a shard")
+        _add_shard(summed, *(shards.read_parquet(folder, name, receipt["files"][name]) for name in names))
     return summed
 
 
-def _tables(folder: Path, keys: list[str]) -> Iterator[tuple[pyarrow.Table, pyarrow.Table]]:
-    for key in keys:
-        receipt = shards.read_receipt(folder, key)
-        if receipt is None:
-            raise shards.damaged(folder / shards.RECEIPTS / f"{key}.json", "it is missing or damaged")
-        names = [f"{kind}/{key}.parquet" for kind in (shards.SENTENCES, shards.HEADS)]
-        if set(names) != set(receipt["files"]):
-            raise shards.damaged(folder / shards.RECEIPTS / f"{key}.json", "it is not the receipt of a shard")
-        contents = [shards.read_whole(folder, name, receipt["files"][name]) for name in names]
-        sentences, heads = (pyarrow.parquet.read_table(pyarrow.BufferReader(content)) for content in contents)
-        yield sentences, heads
-
-
-def _count(summed: Summed, sentences: pyarrow.Table) -> None:
+def _add_shard(summed: Summed, sentences: pyarrow.Table, heads: pyarrow.Table) -> None:
+    """Count what became of every sentence, and add the measured ones to the totals of their pairs."""
     words, senses, parts, reasons = (sentences[name].to_pylist() for name in ("word", "sense", "part", "reason"))
     summed.parts.update(zip(words, senses, (part or "none" for part in parts), strict=True))
     summed.reasons.update((word, reason) for word, reason in zip(words, reasons, strict=True) if reason)
-
-
-def _add_sentences(summed: Summed, sentences: pyarrow.Table, heads: pyarrow.Table) -> None:
-    """Add the measured sentences of a shard to the totals of their pairs."""
-    measured = sentences.filter(pyarrow.compute.equal(sentences["part"], "report"))
+    measured = sentences.filter(pyarrow.compute.equal(sentences["part"], REPORT))
     each = summed.layers * summed.heads
     order = {number: row for row, number in enumerate(heads["sentence"].to_numpy()[::each].tolist())}
     rows = np.array([order[number] for number in measured["sentence"].to_pylist()], dtype=int)
@@ -123,17 +132,15 @@ def _add_sentences(summed: Summed, sentences: pyarrow.Table, heads: pyarrow.Tabl
     for row, (word, sense, other) in enumerate(zip(words, senses, others, strict=True)):
         a, b = sorted((sense, other))
         groups.setdefault((word, a, b), []).append((row, int(sense == b)))
-    units = _units(measured)
-    stages = [name for name in measured.column_names if name.startswith("coordinate_")]
-    coordinates = np.stack([measured[name].to_numpy() for name in stages], axis=1) if groups else np.empty((0, 0))
+    units, stages = _units(measured), [name for name in measured.column_names if name.startswith("coordinate_")]
+    coordinates = np.stack([measured[name].to_numpy() for name in stages], axis=1)
     gaps, depths = (measured[name].to_numpy() for name in ("gap", "depth"))
     for key, members in groups.items():
         at, side = (np.array(part) for part in zip(*members, strict=True))
-        total = summed.totals.get(key)
-        if total is None:
-            total = summed.totals[key] = Totals(depth=int(depths[at[0]]), heads=each, stages=len(stages))
-        _add(total, side, units[at], {name: values[at] for name, values in by_head.items()})
-        _add_places(total, side, units[at], coordinates[at], gaps[at])
+        if key not in summed.totals:
+            summed.totals[key] = Totals(depth=int(depths[at[0]]), heads=each, stages=len(stages))
+        mine = {name: values[at] for name, values in by_head.items()}
+        summed.totals[key].add(side, units[at], mine, coordinates[at], gaps[at])
 
 
 def _units(measured: pyarrow.Table) -> NDArray[np.int64]:
@@ -142,38 +149,8 @@ def _units(measured: pyarrow.Table) -> NDArray[np.int64]:
     return np.array([hash_of(name) % UNITS for name in names], dtype=np.int64)
 
 
-def _add(total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64], values: Mapping[str, Array]) -> None:
-    """Add rows of effects, means and scores. `row head` each"""
-    for kind, name in enumerate(EFFECTS):
-        np.add.at(total.effects[kind], (side, unit), values[name])
-    total.squares += ((values["swap"] - values["same_sense"]) ** 2).sum(0)
-    for kind, name in enumerate(MEANS):
-        total.sums[kind] += np.nansum(values[name], axis=0)
-        total.counted[kind] += np.isfinite(values[name]).sum(0)
-    toward_a = np.where(side[:, None] == 0, values["own"], -values["own"])
-    bins = _bin(toward_a, SCORE_REACH, SCORE_BINS)
-    np.add.at(total.scores, (side[:, None], np.arange(bins.shape[1])[None], bins), 1)
-
-
-def _add_places(
-    total: Totals, side: NDArray[np.int64], unit: NDArray[np.int64], coordinates: Array, gaps: Array
-) -> None:
-    """Add rows of coordinates, `row stage`, and gaps, `row`."""
-    np.add.at(total.count, (side, unit), 1)
-    np.add.at(total.gap, (side, unit), gaps)
-    toward_a = np.where(side[:, None] == 0, coordinates, -coordinates)
-    np.add.at(total.coordinate, (side, unit), toward_a[:, total.depth + 1])
-    np.add.at(total.along, side, toward_a)
-    bins = _bin(toward_a, REACH, BINS)
-    np.add.at(total.places, (side[:, None], np.arange(bins.shape[1])[None], bins), 1)
-    total.negative_gaps += int((gaps <= 0).sum())
-
-
 def _bin(values: Array, reach: float, bins: int) -> NDArray[np.int64]:
-    """The bin whose middle is nearest, 0 in the middle of one.
-
-    What lies beyond the reach goes into the last on its side.
-    """
+    """The bin whose middle is nearest, 0 in the middle of one; beyond the reach it is the last on that side."""
     return np.clip(np.rint((values + reach) / (2 * reach) * (bins - 1)), 0, bins - 1).astype(np.int64)
 
 
@@ -183,19 +160,10 @@ def quantile(histogram: NDArray[np.int64], share: float) -> float:
 
 
 def auroc(a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:
-    """How often a value of a is above one of b, by their histograms over the same bins; ties one half.
-
-    `... bin, ... bin -> ...`
-    """
+    """How often a value of a is above one of b, ties one half, by their histograms. `... bin, ... bin -> ...`"""
     below = np.cumsum(b, axis=-1) - b / 2
     size = a.sum(-1) * b.sum(-1)
     return np.asarray(np.divide((a * below).sum(-1), size, out=np.full(size.shape, 0.5), where=size > 0))
-
-
-DRAWS = 1000
-SEED = 0
-SWAP, SAME = range(2)
-KEYS = ("word", "sense_a", "sense_b")
 
 
 def frames(summed: Summed, folder: Path) -> dict[str, pd.DataFrame]:
@@ -230,11 +198,8 @@ def _gates(both: Mapping[Key, Totals]) -> dict[Key, float]:
 
 def _gap_p(total: Totals) -> float:
     """One-sided p that the senses' mean coordinates are as far apart when senses are dealt to units at random."""
-    count, value = total.count.ravel(), total.coordinate.ravel()
-    used = count > 0
-    is_a = (np.arange(count.size) < total.count.shape[1])[used]
-    count, value = count[used], value[used]
-    rng = np.random.default_rng(SEED)
+    used, rng = total.count > 0, np.random.default_rng(SEED)
+    count, value, is_a = total.count[used], total.coordinate[used], np.nonzero(used)[0] == 0
     labels = np.vstack([is_a, rng.permuted(np.tile(is_a, (resampling.GATE_DRAWS, 1)), axis=1)]).astype(float)
     gaps = labels @ value / (labels @ count) - (1 - labels) @ value / ((1 - labels) @ count)
     return resampling.permutation_p(gaps)
@@ -253,8 +218,7 @@ def _tests(passed: Mapping[Key, Totals]) -> dict[Key, MaxT]:
 
 def _flips(total: Totals) -> Array:
     """Studentised mean net effect as it is (first) and with whole units flipped: `resampling.flip_null` from sums."""
-    by_unit = (total.effects[SWAP] - total.effects[SAME]).reshape(-1, total.effects.shape[-1])
-    by_unit = by_unit[total.count.ravel() > 0]
+    by_unit = (total.effects[SWAP] - total.effects[SAME])[total.count > 0]
     rng = np.random.default_rng(SEED)
     return resampling.flipped(by_unit, total.squares, number=int(total.count.sum()), draws=DRAWS, rng=rng)
 
@@ -271,23 +235,18 @@ def _ratios(total: Totals, weights: Array) -> dict[str, Array]:
 
 def _weights(total: Totals) -> Array:
     """How often each unit of each side counts in each draw. `-> draw side unit`"""
-    rng = np.random.default_rng(SEED)
-    sides = []
-    for count in total.count:
+    rng, drawn = np.random.default_rng(SEED), np.zeros((resampling.DRAWS, *total.count.shape))
+    for side, count in enumerate(total.count):
         used = np.flatnonzero(count)
-        drawn = np.zeros((resampling.DRAWS, len(count)))
-        drawn[:, used] = rng.multinomial(len(used), np.full(len(used), 1 / len(used)), size=resampling.DRAWS)
-        sides.append(drawn)
-    return np.stack(sides, axis=1)
+        drawn[:, side, used] = rng.multinomial(len(used), np.full(len(used), 1 / len(used)), size=resampling.DRAWS)
+    return drawn
 
 
 def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataFrame:
     """Every head for one pair of senses; causal columns are missing where the gap was not shown."""
     heads = total.squares.size // layers
-    columns: dict[str, Array] = {"auroc": auroc(*total.scores)}
-    with np.errstate(invalid="ignore"):
-        means = dict(zip(MEANS, total.sums / np.where(total.counted == 0, np.nan, total.counted), strict=True))
     names = ("denoise", "noise", "swap", "swap_low", "swap_high", "same_sense", "net", "net_low", "net_high")
+    columns = {"auroc": auroc(*total.scores)}
     columns |= dict.fromkeys((*names, "p_swap", "q_swap", *RANKS), np.full(layers * heads, np.nan))
     if tests is not None:
         columns |= {name: values[0] for name, values in _ratios(total, np.ones((1, *total.count.shape))).items()}
@@ -295,6 +254,8 @@ def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataF
         for name in ("swap", "net"):
             columns[f"{name}_low"], columns[f"{name}_high"] = resampling.interval(np.nan_to_num(draws[name]))
         columns |= {"p_swap": tests.p, "q_swap": tests.q} | _ranks(columns["net"], draws["net"], total.depth * heads)
+    with np.errstate(invalid="ignore"):
+        means = dict(zip(MEANS, total.sums / np.where(total.counted == 0, np.nan, total.counted), strict=True))
     columns |= {name: means[name] for name in ("norm", "attention_cue", "attention_previous")}
     columns["direct"] = 2 * means["axis"] / _gap(total)
     frame = by_head({name: values.reshape(layers, heads) for name, values in columns.items()})
@@ -303,13 +264,10 @@ def _heads(key: Key, total: Totals, tests: MaxT | None, layers: int) -> pd.DataF
 
 def _ranks(net: Array, draws: Array, reached: int) -> dict[str, Array]:
     """Places by net effect, with intervals, of the heads up to the read-out."""
-    places = resampling.ranks(net[:reached])
-    low, high = effects.rank_intervals(np.nan_to_num(draws[:, :reached])[:, None])
-    above = (0, len(net) - reached)
-    return {
-        name: np.pad(np.asarray(values, dtype=float).ravel(), above, constant_values=np.nan)
-        for name, values in zip(RANKS, (places, low, high), strict=True)
-    }
+    ends = effects.rank_intervals(np.nan_to_num(draws[:, :reached])[:, None])
+    places = np.full((len(RANKS), len(net)), np.nan)
+    places[:, :reached] = resampling.ranks(net[:reached]), *(end[0] for end in ends)
+    return dict(zip(RANKS, places, strict=True))
 
 
 def _gap(total: Totals) -> float:
@@ -323,9 +281,8 @@ def _word(key: Key, total: Totals, gate: float, summed: Summed) -> dict[str, obj
     means = np.einsum("dsu,su->ds", weights, total.coordinate) / np.einsum("dsu,su->ds", weights, total.count)
     low, high = resampling.interval(means[:, 0] - means[:, 1])
     word, *pair = key
-    units = int((total.count > 0).sum(1).min())
     return dict(zip(KEYS, key, strict=True)) | {
-        "sentences_fit": sum(summed.parts[(word, sense, "fitted")] for sense in pair),
+        "sentences_fit": sum(summed.parts[(word, sense, FITTED)] for sense in pair),
         "sentences_report": int(total.count.sum()),
         "depth": total.depth,
         "auroc": float(auroc(*total.places[:, total.depth + 1])),
@@ -334,26 +291,22 @@ def _word(key: Key, total: Totals, gate: float, summed: Summed) -> dict[str, obj
         "gap_high": float(high),
         "gap_p": gate,
         "negative_gaps": total.negative_gaps,
-        "cue_words": units,
+        "cue_words": int((total.count > 0).sum(1).min()),
         "ranked": gate < GATE,
     }
 
 
 def _depth(key: Key, total: Totals) -> pd.DataFrame:
     """The mean coordinate of both senses and their middle 80 % at every stage."""
-    rows: list[dict[str, Any]] = []
+    columns = ["label", "depth", "sense", "coordinate", "low", "high", "auroc"]
+    rows: list[tuple[Any, ...]] = []
     for stage in range(total.places.shape[1]):
         apart = float(auroc(*total.places[:, stage]))
         for side, sense in enumerate(key[1:]):
-            histogram = total.places[side, stage]
-            ends = {name: quantile(histogram, share) for name, share in (("low", 0.1), ("high", 0.9))}
-            rows.append(
-                {"label": depth_label(stage - 1), "depth": stage - 1, "sense": sense}
-                | {"coordinate": float(total.along[side, stage] / total.count[side].sum())}
-                | ends
-                | {"auroc": apart}
-            )
-    return with_key(pd.DataFrame(rows), dict(zip(KEYS, key, strict=True)))
+            ends = (quantile(total.places[side, stage], share) for share in (0.1, 0.9))
+            mean = float(total.along[side, stage] / total.count[side].sum())
+            rows.append((depth_label(stage - 1), stage - 1, sense, mean, *ends, apart))
+    return with_key(pd.DataFrame(rows, columns=columns), dict(zip(KEYS, key, strict=True)))
 
 
 def _word_heads(heads: pd.DataFrame) -> pd.DataFrame:

@@ -10,9 +10,9 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -24,26 +24,30 @@ from probe.model.load import load
 from probe.model.model import Model
 from probe.provenance import content_key
 from probe.sweep import shards
-from probe.sweep.deal import Options, Record, read_rows, require_index, usable_senses
+from probe.sweep.deal import Options, Record, read_index, read_rows, usable_senses
 from probe.sweep.measure import WordAxes, fit_word, from_file, measure, to_bytes
 from probe.sweep.shards import SCRATCH, Receipt
 
 if TYPE_CHECKING:
     from distributed import Client
 
+SET = "set-"
+FIT_UNIT, SHARD = "axes", "shard"
+LOCAL, DASK = ENGINES = ("local", "dask")
+RETRIES = 20
+HERE = "127.0.0.1"
+PATIENCE = "30s"
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
 
 @dataclass(frozen=True)
-class Job:
-    """What all units of a sweep share: where it is written, the model and its weights, and the options."""
+class SweepJob:
+    """What all units of a sweep share: the folder of the set, the model and its weights, and the options."""
 
-    folder: str
+    folder: Path
     model: str
     weights_sha256: str
     options: Options
-
-    @property
-    def place(self) -> Path:
-        return Path(self.folder)
 
 
 @dataclass(frozen=True)
@@ -56,97 +60,85 @@ class Unit:
     rows: int
 
 
-FIT_UNIT, SHARD = "axes", "shard"
-
-
 def units(set_key: str, index: Record) -> tuple[list[Unit], list[Unit]]:
-    """The units of both passes.
-
-    A shard is named by the set, the rows of its block, and the rows that its words are fitted on.
-    """
+    """The units of both passes. A shard is named by the set, the rows of its block, and those they are fitted on."""
     words = index["words"]
     fits = [
         Unit(content_key(FIT_UNIT, set_key, word, about["key"]), FIT_UNIT, word, about["rows"])
         for word, about in words.items()
         if len(usable_senses(about)) > 1
     ]
-    blocks = [
-        Unit(
-            content_key(SHARD, set_key, block["key"], [words[word]["key"] for word in block["words"]]),
-            SHARD,
-            block["key"],
-            block["rows"],
-        )
-        for block in index["blocks"]
-    ]
+    blocks = []
+    for block in index["blocks"]:
+        fitted_on = [words[word]["key"] for word in block["words"]]
+        key = content_key(SHARD, set_key, block["key"], fitted_on)
+        blocks.append(Unit(key, SHARD, block["key"], block["rows"]))
     return fits, blocks
 
 
-def make(job: Job, unit: Unit) -> Receipt:
-    """The receipt of a unit, made unless it is done and whole."""
-    made = shards.done(job.place, unit.key)
+def make(job: SweepJob, unit: Unit) -> Receipt:
+    """The receipt of a unit, made with torch in one thread unless it is done and whole."""
+    made = shards.done(job.folder, unit.key)
     if made is not None:
-        return made | {"kept": True}
-    with one_thread():
+        return made
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
         return _fit(job, unit) if unit.kind == FIT_UNIT else _shard(job, unit)
+    finally:
+        torch.set_num_threads(threads)
 
 
-def _fit(job: Job, unit: Unit) -> Receipt:
-    index = _index(job.folder)
+def _fit(job: SweepJob, unit: Unit) -> Receipt:
+    index, _ = _dealt(job.folder)
     about = index["words"][unit.of]
-    records = read_rows(job.place, index, about["key"])
-    axes = fit_word(the_model(job), records, usable_senses(about), seed=job.options.seed)
-    content = b"" if axes is None else to_bytes(axes)
+    records = read_rows(job.folder, index, about["key"])
+    axes = fit_word(_model(job), records, usable_senses(about), seed=job.options.seed)
     facts = {"rows": len(records), "usable": axes is not None}
-    return shards.finish(job.place, unit.key, {f"{shards.AXES}/{unit.key}.safetensors": content}, facts)
+    return shards.finish(job.folder, unit.key, {_axes_file(unit.key): b"" if axes is None else to_bytes(axes)}, facts)
 
 
-def _shard(job: Job, unit: Unit) -> Receipt:
-    index = _index(job.folder)
+def _axes_file(key: str) -> str:
+    return f"{shards.AXES}/{key}.safetensors"
+
+
+def _shard(job: SweepJob, unit: Unit) -> Receipt:
+    index, fits = _dealt(job.folder)
     block = next(block for block in index["blocks"] if block["key"] == unit.of)
-    records = read_rows(job.place, index, block["key"])
-    fits = {fit.of: fit.key for fit in _fits(job.folder)}
+    records = read_rows(job.folder, index, block["key"])
     axes = {word: _axes(job.folder, fits[word]) if word in fits else None for word in block["words"]}
     fitted = {
         (word, sense): draw for word in block["words"] for sense, (_, draw) in index["words"][word]["fit"].items()
     }
-    sentences, heads = measure(the_model(job), records, axes, fitted)
+    sentences, heads = measure(_model(job), records, axes, fitted)
     ends = zip(sentences["part"].to_pylist(), sentences["reason"].to_pylist(), strict=True)
     counts = Counter(f"{part or 'none'}\t{reason or ''}" for part, reason in ends)
-    files = {
-        f"{shards.HEADS}/{unit.key}.parquet": shards.parquet(heads),
-        f"{shards.SENTENCES}/{unit.key}.parquet": shards.parquet(sentences),
-    }
-    return shards.finish(job.place, unit.key, files, {"rows": len(records), "heads": heads.num_rows, "counts": counts})
+    tables = {shards.HEADS: heads, shards.SENTENCES: sentences}
+    files = {f"{kind}/{unit.key}.parquet": shards.parquet(table) for kind, table in tables.items()}
+    return shards.finish(job.folder, unit.key, files, {"rows": len(records), "heads": heads.num_rows, "counts": counts})
 
 
 @lru_cache(maxsize=4)
-def _index(folder: str) -> Record:
-    return require_index(Path(folder))
-
-
-@lru_cache(maxsize=4)
-def _fits(folder: str) -> list[Unit]:
-    return units(Path(folder).name.removeprefix(SET), _index(folder))[0]
-
-
-SET = "set-"
+def _dealt(folder: Path) -> tuple[Record, dict[str, str]]:
+    """The index of a set, and the key of the axes of every word that has some."""
+    index = read_index(folder)
+    if index is None:
+        raise shards.damaged(folder / "rows.json")
+    fits, _ = units(folder.name.removeprefix(SET), index)
+    return index, {fit.of: fit.key for fit in fits}
 
 
 @lru_cache(maxsize=16)
-def _axes(folder: str, key: str) -> WordAxes | None:
+def _axes(folder: Path, key: str) -> WordAxes | None:
     """The axes of a word, once the bytes are those of its receipt; None where it has none."""
-    receipt = shards.done(Path(folder), key)
+    receipt = shards.done(folder, key)
     if receipt is None:
-        raise shards.damaged(Path(folder, shards.AXES, f"{key}.safetensors"), "it is missing or damaged")
-    return from_file(os.fspath(Path(folder, shards.AXES, f"{key}.safetensors"))) if receipt["usable"] else None
+        raise shards.damaged(folder / _axes_file(key))
+    return from_file(os.fspath(folder / _axes_file(key))) if receipt["usable"] else None
 
 
-def the_model(job: Job) -> Model:
-    """The model of the job, loaded once in this process.
-
-    Raises ModelError where its weights are not those of the sweep.
-    """
+def _model(job: SweepJob) -> Model:
+    """The model of the job. Raises ModelError where its weights are not those of the sweep."""
     model = _loaded(job.model, job.options.device, job.options.dtype)
     if model.origin.sha256 != job.weights_sha256:
         raise ModelError(
@@ -161,29 +153,13 @@ def _loaded(name: str, device: str, dtype: str) -> Model:
     return load(name, device=device, dtype=dtype)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch in one thread for a while, in this process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def clear() -> None:
     """Forget what was cached of folders, so that another sweep in this process reads its own."""
-    for cached in (_index, _fits, _axes):
+    for cached in (_dealt, _axes):
         cached.cache_clear()
 
 
-Engine = Callable[[Job, Sequence[Unit]], Iterator[Receipt]]
-LOCAL, DASK = ENGINES = ("local", "dask")
-RETRIES = 20
-HERE = "127.0.0.1"
-PATIENCE = "30s"
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+Engine = Callable[[SweepJob, Sequence[Unit]], Iterator[Receipt]]
 
 
 @dataclass(frozen=True)
@@ -207,22 +183,21 @@ def engine(workers: Workers, scratch: Path) -> Iterator[Engine]:
     if workers.engine == LOCAL:
         yield in_process
     elif workers.engine == DASK:
-        with _client(workers.scheduler, workers.number or os.cpu_count() or 1, scratch) as client:
-            yield lambda job, units: _on_cluster(client, job, units)
+        with _client(workers, scratch) as client:
+            yield partial(_on_cluster, client)
     else:
         raise InputError(
             f"Sweeping with the engine {workers.engine!r}: expected one of {', '.join(ENGINES)}; give one of these."
         )
 
 
-def in_process(job: Job, units: Sequence[Unit]) -> Iterator[Receipt]:
+def in_process(job: SweepJob, units: Sequence[Unit]) -> Iterator[Receipt]:
     """One unit after the other, in this process."""
-    for unit in units:
-        yield make(job, unit)
+    return (make(job, unit) for unit in units)
 
 
 @contextmanager
-def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Client]":
+def _client(workers: Workers, scratch: Path) -> "Iterator[Client]":
     try:
         import dask
         from distributed import Client, LocalCluster
@@ -234,13 +209,12 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
     with (
         TemporaryDirectory(dir=scratch, prefix=SCRATCH, ignore_cleanup_errors=True) as own,
         dask.config.set(_settings()),
+        ExitStack() as opened,
     ):
         try:
-            if scheduler is not None:
-                client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
-            else:
-                cluster = LocalCluster(
-                    n_workers=workers,
+            cluster = workers.scheduler or opened.enter_context(
+                LocalCluster(
+                    n_workers=workers.number or os.cpu_count() or 1,
                     threads_per_worker=1,
                     processes=True,
                     host=HERE,
@@ -249,18 +223,14 @@ def _client(scheduler: str | None, workers: int, scratch: Path) -> "Iterator[Cli
                     worker_dashboard_address=f"{HERE}:0",
                     silence_logs=logging.CRITICAL,
                 )
-        except (OSError, TimeoutError, ValueError) as error:
-            where = scheduler or HERE
+            )
+            client = opened.enter_context(Client(cluster, timeout=PATIENCE, set_as_default=False))
+        except (OSError, ValueError) as error:
             raise InputError(
-                f"Sweeping with Dask at {where}: no scheduler answers there ({str(error)[:100]}); start one with `dask "
-                "scheduler`, or leave --scheduler away to use this machine."
+                f"Sweeping with Dask at {workers.scheduler or HERE}: no scheduler answers there ({str(error)[:100]}); "
+                "start one with `dask scheduler`, or leave --scheduler away to use this machine."
             ) from error
-        if scheduler is not None:
-            with client:
-                yield client
-        else:
-            with cluster, Client(cluster, set_as_default=False) as client:
-                yield client
+        yield client
 
 
 def _settings() -> dict[str, Any]:
@@ -282,10 +252,9 @@ def _settings() -> dict[str, Any]:
     }
 
 
-def _on_cluster(client: "Client", job: Job, units: Sequence[Unit]) -> Iterator[Receipt]:
+def _on_cluster(client: "Client", job: SweepJob, units: Sequence[Unit]) -> Iterator[Receipt]:
     """Send every key, yield receipts as they come, and stop at the first failure."""
     from distributed import CancelledError, as_completed
-    from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 
     futures = [client.submit(make, job, unit, key=f"{unit.kind}-{unit.key}", pure=False) for unit in units]
@@ -298,7 +267,7 @@ def _on_cluster(client: "Client", job: Job, units: Sequence[Unit]) -> Iterator[R
             f"Sweeping into {job.folder}: one shard has ended {RETRIES} workers ({str(error)[:80]}), for want of "
             "memory perhaps; use fewer workers, and run the same command again (finished shards are kept)."
         ) from error
-    except (CancelledError, FutureCancelledError, OSError, TimeoutError) as error:
+    except (CancelledError, OSError) as error:
         raise InputError(
             f"Sweeping into {job.folder}: the scheduler is gone ({type(error).__name__}); run the same command again "
             "when it is back, or with --engine local (finished shards are kept)."

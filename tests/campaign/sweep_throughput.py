@@ -32,7 +32,7 @@ from probe.text.files import Source
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
-    from probe.sweep.work import Job, Unit
+    from probe.sweep.work import SweepJob, Unit
 
 WARM = 4
 MODEL, LARGE = "tiny-senses", "GPT-2 small's shape"
@@ -118,7 +118,7 @@ def _engines(
     """
     from probe.model.load import load
     from probe.sweep import shards, work
-    from probe.sweep.deal import Options, deal, require_index
+    from probe.sweep.deal import Options, deal
 
     options, rows = Options(block=256), []
     loaded = load(model[1])
@@ -128,14 +128,14 @@ def _engines(
     turns = [who for turn in range(rounds) for who in (engines[::-1] if turn % 2 else engines)]
     for number, who in enumerate(turns):
         folder = place / f"set-{number}"
-        job = work.Job(str(folder), model[1], loaded.origin.sha256, options)
+        job = work.SweepJob(folder, model[1], loaded.origin.sha256, options)
         with shards.only_writer(folder):
             began = time.perf_counter()
-            dealt = deal([Source(source, source.name)], folder, options, causal=True)["rows"]
+            index = deal([Source(source, source.name)], folder, options, causal=True)
             if not rows:
-                rows.append(_row((model[0], "reading", 1), (dealt, time.perf_counter() - began), folder, sizes))
+                rows.append(_row((model[0], "reading", 1), (index["rows"], time.perf_counter() - began), folder, sizes))
             work.clear()
-            measured, *seconds = _timed(job, work.units(str(number), require_index(folder)), who)
+            measured, *seconds = _timed(job, work.units(str(number), index), who)
         spent.setdefault(who, []).append(seconds)
     count = rounds * measured // (sizes[0] * sizes[1])
     for who in engines:
@@ -159,7 +159,7 @@ def _share(
     return round(median(a[which] / b[which] / workers for a, b in zip(before, found, strict=True)), 2)
 
 
-def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str, int]) -> tuple[int, float, float]:
+def _timed(job: "SweepJob", units: tuple[list["Unit"], list["Unit"]], who: tuple[str, int]) -> tuple[int, float, float]:
     """Rows of heads, and the seconds that the blocks took, by the clock and of the processors.
 
     Axes are fitted before and a few blocks made, by which every worker has loaded the model and whatever else it needs.
@@ -172,7 +172,7 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
     if name == "local" and workers > 1:
         list(in_process(job, fits))
         return _loops(job, (warm, rest), workers)
-    with engine(Workers(name, number=workers), job.place) as run:
+    with engine(Workers(name, number=workers), job.folder) as run:
         for some in (fits, warm):
             list(run(job, some))
         began, used = time.perf_counter(), _processor_seconds(name)
@@ -181,7 +181,7 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
     return sum(receipt["heads"] for receipt in receipts), *seconds
 
 
-def _loops(job: "Job", blocks: tuple[list["Unit"], list["Unit"]], number: int) -> tuple[int, float, float]:
+def _loops(job: "SweepJob", blocks: tuple[list["Unit"], list["Unit"]], number: int) -> tuple[int, float, float]:
     """So many plain loops at once, each in a process of its own over its share of the blocks, those to warm up with and
     the rest.
     """
@@ -203,7 +203,10 @@ def _loops(job: "Job", blocks: tuple[list["Unit"], list["Unit"]], number: int) -
 
 
 def _loop(
-    job: "Job", blocks: list[list["Unit"]], ready: "Barrier", told: "multiprocessing.SimpleQueue[tuple[int, float]]"
+    job: "SweepJob",
+    blocks: list[list["Unit"]],
+    ready: "Barrier",
+    told: "multiprocessing.SimpleQueue[tuple[int, float]]",
 ) -> None:
     from probe.sweep import work
 

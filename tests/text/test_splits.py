@@ -218,10 +218,10 @@ def test_too_few_sentences_are_said_in_one_sentence():
 @given(seed=st.integers(0, 10_000), dropped=st.sets(st.integers(0, len(GRID) - 1), max_size=150))
 def test_the_rule_of_a_corpus_that_is_not_held_keeps_frames_and_cue_words_apart_too(seed, dropped):
     sentences = [sentence for row, sentence in enumerate(GRID) if row not in dropped]
-    seen = deal.Seen()
+    sketch = deal.WordSketch()
     for sentence in sentences:
-        seen.add(sentence, seed)
-    rule = seen.rule()
+        sketch.add(sentence, seed)
+    rule = sketch.rule()
     ends = [rule.part_of(sentence, seed) for sentence in sentences]
     assert {reason for part, reason in ends if part is None} <= {deal.CROSSING}
     for name in ("frame", "cue_word"):

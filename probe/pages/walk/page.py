@@ -21,7 +21,7 @@ import altair as alt
 import pandas as pd
 from jinja2 import Environment
 
-from probe.charts import depth, grid
+from probe.charts import grid
 from probe.model import attention, forward
 from probe.model.parameters import published, told
 from probe.pages import excerpts, html, remarks
@@ -187,8 +187,8 @@ def _planes(vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at
 def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
     turns = [name for name in ("token_cosine", "beside_cosine") if name in layers]
     return {
-        "stream_lengths": depth.stream_lengths(_long(layers, depth.LENGTHS, ["norm", "attention", "mlp"])),
-        "stream_turns": depth.stream_turns(_long(layers, depth.TURNS, turns)),
+        "stream_lengths": grid.stream_lengths(_long(layers, grid.LENGTHS, ["norm", "attention", "mlp"])),
+        "stream_turns": grid.stream_turns(_long(layers, grid.TURNS, turns)),
     }
 
 

@@ -20,9 +20,9 @@ from gguf import GGML_QUANT_SIZES, MODEL_ARCH_NAMES, GGMLQuantizationType, dequa
 
 from probe.errors import UnsupportedModel
 from probe.model.architectures import FAMILIES, GGUF_KNOWN
-from probe.model.architectures.family import Family
+from probe.model.architectures.family import GGUF_SIZES, Family
 from probe.model.model import Config, config_from, refuse
-from probe.model.weights import check_finite, expected_shapes, layers_of
+from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
 KNOWN = ", ".join(family.gguf.architecture for family in FAMILIES.values() if family.gguf)
 # Rotary positions stretched by factors of their own, one each frequency: ones change nothing.
@@ -60,10 +60,9 @@ class GgufFile:
 
     @property
     def stored(self) -> str:
-        """The element types of the tensors, the one of most tensors first, as "Q4_1, float32, Q8_0"."""
-        kinds = [tensor.kind.name for tensor in self.tensors.values()]
-        often = sorted(set(kinds), key=lambda kind: (-kinds.count(kind), kind))
-        return ", ".join(PLAIN[kind][1] if kind in PLAIN else kind for kind in often)
+        """The element types of the tensors, as `stored_types` tells them."""
+        called = {kind: name for kind, (_, name) in PLAIN.items()}
+        return stored_types((tensor.kind.name for tensor in self.tensors.values()), called)
 
 
 class _Header:
@@ -214,18 +213,20 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in opened.tensors,
         "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
     }
-    own = {key: value for key, value in opened.metadata.items() if key.startswith(prefix)}
-    for key, value in own.items():
-        name = key.removeprefix(prefix)
+    sizes = family.keys.sizes
+    numbers = {theirs: sizes[ours] for theirs, ours in GGUF_SIZES.items() if ours in sizes} | dict(keys.numbers)
+    own = {key.removeprefix(prefix): value for key, value in opened.metadata.items() if key.startswith(prefix)}
+    for name, value in own.items():
+        key = (prefix + name)[:80]
         if isinstance(value, list) or len(str(value)) > 40:
-            raise refuse(opened.path, f"{key[:80]} is no single number or word", CONVERT)
-        if name in keys.sizes:
+            raise refuse(opened.path, f"{key} is no single number or word", CONVERT)
+        if name in numbers:
             if isinstance(value, str) or not math.isfinite(value):
-                raise refuse(opened.path, f"{key[:80]} is {value!r} in its metadata, which is no number", CONVERT)
-            raw[keys.sizes[name]] = value if value or name != WINDOW else None
+                raise refuse(opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT)
+            raw[numbers[name]] = value if value or name != WINDOW else None
         elif value not in keys.must.get(name, ()) and name not in keys.unread:
             raise UnsupportedModel(
-                f"Cannot load {opened.path}: {key[:80]} is {value!r} in its metadata, and no formula for it is "
+                f"Cannot load {opened.path}: {key} is {value!r} in its metadata, and no formula for it is "
                 f"certified; load a standard {family.name}."
             )
     words = opened.metadata.get("tokenizer.ggml.tokens")
@@ -233,7 +234,7 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         raw.setdefault("vocab_size", len(words))
     if family.type_table and "token_types.weight" in opened.tensors:
         raw["type_vocab_size"] = opened.tensors["token_types.weight"].shape[0]
-    return raw | _head_sizes(opened, family, {key.removeprefix(prefix): value for key, value in own.items()})
+    return raw | _head_sizes(opened, family, own)
 
 
 def _family(opened: GgufFile) -> tuple[str, Family]:

@@ -1,5 +1,4 @@
-"""One door for every model: an embedded, packaged or hub name, a folder, a GGUF file or an existing TransformerBridge
--> Model.
+"""One door for every model: a name, a folder, a GGUF file or an existing TransformerBridge -> Model.
 
 Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager attention, no
 remote code, safetensors or GGUF only, and a self-check of the hooks on one short text before anybody sees the model.
@@ -14,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from probe.model.bridge import boot, boot_gguf, boot_untrained, check_config_fil
 from probe.model.find import INDEX, SINGLE, find, has_tokenizer, name_of, weight_files, weight_map
 from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
 from probe.model.trace import check_hooks
-from probe.model.weights import check_finite, expected_shapes, optional_shapes
+from probe.model.weights import check_finite, expected_shapes, stored_types
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
@@ -74,9 +73,7 @@ def load(
 
 
 def untrained(model: Model, *, seed: int) -> Model:
-    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks
-    like.
-    """
+    """A model of the same shape and tokenizer with random weights: what it looks like where nothing was learned."""
     prefix = model.config.family.prefix
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
@@ -103,7 +100,8 @@ def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: t
         check_config_file(folder)
         tokenizer = _tokenizer_of_folder(folder, config)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
-    stored = stored_types(folder, config.architecture)
+    located = locate(folder, config.architecture)
+    stored = stored_types((tensor.dtype for tensor in located.values()), TYPES)
     known = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
@@ -160,9 +158,7 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
 
 
 def _without_added(backend: Any, known: int) -> Any:
-    """The tokenizer without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of
-    text.
-    """
+    """Without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of text."""
     if backend.get_vocab_size(with_added_tokens=True) <= known:
         return backend
     from tokenizers import Tokenizer
@@ -254,17 +250,8 @@ class Located:
     dtype: str
 
 
-def stored_types(folder: Path, architecture: str) -> str:
-    """The element types of the weights of `folder`, the one of most tensors first, as "bfloat16, float32"."""
-    kinds = [TYPES.get(tensor.dtype, tensor.dtype) for tensor in locate(folder, architecture).values()]
-    return ", ".join(sorted(set(kinds), key=lambda kind: (-kinds.count(kind), kind)))
-
-
 def locate(folder: Path, architecture: str) -> dict[str, Located]:
-    """Every tensor that the headers state, by name without its family's prefix ("transformer.").
-
-    Reads no tensor data.
-    """
+    """Every tensor that the headers state, by name without its family's prefix; no tensor data is read."""
     located: dict[str, Located] = {}
     for file in weight_files(folder):
         for tensor in _header(file):
@@ -294,43 +281,25 @@ def _header(file: Path) -> list[Located]:
 
 
 def _wanted(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
-    """The tensors to read, headers held against the config: every one there, of the right shape and a float, and
-    nothing that is not known.
+    """The tensors to read, headers held against the config: all there, of the right shape, floats, and all known.
+
+    Others that no formula reads may be there: copies of a tied embedding (which are checked), buffers, other heads.
     """
-    wanted = []
-    optional = ((name, shape) for name, shape in optional_shapes(config) if name in located)
-    for name, shape in chain(expected_shapes(config), optional):
-        _check_header(located, name, shape, where=where)
+    wanted, family = [], config.family
+    for name, shape in expected_shapes(config, located):
+        if name not in located:
+            raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
+        if located[name].shape != shape:
+            problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
+            raise refuse(where, problem, "use the config.json that belongs to these weights")
+        if located[name].dtype not in TYPES:
+            raise refuse(where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint")
         wanted.append(name)
-    unknown = sorted(name for name in located.keys() - set(wanted) if not _is_ignored(name, config))
-    if unknown:
-        kind = config.family.name
-        raise refuse(where, f"{unknown[0]} is not a tensor of the {kind} that config.json describes", RESAVE)
+    ignored = (f"{family.unembed}.weight", *family.ignored)
+    for name in sorted(located.keys() - set(wanted)):
+        if not any(fnmatchcase(name, known) for known in ignored):
+            raise refuse(where, f"{name} is not a tensor of the {family.name} that config.json describes", RESAVE)
     return wanted
-
-
-def _check_header(located: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
-    if name not in located:
-        raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
-    if located[name].shape != shape:
-        problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
-        raise refuse(where, problem, "use the config.json that belongs to these weights")
-    if located[name].dtype not in TYPES:
-        raise refuse(where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint")
-
-
-def _is_ignored(name: str, config: Config) -> bool:
-    """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other
-    heads.
-    """
-    for known in (config.family.unembed + ".weight", *config.family.ignored):
-        if known.endswith("."):
-            held = name.startswith(known)
-        else:
-            held = name.endswith(known) if known.startswith(".") else name == known
-        if held:
-            return True
-    return False
 
 
 def read_checkpoint(

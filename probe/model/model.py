@@ -175,7 +175,8 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
             raise UnsupportedModel(f"Cannot load {where}: it {reason} ({key}); load a plain float checkpoint.")
     keys = family.keys
     _refuse_variants(raw, family, where)
-    sizes = {ours: size_from(raw.get(key), key, where) for ours, key in keys.sizes.items()}
+    free = {"d_mlp"} if keys.wide and raw.get(keys.sizes["d_mlp"]) is None else set()
+    sizes = {ours: size_from(raw.get(key), key, where) for ours, key in keys.sizes.items() if ours not in free}
     d_head = sizes.get("d_head") or _head_size(raw, keys, sizes, where)
     activation, gated = _activation(raw, keys, where)
     heads = size_from(raw.get("num_key_value_heads") or sizes["n_heads"], "num_key_value_heads", where)
@@ -191,7 +192,7 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
         n_heads=sizes["n_heads"],
         d_model=sizes["d_model"],
         d_head=d_head,
-        d_mlp=sizes.get("d_mlp") or _mlp_size(raw, keys, sizes, where),
+        d_mlp=sizes.get("d_mlp", 4 * sizes["d_model"]),
         n_ctx=_context(raw, keys, sizes, where),
         d_vocab=sizes["d_vocab"],
         causal=family.kind == "decoder",
@@ -259,10 +260,6 @@ def _head_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], whe
         problem = f"{width} is {sizes['d_model']} and does not divide evenly among {heads} = {sizes['n_heads']} heads"
         raise refuse(where, problem, "correct its config")
     return sizes["d_model"] // sizes["n_heads"]
-
-
-def _mlp_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
-    return 4 * sizes["d_model"] if raw.get(keys.wide) is None else size_from(raw[keys.wide], keys.wide, where)
 
 
 def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str, bool]:

@@ -168,7 +168,7 @@ def sizes_of(model: "Model") -> Sizes:
     """The sizes in a model's config, and what the table of architectures says of its biases, norms and positions."""
     import torch
 
-    from probe.model.weights import expected_shapes, layers_of, optional_shapes
+    from probe.model.weights import expected_shapes, layers_of
 
     c, family = model.config, model.config.family
     attentions = sum(layers_of(attention, c) for attention in family.attentions)
@@ -177,9 +177,8 @@ def sizes_of(model: "Model") -> Sizes:
     biased = all(shape.endswith("+") for attention in family.attentions for _, shape in attention.parts.values())
     if family.positions == "learned" and not family.type_table and family.kind == "decoder" and biased:
         return plain
-    held = ((name, shape) for name, shape in optional_shapes(c) if name in model.weights)
-    shapes = dict([*expected_shapes(c), *held])
-    numbers = _by_part({name: torch.empty(shape, device="meta") for name, shape in shapes.items()}, c)
+    shapes = expected_shapes(c, model.weights)
+    numbers = _by_part({name: torch.empty(shape, device="meta") for name, shape in shapes}, c)
     return replace(
         plain,
         n_kv_heads=c.n_kv_heads,

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
 
+RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise than the class does
+READ: Mapping[str, Any] = {
+    "attn_implementation": "eager",
+    "local_files_only": True,
+    "trust_remote_code": False,
+    "output_loading_info": True,
+}
+
+
 def check_config_file(folder: Path) -> None:
     """Raises ModelError when transformers cannot read config.json; else the tokenizer would be blamed for it."""
     from transformers import AutoConfig
@@ -35,10 +44,6 @@ def check_config_file(folder: Path) -> None:
         raise refuse(folder, problem, "correct that entry or take the original file") from error
 
 
-# What files call otherwise than the class does.
-RENAMED = {"embed_out.weight": "lm_head.weight"}
-
-
 def boot(
     folder: Path, tokenizer: Any, config: Config, *, device: torch.device, dtype: torch.dtype
 ) -> "TransformerBridge":
@@ -48,19 +53,11 @@ def boot(
     """
     import transformers
 
-    family = config.family
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model, info = getattr(transformers, family.architectures[0]).from_pretrained(
-                folder,
-                use_safetensors=True,
-                attn_implementation="eager",
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
+            model_class = getattr(transformers, config.family.architectures[0])
+            model, info = model_class.from_pretrained(folder, use_safetensors=True, dtype=dtype, **READ)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:  # whatever reading a checkpoint raises
         raise refuse(folder, f"transformers refuses it ({in_short(error)})", "save it again") from error
     _require_whole(info, config, where=folder)
@@ -111,13 +108,7 @@ def _read_by_transformers(
     once = cache(gguf.get_tensor_name_map)
     with patch.object(gguf, "get_tensor_name_map", once), patch.object(reader, "tqdm", lambda items, **_: items):
         model, info = model_class.from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            config=settings,
-            attn_implementation="eager",
-            dtype=dtype,
-            local_files_only=True,
-            output_loading_info=True,
+            file.parent, gguf_file=file.name, config=settings, dtype=dtype, **READ
         )
     _require_whole(info, config, where=file)
     return dict(model.state_dict())
@@ -176,9 +167,8 @@ def plain_model(model: Model) -> torch.nn.Module:
     plain.load_state_dict(_full_names(model.weights, model.config), strict=False, assign=True)
     plain.tie_weights()
     if not model.config.tied:  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
-        plain.get_output_embeddings().weight = torch.nn.Parameter(
-            model.weights[f"{model.config.family.unembed}.weight"]
-        )
+        unembedding = model.weights[f"{model.config.family.unembed}.weight"]
+        plain.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
     return plain.to(model.device, model.dtype).eval()
 
 
@@ -238,14 +228,12 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
     family, held = FAMILIES.get(str(raw.get("model_type"))), {}
     if family is not None:  # or the config is refused
         named = (raw.get("architectures") or [""])[0]
-        architecture = named if named in family.headless else architecture  # so it says that there was no head
-        state = original.state_dict().items()  # of what the bridge wraps and leaves whole
+        architecture = named if named in family.headless else architecture  # says that the checkpoint had no head
+        state = original.state_dict().items()  # the bridge wraps its parts and leaves them whole
         held = {n.replace("._original_component", "").removeprefix(family.prefix): t.detach() for n, t in state}
         unembed = f"{family.unembed}.weight"
         head, table = held.get(RENAMED.get(unembed, unembed)), held.get(f"{family.embed}.weight")
-        if (
-            head is not None and table is not None
-        ):  # transformers writes into the config of an untied T5 that it is tied
+        if head is not None and table is not None:  # an untied T5's config, as transformers writes it, says tied
             raw["tie_word_embeddings"] = head.data_ptr() == table.data_ptr()
     config = config_from(raw, where="the bridge", architecture=architecture, prepend_bos=prepend_bos)
     weights = _weights_of(held, config)
@@ -259,9 +247,8 @@ def _check_raw(bridge: Any) -> None:
         step = "boot it again with TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()"
         raise refuse("the bridge", "it is in compatibility mode, which changes every head's contribution", step)
     if bridge.training:
-        raise refuse(
-            "the bridge", "it is in training mode, where dropout changes every run", "call bridge.eval() first"
-        )
+        problem = "it is in training mode, where dropout changes every run"
+        raise refuse("the bridge", problem, "call bridge.eval() first")
     for point in sorted(bridge.hook_dict.values(), key=lambda point: point.name):
         for handle in (*point.fwd_hooks, *point.bwd_hooks):  # some bridges pass values on by hooks of their own
             if not str(getattr(handle.user_hook, "__module__", "")).startswith("transformer_lens."):

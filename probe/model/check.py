@@ -97,8 +97,7 @@ class Certificate:
 
 
 def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
-    """Compare the hooked model with the from-scratch forward on every text; the worst error per layer and quantity
-    counts.
+    """The hooked model against the from-scratch forward; the worst error per layer and quantity of all texts counts.
 
     An encoder-decoder reads each text as source and as target. Raises InputError for a text the model cannot take. Does
     not raise for a failing row: see `Certificate.require`.
@@ -107,10 +106,7 @@ def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
-    """The same of an encoder-decoder that reads these two texts.
-
-    Raises InputError for a text or model that cannot be used so.
-    """
+    """The same of an encoder-decoder that reads these two texts. Raises InputError where it cannot."""
     return _certificate(model, (source, target), [(source, target)])
 
 

@@ -39,9 +39,7 @@ PLAIN = {"F32": (np.float32, "float32"), "F16": (np.float16, "float16"), "BF16":
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as the file states it: its shape with the slowest axis first, its element type, and the place of its
-    bytes.
-    """
+    """One tensor as the file states it: shape, slowest axis first, element type, and the place of its bytes."""
 
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
@@ -111,10 +109,7 @@ class _Header:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """The header of the file at `path`, read whole.
-
-    Raises ModelError for what is cut, damaged, absurd or not of this format.
-    """
+    """The header of a file, read whole. Raises ModelError for what is cut, damaged, absurd or not of this format."""
     try:
         with path.open("rb") as opened:
             data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
@@ -200,10 +195,7 @@ def _readable(kind: int) -> bool:
 
 
 def read_raw_config(opened: GgufFile) -> dict[str, Any]:
-    """The metadata in Hugging Face's config keys.
-
-    Raises UnsupportedModel for an architecture or a key that no formula is known for.
-    """
+    """The metadata in Hugging Face's keys. Raises UnsupportedModel for what no formula is known for."""
     kind, family = _family(opened)
     keys, prefix = family.gguf, f"{opened.metadata['general.architecture']}."
     assert keys is not None
@@ -304,9 +296,7 @@ def read_tensors(
 
 
 def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
-    """Name in Hugging Face's file, name in a GGUF file, role in a layer ("" outside) and Hugging Face's shape of every
-    tensor.
-    """
+    """Of every tensor, Hugging Face's name, GGUF's, its role in a layer ("" outside) and Hugging Face's shape."""
     family = config.family
     assert family.gguf is not None
     arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == family.gguf.architecture)

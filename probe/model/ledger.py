@@ -138,10 +138,7 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
 
 
 def embeddings(weights: Weights, states: TargetStates) -> dict[str, Tensor]:
-    """What is added before the first block at the target of every text, by name, on the CPU.
-
-    `-> row d_model`, types `d_model`
-    """
+    """What is added before the first block at every target, by name, on the CPU. `-> row d_model`, types `d_model`"""
     ids, places = states.ids.to(weights.device), states.target.to(weights.device)
     return {name: vectors.cpu() for name, vectors in forward.embedding_parts(weights, ids, places).items()}
 
@@ -168,8 +165,7 @@ def head_contributions(
 def shares(
     weights: Weights, states: TargetStates, directions: Tensor, depth: int, a: Sequence[int], b: Sequence[int]
 ) -> list[Share]:
-    """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>, over the same of
-    the whole.
+    """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>, over the whole's.
 
     `a` and `b` are rows of `states`, `directions: a then b, d_model` those along which each is read. Without norms on
     the way the token embedding's share is exactly 0 when the word is the same token everywhere.
@@ -204,9 +200,7 @@ class Component:
 
 
 def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Component]:
-    """Every component's part of the residual stream at the target after `depth` blocks, in the order of the forward
-    pass.
-    """
+    """Every component's part of the stream at the target after `depth` blocks, in the order of the forward pass."""
     norms = norms_of(weights, states, depth)
 
     def arriving(
@@ -235,8 +229,7 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One line of the ledger: a component, for a head by source: its position `pos` and `token`, as `Tokens.labels` has
-    it.
+    """One line of the ledger: a component, a head's by source, at `pos` with its `token`, as `Tokens.labels` has it.
 
     `norm` is the length of the vector in units of the residual stream; `contribution`, in fractions of the sense gap,
     is None without an axis.
@@ -252,8 +245,7 @@ class LedgerEntry:
 
 
 def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Component]:
-    """Every component's term of the residual stream at position `at` after `depth` blocks, in the order of the forward
-    pass.
+    """Every component's term of the stream at position `at` after `depth` blocks, in the order of the forward pass.
 
     Raises InputError for a depth or a position that the trace does not have.
     """
@@ -314,8 +306,7 @@ def ledger(
 def average(
     weights: Weights, states: TargetStates, a: Sequence[int], b: Sequence[int], *, depth: int
 ) -> dict[str, Tensor]:
-    """What every component adds halfway between two senses: (mean over rows `a` + mean over rows `b`) / 2. `-> d_model`
-    each.
+    """What every component adds halfway between two senses: (mean over `a` + mean over `b`) / 2. `-> d_model` each
 
     With the rows that an axis was fitted on, these sum to the axis's midpoint at its depth.
     """
@@ -348,10 +339,7 @@ def residual_stream(trace: Trace, at: int | str) -> Tensor:
 
 
 def logit_lens(trace: Trace, at: int | str) -> Tensor:
-    """Probability of every next token, read from each depth as if it were the last: softmax(LN_f(E) W_Uᵀ).
-
-    `-> depth d_vocab`
-    """
+    """Probability of every next token, read from each depth: softmax(LN_f(E) W_Uᵀ). `-> depth d_vocab`"""
     stream = residual_stream(trace, at).to(trace.weights.device)
     trace.logits  # noqa: B018 (raises where there is no language-model head)
     return attention.softmax(forward.unembed(trace.weights, stream)).cpu()

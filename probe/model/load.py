@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
 DTYPES = (torch.float32, torch.float64)
-# The cuts in front of byte-level merges that transformers' converter takes where it knows no other: GPT-2's. SmolLM's
-# own, which sets digits apart, gives the same tokens: its merges know no two digits.
+# Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own, which sets digits
+# apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
 GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 SHORT_TEXT = "The mole dug under the river bank."
@@ -52,8 +52,7 @@ def load(
     dtype: torch.dtype | str = torch.float32,
     prepend_bos: bool = True,
 ) -> Model:
-    """A checked Model from an embedded name, a packaged one, a hub name, a folder, a GGUF file, or an existing
-    TransformerBridge.
+    """A checked Model of a name, a folder, a GGUF file or an existing TransformerBridge.
 
     An embedded name comes first ("tiny-senses"), then a packaged one ("smollm2"), then an existing folder or file or
     anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"), then a hub name ("gpt2", "owner/name").
@@ -130,10 +129,7 @@ def _tokenizer_of_gguf(opened: "GgufFile", config: Config) -> "PreTrainedTokeniz
 
 
 def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer that the metadata describe, converted by transformers.
-
-    Raises ModelError for one that it would get wrong.
-    """
+    """The tokenizer in the metadata, converted by transformers. Raises ModelError for one that it would get wrong."""
     from transformers import PreTrainedTokenizerFast
     from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS, GGUF_TOKENIZER_TYPES
@@ -142,9 +138,8 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
     if not isinstance(opened.metadata.get("tokenizer.ggml.tokens"), list):
         raise refuse(opened.path, "it holds no tokenizer", GIVE_TOKENIZER)
     if config.family.kind != "decoder" or not isinstance(kind, str) or kind not in GGUF_TOKENIZER_TYPES:
-        raise refuse(
-            opened.path, f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted", GIVE_TOKENIZER
-        )
+        problem = f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted"
+        raise refuse(opened.path, problem, GIVE_TOKENIZER)
     if kind == "gpt2" and cut not in (*LIKE_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
         problem = f"its tokenizer cuts text by the rule {str(cut)[:40]!r}, which is not converted"
         raise refuse(opened.path, problem, GIVE_TOKENIZER)

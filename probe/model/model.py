@@ -327,9 +327,7 @@ def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where
 
 
 def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
-    """The row of the position table for the first token: RoBERTa counts from behind the padding token's, BART keeps two
-    free.
-    """
+    """The first token's row in the position table: RoBERTa's is behind the padding's, BART keeps two free."""
     if isinstance(keys.first, int):
         return keys.first
     key, usual = keys.first
@@ -348,9 +346,7 @@ def _positions(raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int],
 
 
 def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) -> Positions:
-    """Rotary settings in either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
-    rope_scaling.
-    """
+    """Either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and rope_scaling."""
     keys, given = family.keys, raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     local: Mapping[str, Any] = given.get("sliding_attention") or {}
     given = given.get("full_attention") or given

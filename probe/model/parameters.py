@@ -69,9 +69,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Count:
-    """The parameters of a model by part, in the order of the forward pass; `tensors` says how many were counted (0:
-    formula).
-    """
+    """A model's parameters by part, in the order of the forward pass; `tensors`: how many were counted (0: formula)."""
 
     sizes: Sizes
     parts: tuple[Part, ...]
@@ -211,8 +209,8 @@ def count_tensors(model: "Model") -> Count:
 
 
 def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
-    """How many numbers the tensors of each part hold, arranged by head; what no part names is what is left. A tensor
-    that serves twice, as the one norm of a parallel block does, counts once.
+    """How many numbers the tensors of each part hold, what no part names last. One that serves twice, as the norm of a
+    parallel block does, counts once.
     """
     from probe.model.weights import NORMS, read_stacks
 

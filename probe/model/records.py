@@ -44,18 +44,15 @@ class AttentionTrace:
     resid_mid: Tensor
 
     def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE of one head at position `at` (of a word: at its last token), without b_O: z W_O.
+        """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O. `-> d_model`
 
-        `-> d_model` Raises InputError for a place that is not there.
+        Raises InputError for a place that is not there.
         """
         at = self._require_place(layer, head, at)
         return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
-
-        `-> key_pos d_model`
-        """
+        """ΔE by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to `delta_e`"""
         at = self._require_place(layer, head, at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
@@ -122,8 +119,7 @@ class Trace(Shown, AttentionTrace):
         self._require_shapes(f"trace of {n} tokens", n, mlp_out=stream, resid_post=stream)
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
-        """The keyword arguments of CircuitsVis's attention_heads for one layer, every head: `attention: head query_pos
-        key_pos`, tokens, names.
+        """The arguments of CircuitsVis's attention_heads for a layer, with `attention: head query_pos key_pos`.
 
         circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises InputError for a layer that is
         not there.
@@ -142,9 +138,7 @@ class Trace(Shown, AttentionTrace):
         }
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The keyword arguments of BertViz's head_view and model_view: one tensor per layer, `1 head query_pos
-        key_pos`, and the tokens.
-        """
+        """The arguments of BertViz's head_view and model_view, a tensor per layer: `1 head query_pos key_pos`."""
         return {"attention": _layers(self.pattern), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
 
     def __repr__(self) -> str:
@@ -184,8 +178,7 @@ class TargetStates:
             )
 
     def attention_to(self, cues: Sequence[range | None]) -> dict[str, Tensor]:
-        """How much of each head's attention the target gives to its cue, to the tokens before and after it, and to
-        itself.
+        """How much of its attention each head gives from the target to its cue, the tokens beside it, and itself.
 
         `cues`: token positions, None where a sentence marks none -> `cue previous next itself: sentence layer head`,
         NaN where there is no such token; 0 after it in a causal model.
@@ -223,18 +216,14 @@ class TargetTrace:
         return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
-
-        `-> key_pos d_model`
-        """
+        """The same by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to `delta_e`"""
         w_o = self.weights.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
 
 
 @dataclass(frozen=True, eq=False)
 class CrossTrace(AttentionTrace):
-    """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder's output, no
-    mask.
+    """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder, no mask.
 
     As `AttentionTrace`, the stream being the decoder's · `memory: layer key_pos d_model`. query_pos counts `tokens`,
     the decoder's input; key_pos counts `source`.
@@ -274,9 +263,7 @@ class PairTrace:
         return self.decoder.logits
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The keyword arguments of BertViz's head_view and model_view for all three attentions, and the tokens of both
-        texts.
-        """
+        """The arguments of BertViz's head_view and model_view for all three attentions and both texts."""
         return {
             "encoder_attention": _layers(self.encoder.pattern),
             "decoder_attention": _layers(self.decoder.pattern),

@@ -20,10 +20,7 @@ BATCH_TOKENS = 1024
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text cut into tokens.
-
-    `ids`, `pieces`, `spans` and `labels` have one entry per position; spans exclude leading space.
-    """
+    """A text cut into tokens: an id, a piece, a span (without leading space) and a label per position."""
 
     text: str
     ids: tuple[int, ...]
@@ -89,9 +86,7 @@ def tokenize(model: Model, text: str) -> Tokens:
 
 
 def target_tokens(model: Model, target: str) -> Tokens:
-    """What the decoder reads when it has to predict `target`: the start token in front, the last special token left
-    away.
-    """
+    """What the decoder reads to predict `target`: the start token in front, the last special token left away."""
     whole, start = tokenize(model, target), model.config.start_token
     if start is None:
         raise InputError(f"Tracing a target text through {model.name}: it has no decoder; give one text only.")
@@ -178,9 +173,7 @@ def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]
 
 
 def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest of
-    them.
-    """
+    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest."""
     batches: list[list[int]] = [[]]
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batches[-1] and lengths[row] * (len(batches[-1]) + 1) > BATCH_TOKENS:
@@ -217,9 +210,7 @@ def _is_whole(text: str, start: int, end: int) -> bool:
 
 
 def _continues_a_word(character: str) -> bool:
-    """Letters, digits, and marks that combine with the letter before them: the e of a decomposed "café" is not
-    whole.
-    """
+    """Letters, digits, and marks that combine with the letter before: the e of a decomposed "café" is not whole."""
     return character.isalnum() or (character != "" and unicodedata.category(character).startswith("M"))
 
 

@@ -48,9 +48,7 @@ class HookedRun:
 
 
 def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> HookedRun:
-    """Run `ids` (and `target` through the decoder, where there is one) and keep every tensor of every attention, on the
-    CPU.
-    """
+    """One run of `ids` (and of `target` through a decoder): every tensor of every attention, on the CPU."""
     with _kept(model, lambda name, tensor: tensor[0].cpu()) as kept:
         logits = run(model, [ids], None if target is None else [target])
     stacks = read_stacks(model.weights, model.config)
@@ -61,14 +59,12 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
 def run(
     model: Model, rows: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None, *, head: bool = True
 ) -> Tensor:
-    """One forward of the bridge on texts filled up on the right, with masks made from their lengths. `-> row pos
-    d_vocab`
+    """One forward of the bridge on texts filled up on the right, masked by their lengths. `-> row pos d_vocab`
 
     A mask made from ids would drop a padding token that is part of a text. Behind a text's end the numbers mean
     nothing. A decoder needs no mask: what is filled in comes after everything that is read; and with one, where layers
-    look back only so far, what is filled in would see nothing at all and become NaN. Without `head`
-    the unembedding is left out, which for many sentences is a good part of the work, and the last vectors come back:
-    `row pos d_model`.
+    look back only so far, what is filled in would see nothing at all and become NaN. Without `head` the unembedding,
+    a good part of the work for many sentences, is left out, and the last vectors come back: `row pos d_model`.
     """
     ids = filled(model, rows)
     ends = [ids.shape[1] if model.config.causal else len(row) for row in rows]
@@ -88,8 +84,7 @@ def filled(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
-    """What `probe.model.records.TargetStates` holds of one position of each text, read in one run of a model with one
-    stack.
+    """What `TargetStates` holds of one position of each text, read in one run of a model with one stack.
 
     `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` · `pattern: row layer
     head key_pos`.
@@ -268,8 +263,7 @@ def trace(model: Model, text: str, target: str | None = None) -> Trace | PairTra
 
 
 def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
-    """Run one text and keep what is read at position `at`, or at a word, and every head's values of all positions that
-    it may look at.
+    """One text kept to what is read at position `at`, or at a word, and every head's values that it may look at.
 
     What a full trace of a long text holds grows with the square of its length; in a causal model this grows with its
     length: the text is run up to `at` in chunks, each against the keys and values of those before it, which changes no
@@ -327,9 +321,7 @@ def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
 def with_embeddings(
     weights: Weights, read: Mapping[str, Tensor], ids: Sequence[int], targets: Sequence[int]
 ) -> TargetStates:
-    """What was read at the targets, with the embeddings of the tokens there; no position vectors where a family has
-    none.
-    """
+    """What was read at the targets, with their embeddings; position vectors are 0 where a family has none."""
     last, target = torch.tensor(ids), torch.tensor(targets)
     parts = forward.embedding_parts(weights, last.to(weights.device), target.to(weights.device))
     token = parts["token embedding"].cpu()

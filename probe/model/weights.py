@@ -57,10 +57,7 @@ class Block:
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
-        """W_Q, W_K and W_V of all heads side by side, and their biases, for one product.
-
-        `d_model (head d_head)`, `(head d_head)`
-        """
+        """W_Q, W_K, W_V of all heads side by side, and biases. `d_model (head d_head)`, `(head d_head)`"""
         parts, biases = (self.w_q, self.w_k, self.w_v), (self.b_q, self.b_k, self.b_v)
         biased = [bias.flatten() for bias in biases if bias is not None]
         return torch.cat([_side_by_side(part) for part in parts], dim=1), torch.cat(biased) if biased else None

@@ -38,8 +38,7 @@ def embedding_parts(
         parts["position embedding"] = table[config.positions.first + places].to(dtype)
     if config.positions.kind == "sinusoidal":
         rows = int(places.max()) + 1 if places.numel() else 0
-        table = formulas.sinusoids(rows, config.d_model).to(parts["token embedding"])
-        parts["position embedding"] = table[places]
+        parts["position embedding"] = formulas.sinusoids(rows, config.d_model).to(parts["token embedding"])[places]
     if config.n_token_types:
         parts["token type embedding"] = weights.raw[family.type_table + ".weight"][0].to(dtype)
     return parts
@@ -102,9 +101,8 @@ def position_bias(weights: Weights, n: int) -> Tensor | None:
     table = weights.raw[config.family.position_table.format(name) + ".weight"]
     places = torch.arange(n, device=table.device)
     offsets = places[None] - places[:, None]
-    return formulas.relative_bias(
-        table, offsets, furthest=config.positions.furthest, both_ways=not weights.attention.causal
-    )
+    furthest = config.positions.furthest
+    return formulas.relative_bias(table, offsets, furthest=furthest, both_ways=not weights.causal)
 
 
 def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
@@ -124,7 +122,7 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
     if bias is not None:
         matched = matched + bias.to(matched)
     matched = formulas.look_back(matched, config.window) if block.local else matched
-    return formulas.mask(matched) if weights.attention.causal else matched
+    return formulas.mask(matched) if weights.causal else matched
 
 
 def placed(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, Tensor]:
@@ -133,12 +131,9 @@ def placed(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, 
     q, keys = norm_heads(q, block.norm_q, config), norm_heads(k[..., ::own, :, :], block.norm_k, config)
     if config.positions.kind == "rotary":
         angles = formulas.rotary_angles(torch.arange(q.shape[-2]), rotary(config.positions, local=block.local))
-        q, keys = (_turned(part, angles.to(q.device), config) for part in (q, keys))
+        pair = (formulas.halves(x, angles.shape[-1]) if config.family.paired else x for x in (q, keys))
+        q, keys = (formulas.rotate(x, angles.to(x.device)) for x in pair)
     return q, formulas.share_heads(keys, config.n_heads)
-
-
-def _turned(x: Tensor, angles: Tensor, config: Config) -> Tensor:
-    return formulas.rotate(formulas.halves(x, angles.shape[-1]) if config.family.paired else x, angles)
 
 
 def rotary(places: Positions, *, local: bool) -> Tensor:

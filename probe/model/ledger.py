@@ -87,22 +87,12 @@ class Norms:
         """The norms that meet what the heads of this layer write."""
         return self.behind(1 + 2 * layer)
 
-    def behind_mlp(self, layer: int) -> slice:
-        """The norms that meet what this layer's MLP writes."""
-        return self.behind(2 + 2 * layer)
-
-    def _centre(self, vectors: Tensor) -> Tensor:
-        return vectors - vectors.mean(-1, keepdim=True) if self.centred else vectors
-
     def arriving(self, vectors: Tensor, met: slice) -> Tensor:
         """What is left of the vectors at the read-out behind the norms met. `row ... d_model -> row ... d_model`"""
         for gain, scale in zip(self.gains[met], self.scales[:, met].unbind(1), strict=True):
-            vectors = self._centre(vectors) / scale.view(-1, *[1] * (vectors.ndim - 1)) * gain
+            vectors = vectors - vectors.mean(-1, keepdim=True) if self.centred else vectors
+            vectors = vectors / scale.view(-1, *[1] * (vectors.ndim - 1)) * gain
         return vectors
-
-    def bias_behind(self, number: int) -> list[tuple[Tensor, slice]]:
-        """The bias of norm `number` and the norms that it meets itself, where there is such a bias."""
-        return [(self.biases[number], self.behind(number + 1))] if len(self.biases) else []
 
 
 def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
@@ -210,8 +200,8 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
         return Component(component, layer, head, norms.arriving(every, met))
 
     def biases(behind: str, number: int, layer: int | None = None) -> list[Component]:
-        name = f"norm bias behind {behind}"
-        return [arriving(name, bias, met, layer) for bias, met in norms.bias_behind(number)]
+        met, name = norms.behind(number + 1), f"norm bias behind {behind}"
+        return [arriving(name, norms.biases[number], met, layer)] if len(norms.biases) else []
 
     for name, vectors in embeddings(weights, states).items():
         yield arriving(name, vectors, norms.behind(0))
@@ -223,7 +213,7 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
         if block.b_o is not None:
             yield arriving(f"attention bias {layer}", block.b_o.cpu(), met, layer)
         yield from biases(f"attention {layer}", 1 + 2 * layer, layer)
-        yield arriving(f"MLP {layer}", states.mlp_out[:, layer], norms.behind_mlp(layer), layer)
+        yield arriving(f"MLP {layer}", states.mlp_out[:, layer], norms.behind(2 + 2 * layer), layer)
         yield from biases(f"MLP {layer}", 2 + 2 * layer, layer)
 
 

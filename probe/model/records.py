@@ -183,15 +183,12 @@ class TargetStates:
         `cues`: token positions, None where a sentence marks none -> `cue previous next itself: sentence layer head`,
         NaN where there is no such token; 0 after it in a causal model.
         """
-        rows = list(zip(self.pattern, self.target.tolist(), cues, strict=True))
-        nowhere = torch.full(self.pattern.shape[1:3], torch.nan)
-        to_cue = [nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, _, cue in rows]
-        previous = [row[..., at - 1] if at else nowhere for row, at, _ in rows]
-        padded = functional.pad(self.pattern, (0, 1))  # behind the last token there is none
-        following = [row[..., at + 1] for row, at in zip(padded, self.target.tolist(), strict=True)]
-        itself = [row[..., at] for row, at, _ in rows]
-        attention = {"cue": to_cue, "previous": previous, "next": following, "itself": itself}
-        return {name: torch.stack(parts) for name, parts in attention.items()}
+        rows, nowhere = zip(self.pattern, cues, strict=True), torch.full(self.pattern.shape[1:3], torch.nan)
+        to_cue = [nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, cue in rows]
+        padded, row = functional.pad(self.pattern, (1, 1)), torch.arange(len(self))  # no token at either end
+        previous, itself, following = (padded[row, ..., self.target + place] for place in range(3))
+        previous[self.target == 0] = torch.nan
+        return {"cue": torch.stack(to_cue), "previous": previous, "next": following, "itself": itself}
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -206,12 +206,9 @@ def _without_leading_space(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_whole(text: str, start: int, end: int) -> bool:
-    return not any(_continues_a_word(neighbour) for neighbour in (text[start - 1 : start], text[end : end + 1]))
-
-
-def _continues_a_word(character: str) -> bool:
-    """Letters, digits, and marks that combine with the letter before: the e of a decomposed "café" is not whole."""
-    return character.isalnum() or (character != "" and unicodedata.category(character).startswith("M"))
+    """No letter, digit or combining mark is beside it: a decomposed "café" ends in no whole e."""
+    beside = text[start - 1 : start] + text[end : end + 1]
+    return not any(one.isalnum() or unicodedata.category(one).startswith("M") for one in beside)
 
 
 def _shorten(text: str) -> str:

@@ -236,7 +236,9 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
         if head is not None and table is not None:  # an untied T5's config, as transformers writes it, says tied
             raw["tie_word_embeddings"] = head.data_ptr() == table.data_ptr()
     config = config_from(raw, where="the bridge", architecture=architecture, prepend_bos=prepend_bos)
-    weights = _weights_of(held, config)
+    moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}  # into the product behind which it stood
+    weights = {name: held[moved.get(name, name)] for name, _ in expected_shapes(config, config.family.optional)}
+    weights |= {name: weights[name][None] for name in config.family.optional if weights[name].dim() == 1}
     for name, values in weights.items():
         check_finite(values, name, where="the bridge")
     return config, weights
@@ -254,11 +256,3 @@ def _check_raw(bridge: Any) -> None:
             if not str(getattr(handle.user_hook, "__module__", "")).startswith("transformer_lens."):
                 problem = f"it already carries hooks ({point.name}), which would change what is measured"
                 raise refuse("the bridge", problem, "call bridge.reset_hooks() first")
-
-
-def _weights_of(held: Mapping[str, torch.Tensor], config: Config) -> dict[str, torch.Tensor]:
-    """The raw tensors of a bridge; a bias behind the logits has moved into their product."""
-    family = config.family
-    moved = RENAMED | {"final_logits_bias": f"{family.unembed}.bias"}
-    weights = {name: held[moved.get(name, name)] for name, _ in expected_shapes(config, family.optional)}
-    return weights | {name: weights[name][None] for name in family.optional if weights[name].dim() == 1}

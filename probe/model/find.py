@@ -23,6 +23,7 @@ from probe.model.architectures import GGUF_KNOWN, SUPPORTED
 from probe.model.model import RESAVE, read_config, read_json, refuse
 from probe.provenance import Origin
 
+Kind = Literal["embedded", "package", "hub", "folder", "file"]
 EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 GGUF = ".gguf"
@@ -50,7 +51,7 @@ class Available:
     """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what it is."""
 
     name: str
-    kind: Literal["embedded", "package", "hub", "folder", "file"]
+    kind: Kind
     where: str
     what: str
 
@@ -95,32 +96,24 @@ def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
 
     Raises ModelError for what is not there, cannot be fetched, or holds several GGUF files.
     """
-    place, origin = _look_up(source)
-    return _gguf_in(place) or place, origin
-
-
-def _look_up(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
-    text = os.fspath(source)
-    if text in EMBEDDED:
-        return EMBEDDED_FOLDER / text, Origin("embedded", text, None, "")
-    if text in PACKAGED:
-        file, version = find_packaged(text)
-        return file, Origin("package", text, version, "")
-    folder = Path(text).expanduser()
-    if folder.is_dir():
-        return folder, Origin("folder", name_of(folder.resolve()), None, "")
-    if folder.suffix == GGUF and folder.is_file():
-        return folder, Origin("file", name_of(folder.resolve().with_suffix("")), None, "")
-    if isinstance(source, os.PathLike) or _looks_like_a_path(text):
-        missing = "there is no such file" if folder.suffix == GGUF else "there is no such folder"
-        what = "it is a file" if folder.exists() else missing
-        step = (
-            f"give the folder that holds config.json, the tokenizer and the safetensors, a {GGUF} file, or a name "
-            f"({EMBEDDED[0]})"
-        )
-        raise refuse(text, what, step)
-    folder, revision = fetch(text)
-    return folder, Origin("hub", text, revision, "")
+    name = os.fspath(source)
+    kind: Kind
+    place, revision = Path(name).expanduser(), None
+    if name in EMBEDDED:
+        kind, place = "embedded", EMBEDDED_FOLDER / name
+    elif name in PACKAGED:
+        kind, (place, revision) = "package", find_packaged(name)
+    elif place.is_dir():
+        kind, name = "folder", name_of(place.resolve())
+    elif place.suffix == GGUF and place.is_file():
+        kind, name = "file", name_of(place.resolve().with_suffix(""))
+    elif isinstance(source, os.PathLike) or _looks_like_a_path(name):
+        missing = "there is no such file" if place.suffix == GGUF else "there is no such folder"
+        step = f"give the folder that holds config.json, the tokenizer and the safetensors, a {GGUF} file, or a name "
+        raise refuse(name, "it is a file" if place.exists() else missing, f"{step}({EMBEDDED[0]})")
+    else:
+        kind, (place, revision) = "hub", fetch(name)
+    return _gguf_in(place) or place, Origin(kind, name, revision, "")
 
 
 def _gguf_in(place: Path) -> Path | None:

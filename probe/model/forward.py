@@ -76,10 +76,7 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
 
 
 def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
-    """Queries or keys through a norm of their own, as wide as its weight: head by head, or all heads together.
-
-    `... head pos d_head`, unchanged in shape.
-    """
+    """Queries or keys normed as wide as the weight: head by head, or all heads together. `... head pos d_head`"""
     if weight is None:
         return x
     if len(weight) == x.shape[-1]:

@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from gguf import GGML_QUANT_SIZES, MODEL_ARCH_NAMES, GGMLQuantizationType, dequantize, get_tensor_name_map
 
-from probe.errors import UnsupportedModel
 from probe.model.architectures import FAMILIES, GGUF_KNOWN
 from probe.model.architectures.family import GGUF_SIZES, Family
-from probe.model.model import Config, config_from, refuse
+from probe.model.model import Config, config_from, refuse, unsupported
 from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
 KNOWN = ", ".join(family.gguf.architecture for family in FAMILIES.values() if family.gguf)
@@ -169,10 +168,8 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
     if not _readable(kind):
         known = kind in set(GGMLQuantizationType)
         label = GGMLQuantizationType(kind).name if known else f"number {kind}"
-        raise UnsupportedModel(
-            f"Cannot load {header.path}: its tensor {name!r} is stored in the quantisation {label}, which cannot be "
-            "turned into numbers here; take another quantisation of the model, such as Q8_0 or Q4_K."
-        )
+        problem = f"its tensor {name!r} is stored in the quantisation {label}, which cannot be turned into numbers here"
+        raise unsupported(header.path, problem, "take another quantisation of the model, such as Q8_0 or Q4_K")
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     if not all(shape) or shape[-1] % block:
         header.refuse(f"its tensor {name!r} has shape {list(shape)}, which is no whole number of blocks", CONVERT)
@@ -217,10 +214,8 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
                 raise refuse(opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT)
             raw[numbers[name]] = value if value or name != WINDOW else None
         elif value not in keys.must.get(name, ()) and name not in keys.unread:
-            raise UnsupportedModel(
-                f"Cannot load {opened.path}: {key} is {value!r} in its metadata, and no formula for it is "
-                f"certified; load a standard {family.name}."
-            )
+            problem = f"{key} is {value!r} in its metadata, and no formula for it is certified"
+            raise unsupported(opened.path, problem, f"load a standard {family.name}")
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
         raw.setdefault("vocab_size", len(words))
@@ -234,10 +229,8 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
     for kind, family in FAMILIES.items():
         if family.gguf and family.gguf.architecture == named:
             return kind, family
-    raise UnsupportedModel(
-        f"Cannot load {opened.path}: its general.architecture is {str(named)[:40]!r}, and certified are {GGUF_KNOWN} "
-        f"({KNOWN}) only; load one of these or tiny-senses."
-    )
+    problem = f"its general.architecture is {str(named)[:40]!r}, and certified are {GGUF_KNOWN} ({KNOWN}) only"
+    raise unsupported(opened.path, problem, "load one of these or tiny-senses")
 
 
 def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,10 +317,8 @@ def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Confi
             problem = f"{name[:80]} is not a tensor of the {config.family.name} that its metadata describe"
             raise refuse(opened.path, problem, CONVERT)
         if not bool((_floats(opened, name) == 1).all()):
-            raise UnsupportedModel(
-                f"Cannot load {opened.path}: its rotary positions are stretched ({STRETCH}), which is not certified; "
-                "load a model with plain rotary positions."
-            )
+            problem = f"its rotary positions are stretched ({STRETCH}), which is not certified"
+            raise unsupported(opened.path, problem, "load a model with plain rotary positions")
 
 
 def _floats(opened: GgufFile, name: str) -> torch.Tensor:

@@ -97,7 +97,10 @@ def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: t
     weights = read_checkpoint(folder, config, dtype=dtype, device=device)
     with quiet():
         check_config_file(folder)
-        tokenizer = _tokenizer_of_folder(folder, config)
+        if not has_tokenizer(folder):  # transformers would quietly make up an empty one
+            step = "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
+            raise refuse(folder, "its tokenizer is missing", step)
+        tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
     located = locate(folder, config.architecture)
     stored = stored_types((tensor.dtype for tensor in located.values()), TYPES)
@@ -112,20 +115,12 @@ def _from_gguf(file: Path, origin: Origin, *, device: torch.device, dtype: torch
     config = read_gguf_config(opened, prepend_bos=prepend_bos)
     weights = read_tensors(opened, config, dtype=dtype, device=device)
     with quiet():
-        tokenizer = _tokenizer_of_gguf(opened, config)
+        beside, kind = (file.parent / "tokenizer.json").is_file(), "PreTrainedTokenizerFast"
+        read = _read_tokenizer(file.parent, kind) if beside else read_gguf_tokenizer(opened, config)
+        tokenizer = check_tokenizer(read, config, where=file)
         bridge = boot_gguf(file, read_raw_config(opened), tokenizer, config, weights)
     known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
-
-
-def _tokenizer_of_gguf(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer.json in the folder of a GGUF file, or the tokenizer that the file describes."""
-    from transformers import PreTrainedTokenizerFast
-
-    folder = opened.path.parent
-    there = (folder / "tokenizer.json").is_file()
-    tokenizer = _read_tokenizer(folder, PreTrainedTokenizerFast) if there else read_gguf_tokenizer(opened, config)
-    return check_tokenizer(tokenizer, config, where=opened.path)
 
 
 def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
@@ -163,22 +158,14 @@ def _without_added(backend: Any, known: int) -> Any:
     return Tokenizer.from_str(json.dumps(state))
 
 
-def _tokenizer_of_folder(folder: Path, config: Config) -> "PreTrainedTokenizerFast":
-    """The fast tokenizer of `folder`, refused where transformers would quietly make up an empty one."""
-    from transformers import AutoTokenizer
-
-    if not has_tokenizer(folder):
-        step = "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
-        raise refuse(folder, "its tokenizer is missing", step)
-    return check_tokenizer(_read_tokenizer(folder, AutoTokenizer), config, where=folder)
-
-
-def _read_tokenizer(folder: Path, reader: Any) -> Any:
+def _read_tokenizer(folder: Path, reader: str) -> Any:
     """The tokenizer files of `folder` by a class of transformers. Raises ModelError where they cannot be read."""
+    import transformers
+
     if (folder / "tokenizer.json").is_file():
         read_json(folder / "tokenizer.json")
     try:
-        return reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return getattr(transformers, reader).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # broad, because tokenizers raises Exception itself for a broken file
         raise refuse(folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again") from error
 

@@ -139,7 +139,7 @@ class Trace(Shown, AttentionTrace):
 
     def to_bertviz(self) -> dict[str, Any]:
         """The arguments of BertViz's head_view and model_view, a tensor per layer: `1 head query_pos key_pos`."""
-        return {"attention": _layers(self.pattern), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
+        return {"attention": list(self.pattern[:, None]), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape
@@ -261,10 +261,9 @@ class PairTrace:
 
     def to_bertviz(self) -> dict[str, Any]:
         """The arguments of BertViz's head_view and model_view for all three attentions and both texts."""
+        sides = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
         return {
-            "encoder_attention": _layers(self.encoder.pattern),
-            "decoder_attention": _layers(self.decoder.pattern),
-            "cross_attention": _layers(self.cross.pattern),
+            **{f"{name}_attention": list(side.pattern[:, None]) for name, side in sides.items()},
             "encoder_tokens": list(self.source.pieces),
             "decoder_tokens": list(self.target.pieces),
             "prettify_tokens": False,
@@ -273,8 +272,3 @@ class PairTrace:
     def __repr__(self) -> str:
         size = f"{len(self.source)} source and {len(self.target)} target tokens"
         return f"<PairTrace of {size} through {self.cross.model_name}>"
-
-
-def _layers(pattern: Tensor) -> list[Tensor]:
-    """BertViz wants a batch axis of 1 per layer."""
-    return [layer[None] for layer in pattern]

@@ -7,9 +7,9 @@ Most families get the special tokens that their own tokenizer puts ([CLS] and [S
 """
 
 import unicodedata
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from probe.errors import InputError
@@ -60,9 +60,16 @@ def tokenize(model: Model, text: str) -> Tokens:
         )
     if not text.strip():
         raise InputError("Reading the text: got an empty text, expected at least one word; give a sentence.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:  # a lone surrogate, which no UTF-8 tokenizer can read
+        raise InputError(
+            f"Reading the text: got half of a surrogate pair at character {error.start}, expected text that can be "
+            "written as UTF-8; repair the file's encoding."
+        ) from error
     bos = model.config.prepend_bos
     encoded = model.tokenizer(
-        _encodable(text),
+        text,
         add_special_tokens=model.config.special_tokens,
         split_special_tokens=True,  # "<|endoftext|>" in a user's text is text
         return_offsets_mapping=True,
@@ -98,10 +105,7 @@ def target_tokens(model: Model, target: str) -> Tokens:
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
-    """The character span of the n-th occurrence of `word` in `text`: whole words first, then any place.
-
-    Raises InputError when it is not there that often.
-    """
+    """The span of the n-th `word` in `text`, whole words first, then any place; InputError where it is not there."""
     lowered, wanted = text.casefold(), word.casefold()
     if len(lowered) != len(text):  # some letters fold to two: spans must stay those of the text
         lowered, wanted = text, word
@@ -122,33 +126,23 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
 
     Raises InputError when the span is empty, outside the text, or white space only.
     """
+    doing = f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}:"
     if not 0 <= start < end <= len(tokens.text):
-        raise InputError(
-            f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}: expected a span inside its "
-            f"{len(tokens.text)} characters; correct start and end."
-        )
+        wanted = f"a span inside its {len(tokens.text)} characters"
+        raise InputError(f"{doing} expected {wanted}; correct start and end.")
     touched = [pos for pos, (low, high) in enumerate(tokens.spans) if low < end and high > start]
     if not touched or not tokens.text[start:end].strip():
-        raise InputError(
-            f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}: got only white space, expected a word; "
-            "correct start and end."
-        )
+        raise InputError(f"{doing} got only white space, expected a word; correct start and end.")
     return range(touched[0], touched[-1] + 1)
 
 
 def positions_of_word(tokens: Tokens, word: str, occurrence: int = 1) -> range:
-    """The token positions of the n-th occurrence of `word`; the last one is where the word is read.
-
-    Raises InputError when it is not there that often.
-    """
+    """The token positions of the n-th `word`, which is read at the last; InputError where it is not there."""
     return positions_of_span(tokens, *find_word(tokens.text, word, occurrence))
 
 
 def position(tokens: Tokens, at: int | str) -> int:
-    """A position as it is; of a word, where it is read: the last token of its first occurrence.
-
-    Raises InputError where the word does not stand in the text.
-    """
+    """A position as it is; of a word, where its first occurrence is read; InputError where it is not there."""
     return positions_of_word(tokens, at)[-1] if isinstance(at, str) else at
 
 
@@ -158,16 +152,13 @@ def is_one_token(model: Model, piece: str) -> bool:
 
 
 def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]]:
-    """Row numbers grouped by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a fixed order.
+    """Row numbers by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a fixed order.
 
     Equal lengths need no padding, and so no attention mask that could be wrong.
     """
-    groups: dict[int, list[int]] = defaultdict(list)
-    for row, length in enumerate(lengths):
-        groups[length].append(row)
     batches = []
-    for length, members in sorted(groups.items()):
-        size = max(1, min(most_rows, BATCH_TOKENS // length))
+    for length, group in groupby(sorted(range(len(lengths)), key=lengths.__getitem__), lengths.__getitem__):
+        members, size = list(group), max(1, min(most_rows, BATCH_TOKENS // length))
         batches += [members[start : start + size] for start in range(0, len(members), size)]
     return batches
 
@@ -186,18 +177,6 @@ def in_order(batches: Sequence[Sequence[int]]) -> list[int]:
     """Where each row stands after its batches are laid end to end: indexing with it restores the order given."""
     laid = [row for batch in batches for row in batch]
     return sorted(range(len(laid)), key=laid.__getitem__)
-
-
-def _encodable(text: str) -> str:
-    """The text itself; raises InputError for lone surrogates, which no UTF-8 tokenizer can read."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"Reading the text: got half of a surrogate pair at character {error.start}, expected text that can be "
-            "written as UTF-8; repair the file's encoding."
-        ) from error
-    return text
 
 
 def _without_leading_space(text: str, start: int, end: int) -> tuple[int, int]:

@@ -135,17 +135,13 @@ def stored_types(kinds: Iterable[str], called: Mapping[str, str]) -> str:
 def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
     """Raises ModelError when any number in a weight is NaN or infinite: it would spread into every result."""
     extremes = torch.stack(torch.aminmax(values))  # one pass and no mask as large as the tensor; NaN wins
-    if bool(torch.isfinite(extremes).all()):
-        return
-    kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
-    raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
+    if not bool(torch.isfinite(extremes).all()):
+        kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
+        raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
 
 
 def read_weights(model: Model) -> Weights:
-    """The weights of `model`'s one stack of blocks, in its own type, where the model has them.
-
-    Raises UnsupportedModel for an encoder-decoder: see `read_stacks`.
-    """
+    """The weights of a model's one stack, in its own type, where it has them; UnsupportedModel where it has more."""
     require_single(model.config.architecture, "the reading of a word")
     (weights,) = read_stacks(model.weights, model.config).values()
     return weights

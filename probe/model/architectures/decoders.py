@@ -71,11 +71,10 @@ GPT_NEO = replace(
     GPT2,
     name="GPT-Neo",
     architectures=("GPTNeoForCausalLM",),
-    keys=Keys(
-        HIDDEN | {"n_layers": "num_layers", "n_heads": "num_heads"},
-        ("layer_norm_epsilon", 1e-5),
-        ("activation_function", "gelu_new"),
-        wide=True,
+    keys=replace(
+        GPT2.keys,
+        sizes=HIDDEN | {"n_layers": "num_layers", "n_heads": "num_heads"},
+        must={},
         window=("window_size", 256),
         kinds="attention_types",
     ),
@@ -97,18 +96,17 @@ GPT_NEO = replace(
     ignored=("*.attention.bias", "*.attention.masked_bias"),
     gguf=None,
 )
-GPTJ = Family(
-    "GPT-J",
-    "decoder",
-    ("GPTJForCausalLM",),
-    replace(GPT2.keys, must={}, tied=False, rotary_dims="rotary_dim"),
-    prefix="transformer.",
+GPTJ = replace(
+    GPT2,
+    name="GPT-J",
+    architectures=("GPTJForCausalLM",),
+    keys=replace(GPT2.keys, must={}, tied=False, rotary_dims="rotary_dim"),
+    turned=False,
     positions="rotary",
     paired=True,
     single=("scores", "softmax"),
     plain_rounds=True,
     parallel=True,
-    special_tokens=False,
     attentions=causal(
         {
             "norm": ("ln_1", "d +"),
@@ -120,10 +118,9 @@ GPTJ = Family(
         recomputed() | PARALLEL,
         layers="h.{}.",
     ),
-    embed="wte",
-    final_norm="ln_f",
+    position_table="",
     head_bias="lm_head.bias",
-    ignored=GPT2.ignored,
+    gguf=None,
 )
 GPT_NEOX = Family(
     "GPT-NeoX",

@@ -37,7 +37,6 @@ BERT = Family(
     attentions=(
         Attention(
             "",
-            "blocks",
             norm_last_hooks(),
             "encoder.layer.{}.",
             {
@@ -124,16 +123,9 @@ T5 = Family(
     scaled=False,
     single=("variance",),
     attentions=(
-        Attention(
-            "encoder",
-            "encoder_blocks",
-            norm_first_hooks(),
-            "encoder.block.{}.",
-            _t5_parts(0, "SelfAttention") | _t5_mlp(1),
-        ),
+        Attention("encoder", norm_first_hooks(), "encoder.block.{}.", _t5_parts(0, "SelfAttention") | _t5_mlp(1)),
         Attention(
             "decoder",
-            "decoder_blocks",
             without(norm_first_hooks("self_attn"), "scores"),
             "decoder.block.{}.",
             _t5_parts(0, "SelfAttention") | _t5_mlp(2),
@@ -142,7 +134,6 @@ T5 = Family(
         ),
         Attention(
             "cross",
-            "decoder_blocks",
             without(norm_first_hooks("cross_attn", "ln2"), *MLP)
             | {
                 "resid_pre": "hook_resid_mid",
@@ -223,7 +214,6 @@ BART = Family(
     attentions=(
         Attention(
             "encoder",
-            "encoder_blocks",
             norm_last_hooks(),
             "encoder.layers.{}.",
             _bart_parts("self_attn") | BART_MLP,
@@ -231,7 +221,6 @@ BART = Family(
         ),
         Attention(
             "decoder",
-            "decoder_blocks",
             norm_last_hooks("self_attn"),
             "decoder.layers.{}.",
             _bart_parts("self_attn") | BART_MLP,
@@ -240,7 +229,6 @@ BART = Family(
         ),
         Attention(
             "cross",
-            "decoder_blocks",
             without(norm_last_hooks("cross_attn", "ln2"), *MLP)
             | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"},
             "decoder.layers.{}.",

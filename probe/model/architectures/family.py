@@ -24,7 +24,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention per layer: its `name` in an encoder-decoder, its place among the hooks, its weights and its mask.
+    """One attention per layer: its `name` in an encoder-decoder, its hooks, its weights and its mask.
 
     `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that hold something
     else. `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind
@@ -33,13 +33,17 @@ class Attention:
     """
 
     name: Literal["", "encoder", "decoder", "cross"]
-    blocks: str
     hooks: Mapping[str, str]
     layers: str
     parts: Mapping[str, tuple[str, str]]
     causal: bool = False
     lies: Mapping[str, Repair] = field(default_factory=dict)
     fused: Literal["", "by role", "by head"] = ""
+
+    @property
+    def blocks(self) -> str:
+        """The list of blocks in the bridge that it stands in."""
+        return {"": "blocks", "encoder": "encoder_blocks"}.get(self.name, "decoder_blocks")
 
 
 @dataclass(frozen=True)
@@ -217,7 +221,7 @@ def causal(
 ) -> tuple[Attention]:
     """The single stack of a decoder that norms what attention reads; `read` are hooks other than the usual ones."""
     hooks = without(norm_first_hooks(), *lies) | dict(read)
-    return (Attention("", "blocks", hooks, layers, parts, causal=True, lies=lies, fused=fused),)
+    return (Attention("", hooks, layers, parts, causal=True, lies=lies, fused=fused),)
 
 
 # Keys that several families share: sizes in config.json; sizes in a GGUF file, of all, and what must be plain there.

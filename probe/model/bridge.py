@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 
 
 RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise than the class does
-READ: Mapping[str, Any] = {
-    "attn_implementation": "eager",
-    "local_files_only": True,
-    "trust_remote_code": False,
-    "output_loading_info": True,
-}
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # nothing fetched, no code of others run
+READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
 
 
 def check_config_file(folder: Path) -> None:
@@ -38,7 +34,7 @@ def check_config_file(folder: Path) -> None:
     from transformers import AutoConfig
 
     try:
-        AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        AutoConfig.from_pretrained(folder, **LOCAL)
     except Exception as error:  # broad, because its validation raises direct children of Exception
         problem = f"transformers refuses its config.json ({in_short(error)})"
         raise refuse(folder, problem, "correct that entry or take the original file") from error
@@ -141,10 +137,8 @@ def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
     beyond = (*family.head, *family.optional, family.unembed)  # stand beside what has the family's prefix
-    return {
-        RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name: tensor
-        for name, tensor in weights.items()
-    }
+    named = {name: RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name for name in weights}
+    return {named[name]: tensor for name, tensor in weights.items()}
 
 
 def boot_untrained(
@@ -194,7 +188,7 @@ def quiet() -> Iterator[None]:
     import transformers.utils.logging as bars
 
     loggers = [logging.getLogger(name) for name in ("", "transformers", "transformer_lens", "huggingface_hub")]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in loggers}
     handlers = list(logging.getLogger().handlers)
     had_bars = bars.is_progress_bar_enabled()
     with warnings.catch_warnings():
@@ -205,7 +199,7 @@ def quiet() -> Iterator[None]:
             bars.disable_progress_bar()
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
+            for logger, level in levels.items():
                 logger.setLevel(level)
             logging.getLogger().handlers[:] = handlers
             if had_bars:

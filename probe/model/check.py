@@ -197,14 +197,13 @@ def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Row
     """What enters each cross-attention: the decoder's stream behind its self-attention, and the encoder's output."""
     seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
     left = forward.finish(stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT))
-    cross, streams = stacks["cross"], ("resid_pre", "the decoder's resid_mid")
-    return [
-        [
-            _row(cross, layer, streams, seen["resid_pre"][layer], before),
-            _row(cross, layer, ("memory", "what left the encoder"), seen["memory"][layer], left),
-        ]
-        for layer, before in enumerate(decoder)
-    ]
+    stream, memory = ("resid_pre", "the decoder's resid_mid"), ("memory", "what left the encoder")
+
+    def rows(layer: int, before: Tensor) -> list[Row]:
+        entering = _row(stacks["cross"], layer, stream, seen["resid_pre"][layer], before)
+        return [entering, _row(stacks["cross"], layer, memory, seen["memory"][layer], left)]
+
+    return [rows(layer, before) for layer, before in enumerate(decoder)]
 
 
 def _attention_rows(
@@ -214,14 +213,8 @@ def _attention_rows(
     seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
     seen["delta_e"] = _own_writes(model, seen["z"], attention, layer)
     rounded = "softmax" in single and model.dtype == EXACT
-    steps = forward.attend(
-        stack,
-        block,
-        seen["resid_pre"].to(EXACT),
-        bias=None if bias is None else bias.to(EXACT),
-        memory=seen["memory"].to(EXACT) if "memory" in seen else None,
-        pattern=seen["pattern"] if rounded else None,
-    )
+    memory, pattern = seen["memory"].to(EXACT) if "memory" in seen else None, seen["pattern"] if rounded else None
+    steps = forward.attend(stack, block, seen["resid_pre"].to(EXACT), bias=bias, memory=memory, pattern=pattern)
     for name, formula in formulas_of(attention, stack.config).items():
         wider = ROUNDED if rounded and (name == "pattern" or name in single) else None
         note = f"repaired: {attention.lies[name].instead}" if name in attention.lies else ""

@@ -31,15 +31,8 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # Names of folders that say nothing of the model in them: the folder around them is named as well.
 UNTOLD = ("model", "models", "checkpoint", "weights", "output")
-WANTED = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-]
-WANTED += ["special_tokens_map.json", "added_tokens.json", SINGLE, INDEX, "model-*-of-*.safetensors"]
+WANTED = ["config.json", "generation_config.json", SINGLE, INDEX, "model-*-of-*.safetensors", "tokenizer.json"]
+WANTED += ["tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"]
 ANSWER_WITHIN = 6  # seconds
 INSTEAD = "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
 # Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's own.
@@ -282,16 +275,15 @@ def cached_models() -> tuple[tuple[str, Path], ...]:
 
 def available() -> tuple[Available, ...]:
     """What `load` takes here: embedded and packaged models, those in the local hub cache, any other, any folder."""
-    packaged = [
-        Available(name, "package", f"in the package {row.distribution}" if row.installed() else row.install, row.what)
-        for name, row in PACKAGED.items()
-    ]
+    packaged = []
+    for name, row in PACKAGED.items():
+        where = f"in the package {row.distribution}" if row.installed() else row.install
+        packaged.append(Available(name, "package", where, row.what))
     shipped = [Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED]
     cached = [Available(name, "hub", "in the local cache", _what(folder)) for name, folder in cached_models()]
+    fetched = "downloaded at first use, then cached"
     anything = (
-        Available(
-            "gpt2, gpt2-medium, owner/name", "hub", "downloaded at first use, then cached", f"any of {SUPPORTED}"
-        ),
+        Available("gpt2, gpt2-medium, owner/name", "hub", fetched, f"any of {SUPPORTED}"),
         Available("path/to/folder", "folder", "this machine", "config.json, tokenizer and safetensors of one"),
         Available(f"path/to/model{GGUF}", "file", "this machine", f"one of {GGUF_KNOWN}, quantised or not"),
     )

@@ -294,12 +294,10 @@ def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
     assert family.gguf is not None
     arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == family.gguf.architecture)
     names = get_tensor_name_map(arch, config.n_layers)
-    roles = {
-        stack.layers.format(layer) + part: role
-        for stack in family.attentions
-        for layer in range(layers_of(stack, config))
-        for role, (part, _) in stack.parts.items()
-    }
+    roles: dict[str, str] = {}
+    for stack in family.attentions:
+        for layer in range(layers_of(stack, config)):
+            roles |= {stack.layers.format(layer) + part: role for role, (part, _) in stack.parts.items()}
     for name, shape in expected_shapes(config):
         base, _, ending = name.rpartition(".")
         theirs = names.get_name(family.prefix + base) or names.get_name(base) or base

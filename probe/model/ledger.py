@@ -98,9 +98,9 @@ class Norms:
 def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     """The norms of every text in `states` up to the read-out after `depth` blocks, in float64."""
     none, ones = torch.zeros(0, weights.shape[2], dtype=torch.float64), torch.ones(len(states), 0, dtype=torch.float64)
-    if weights.config.family.adds_plainly or (weights.config.family.norm_written and not depth):
-        return Norms(none, none, ones)
     config, written = weights.config, weights.config.family.norm_written
+    if config.family.adds_plainly or (written and not depth):
+        return Norms(none, none, ones)
     normed = [] if written else [forward.sum_of(embeddings(weights, states)).double()]
     norms = [] if written else [weights.norm(config.family.embedding_norm, torch.float64)]
     for layer, held in enumerate(weights.blocks[:depth]):
@@ -118,13 +118,8 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     squares = [one.var(-1, unbiased=False) if centred else one.square().mean(-1) for one in normed]
     gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
     biases = [bias.cpu().double() for _, bias in norms if bias is not None]
-    return Norms(
-        torch.stack(gains),
-        torch.stack(biases) if biases else none,
-        torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1),
-        written=written,
-        centred=centred,
-    )
+    scales = torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1)
+    return Norms(torch.stack(gains), torch.stack(biases) if biases else none, scales, written=written, centred=centred)
 
 
 def embeddings(weights: Weights, states: TargetStates) -> dict[str, Tensor]:
@@ -167,11 +162,8 @@ def shares(
         along = ((vectors[rows] - vectors[:1]).double() * directions).sum(-1)
         return float(along[: len(a)].mean() - along[len(a) :].mean())
 
-    whole = difference(states.resid[:, depth])
-    return [
-        Share(part.component, part.layer, part.head, difference(part.vectors) / whole)
-        for part in parts(weights, states, depth)
-    ]
+    whole, every = difference(states.resid[:, depth]), parts(weights, states, depth)
+    return [Share(one.component, one.layer, one.head, difference(one.vectors) / whole) for one in every]
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,23 +231,21 @@ def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Component]:
 
     Raises InputError for a depth or a position that the trace does not have.
     """
-    weights = trace.weights
+    weights, n = trace.weights, len(trace.tokens)
     layers = len(weights.blocks)
-    if not (0 <= depth <= layers and 0 <= at < len(trace.tokens)):
+    if not (0 <= depth <= layers and 0 <= at < n):
         raise InputError(
             f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the "
-            f"text {len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to "
-            f"{len(trace.tokens) - 1}."
+            f"text {n} tokens; give a depth from 0 to {layers} and a position from 0 to {n - 1}."
         )
     states = with_embeddings(weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
-    norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else len(trace.tokens)
+    norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else n
     for part in parts(weights, states, depth):
-        if part.layer is None or part.head is None:
-            yield part
-        else:
+        if part.layer is not None and part.head is not None:
             written = trace.delta_e_by_source(part.layer, part.head, at)[:sources]
             arrived = norms.arriving(written.double()[None], norms.behind_attention(part.layer))[0]
-            yield replace(part, vectors=arrived, attention=trace.pattern[part.layer, part.head, at, :sources])
+            part = replace(part, vectors=arrived, attention=trace.pattern[part.layer, part.head, at, :sources])
+        yield part
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from probe.errors import InputError
 from probe.model.architectures import FAMILIES
-from probe.model.bridge import boot, boot_gguf, boot_untrained, check_config_file, in_short, quiet, read_bridge
+from probe.model.bridge import LOCAL, boot, boot_gguf, boot_untrained, check_config_file, in_short, quiet, read_bridge
 from probe.model.find import INDEX, SINGLE, find, has_tokenizer, name_of, weight_files, weight_map
 from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
 from probe.model.trace import check_hooks
@@ -165,7 +165,7 @@ def _read_tokenizer(folder: Path, reader: str) -> Any:
     if (folder / "tokenizer.json").is_file():
         read_json(folder / "tokenizer.json")
     try:
-        return getattr(transformers, reader).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return getattr(transformers, reader).from_pretrained(folder, **LOCAL)
     except Exception as error:  # broad, because tokenizers raises Exception itself for a broken file
         raise refuse(folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again") from error
 

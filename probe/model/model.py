@@ -185,8 +185,9 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
     two = family.kind == "encoder-decoder"
     window, local = _windows(raw, keys, sizes["n_layers"], where)
     scaled = raw.get("scale_embedding") or family.scaled_embedding
-    positions = _positions(raw, family, sizes, d_head, where)
-    sizes |= {"n_kv_heads": kv_heads, "d_head": d_head, "n_ctx": _context(raw, keys, sizes, where)}
+    sizes |= {"n_kv_heads": kv_heads, "d_head": d_head}
+    positions = _positions(raw, family, sizes, where)
+    sizes["n_ctx"] = _context(raw, keys, sizes, where)
     usual = {"d_mlp": 4 * d_model, "n_decoder_layers": sizes["n_layers"] if two else 0}
     return Config(
         **(usual | sizes),
@@ -322,15 +323,13 @@ def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
     return int(raw.get(key, usual)) + 1
 
 
-def _positions(
-    raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int], d_head: int, where: object
-) -> Positions:
+def _positions(raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int], where: object) -> Positions:
     if family.positions == "relative bias":
         buckets = size_from(raw.get("relative_attention_num_buckets", 32), "relative_attention_num_buckets", where)
         furthest = size_from(raw.get("relative_attention_max_distance", 128), "relative_attention_max_distance", where)
         return Positions("relative bias", buckets=buckets, furthest=furthest)
     if family.positions == "rotary":
-        return _rotary(raw, family, d_head, where)
+        return _rotary(raw, family, sizes["d_head"], where)
     rows = sizes["n_ctx"] + family.keys.reserved
     return Positions(family.positions, rows=rows, first=_first_row(raw, family.keys))
 

@@ -62,10 +62,8 @@ class AttentionTrace:
         at, (layers, heads, *_), n = position(self.tokens, at), self.stack.shape, len(self.tokens)
         for name, number, lowest, size in (("layer", layer, 0, layers), ("head", head, 0, heads), ("at", at, -n, n)):
             if not lowest <= number < size:
-                raise InputError(
-                    f"Taking ΔE out of a {self.kind}: {name} is {number}, expected {lowest} to {size - 1}; choose one "
-                    "of these."
-                )
+                wanted = f"expected {lowest} to {size - 1}; choose one of these"
+                raise InputError(f"Taking ΔE out of a {self.kind}: {name} is {number}, {wanted}.")
         return at
 
     def _require_shapes(self, what: str, keys: int, **more: tuple[int, ...]) -> None:
@@ -126,9 +124,8 @@ class Trace(Shown, AttentionTrace):
         """
         layers = len(self.pattern)
         if not 0 <= layer < layers:
-            raise InputError(
-                f"Handing a trace to CircuitsVis: layer is {layer}, expected 0 to {layers - 1}; choose one of these."
-            )
+            wanted = f"expected 0 to {layers - 1}; choose one of these"
+            raise InputError(f"Handing a trace to CircuitsVis: layer is {layer}, {wanted}.")
         pattern = self.pattern[layer]
         return {
             "attention": pattern,
@@ -172,10 +169,9 @@ class TargetStates:
         for field in fields(self):
             if len(getattr(self, field.name)) != n:
                 raise ValueError(f"states of {n} sentences: {field.name} has {len(getattr(self, field.name))} rows")
-        if self.resid.shape[1] != self.mlp_out.shape[1] + 1:
-            raise ValueError(
-                f"states: {self.resid.shape[1]} depths for {self.mlp_out.shape[1]} layers, expected one more"
-            )
+        depths, layers = self.resid.shape[1], self.mlp_out.shape[1]
+        if depths != layers + 1:
+            raise ValueError(f"states: {depths} depths for {layers} layers, expected one more")
 
     def attention_to(self, cues: Sequence[range | None]) -> dict[str, Tensor]:
         """How much of its attention each head gives from the target to its cue, the tokens beside it, and itself.

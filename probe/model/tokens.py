@@ -82,12 +82,11 @@ def tokenize(model: Model, text: str) -> Tokens:
             f"Reading the text {_shorten(text)!r}: got {len(ids)} tokens, expected at most {model.config.n_ctx}, "
             f"the context window of {model.name}; shorten the text or split it."
         )
-    offsets = [_without_leading_space(text, start, end) for start, end in encoded["offset_mapping"]]
     put = [bool(mark) and model.config.special_tokens for mark in encoded["special_tokens_mask"]]
-    pieces = tuple(
-        model.tokenizer.convert_ids_to_tokens(number) if special else text[start:end]
-        for number, special, (start, end) in zip(encoded["input_ids"], put, encoded["offset_mapping"], strict=True)
-    )
+    spans, names = encoded["offset_mapping"], model.tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    offsets = [_without_leading_space(text, start, end) for start, end in spans]
+    own = zip(names, put, spans, strict=True)
+    pieces = tuple(name if special else text[start:end] for name, special, (start, end) in own)
     first = bos or (bool(put) and put[0])
     return Tokens(text, ids, (model.tokenizer.bos_token,) * bos + pieces, ((0, 0),) * bos + tuple(offsets), first)
 
@@ -98,10 +97,8 @@ def target_tokens(model: Model, target: str) -> Tokens:
     if start is None:
         raise InputError(f"Tracing a target text through {model.name}: it has no decoder; give one text only.")
     kept = len(whole) - (whole.spans[-1] == (0, 0))
-    piece = model.tokenizer.convert_ids_to_tokens(start) or ""
-    return Tokens(
-        target, (start, *whole.ids[:kept]), (piece, *whole.pieces[:kept]), ((0, 0), *whole.spans[:kept]), True
-    )
+    pieces = (model.tokenizer.convert_ids_to_tokens(start) or "", *whole.pieces[:kept])
+    return Tokens(target, (start, *whole.ids[:kept]), pieces, ((0, 0), *whole.spans[:kept]), bos=True)
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:

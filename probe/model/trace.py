@@ -125,21 +125,18 @@ def _kept(
     """Inference that keeps what `select` takes of every tensor, or of those of these names, of every layer: by
     attention and name. The hooks are removed again whatever happens.
     """
+    kept: dict[str, dict[str, list[Tensor]]] = {}
+    hooks = []
 
-    def keep(layers: list[Tensor], name: str, tensor: Tensor, hook: object) -> None:
-        layers.append(select(name, tensor).clone())
+    def keep(attention: str, name: str, tensor: Tensor, hook: object) -> None:
+        kept[attention][name].append(select(name, tensor).clone())
 
-    attentions = model.config.family.attentions
-    kept: dict[str, dict[str, list[Tensor]]] = {
-        attention.name: {name: [] for name in attention.hooks if names is None or name in names}
-        for attention in attentions
-    }
-    hooks = [
-        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(keep, layers, name))
-        for attention in attentions
-        for name, layers in kept[attention.name].items()
-        for layer in range(layers_of(attention, model.config))
-    ]
+    for attention in model.config.family.attentions:
+        kept[attention.name] = {name: [] for name in attention.hooks if names is None or name in names}
+        for name in kept[attention.name]:
+            for layer in range(layers_of(attention, model.config)):
+                where = f"{attention.blocks}.{layer}.{attention.hooks[name]}"
+                hooks.append((where, partial(keep, attention.name, name)))
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         yield kept
 

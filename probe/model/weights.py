@@ -198,22 +198,10 @@ def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[i
 
 
 def _size(word: str, config: Config) -> int:
-    heads, groups, places = config.n_heads * config.d_head, config.n_kv_heads * config.d_head, config.positions
-    return {
-        "1": 1,
-        "d": config.d_model,
-        "e": config.d_head,
-        "h": heads,
-        "g": groups,
-        "hgg": heads + 2 * groups,
-        "m": config.d_mlp,
-        "2m": 2 * config.d_mlp,
-        "v": config.d_vocab,
-        "p": places.rows,
-        "t": config.n_token_types,
-        "b": places.buckets,
-        "n": config.n_heads,
-    }[word]
+    c, heads, groups = config, config.n_heads * config.d_head, config.n_kv_heads * config.d_head
+    sizes = {"1": 1, "d": c.d_model, "e": c.d_head, "h": heads, "g": groups, "hgg": heads + 2 * groups, "n": c.n_heads}
+    sizes |= {"m": c.d_mlp, "2m": 2 * c.d_mlp, "v": c.d_vocab, "t": c.n_token_types}
+    return (sizes | {"p": c.positions.rows, "b": c.positions.buckets})[word]
 
 
 def _block(weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config) -> Block:

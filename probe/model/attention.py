@@ -18,10 +18,7 @@ from torch import Tensor
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    """What a block reads: (x - mean) / sqrt(variance + epsilon) * gain + bias, over d_model.
-
-    `... d_model -> ... d_model`.
-    """
+    """What a block reads: (x - mean) / sqrt(variance + epsilon) * gain + bias. `... d_model -> ... d_model`"""
     centred = x - x.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
     return centred / torch.sqrt(variance + epsilon) * gain + bias
@@ -38,10 +35,7 @@ def rms_norm(x: Tensor, gain: Tensor, epsilon: float) -> Tensor:
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Queries, keys or values of every head: x W + b.
-
-    `pos d_model, head d_model d_head, head d_head -> head pos d_head`
-    """
+    """x W + b: queries, keys or values by head. `pos d_model, head d_model d_head, head d_head -> head pos d_head`"""
     return torch.einsum("...pm,hmd->...hpd", x, weight) + bias.unsqueeze(-2)
 
 
@@ -54,10 +48,7 @@ def share_heads(k: Tensor, heads: int) -> Tensor:
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
-    """How well each key answers each query: Q Kᵀ / sqrt(d_head).
-
-    `head query_pos d_head, head key_pos d_head -> head query_pos key_pos`
-    """
+    """How well each key answers each query: Q Kᵀ / sqrt(d_head). `twice head pos d_head -> head query_pos key_pos`"""
     return q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
 
 
@@ -67,25 +58,20 @@ def cap(x: Tensor, bound: float) -> Tensor:
 
 
 def matches(q: Tensor, k: Tensor) -> Tensor:
-    """Q Kᵀ, the scores before scaling; T5, whose initialisation does the scaling, stops here.
-
-    `-> head query_pos key_pos`
-    """
+    """Q Kᵀ, scores before scaling; T5, which scales in its initialisation, stops here. `-> head query_pos key_pos`"""
     return q @ k.transpose(-1, -2)
 
 
 def rotary_frequencies(dims: int, base: float) -> Tensor:
     """How fast each pair of coordinates turns with the position: 1 / base^(2 i / dims). `-> pair`
 
-    In single precision, because models are trained and run with the rounded numbers: they are part of what the model
-    is.
+    In single precision: models are trained and run with the rounded numbers, which are part of what they are.
     """
     return 1.0 / base ** (torch.arange(0, dims, 2, dtype=torch.float32, device="cpu") / dims)
 
 
 def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, length: float) -> Tensor:
-    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair`, unchanged in
-    shape.
+    """Llama 3's frequencies for texts `factor` times as long as the `length` of its training. `pair -> pair`
 
     A pair that turns fewer than `low` times in that length is slowed down by the factor, one that turns more than
     `high` times is left alone, those between are mixed in proportion.
@@ -96,16 +82,12 @@ def stretch(frequencies: Tensor, *, factor: float, low: float, high: float, leng
 
 
 def rotary_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
-    """By how much each coordinate is turned at each position, in single precision.
-
-    `pos, pair -> pos dims`, both halves alike
-    """
+    """By how much each coordinate is turned, in single precision, both halves alike. `pos, pair -> pos dims`"""
     return (positions.float()[:, None] * frequencies).repeat(1, 2)
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotary positions: coordinate i and i + dims/2 of a query or key turned by their angle, those beyond dims left
-    alone.
+    """Coordinates i and i + dims/2 of a query or key turned by their angle, those beyond dims left alone.
 
     `head pos d_head, pos dims -> head pos d_head`
     """
@@ -123,8 +105,7 @@ def halves(x: Tensor, dims: int) -> Tensor:
 
 
 def sinusoids(n: int, d_model: int) -> Tensor:
-    """Vaswani's positions, sines in the first half and cosines in the second: sin(pos / 10000^(2 i / d_model)). `-> pos
-    d_model`
+    """Vaswani's positions, first sines, then cosines: sin(pos / 10000^(2 i / d_model)). `-> pos d_model`
 
     Rounded to float32, which is how the architecture keeps its table.
     """
@@ -134,8 +115,7 @@ def sinusoids(n: int, d_model: int) -> Tensor:
 
 
 def relative_bias(table: Tensor, offsets: Tensor, *, furthest: int, both_ways: bool) -> Tensor:
-    """T5's positions: a number per head for how far the key is from the query, looked up by bucket and added to the
-    scores.
+    """T5's positions: for how far the key is from the query, a number per head, by bucket, added to the scores.
 
     `bucket head, query_pos key_pos -> head query_pos key_pos`; `offsets` is key position minus query position.
     """
@@ -158,20 +138,14 @@ def relative_buckets(offsets: Tensor, buckets: int, *, furthest: int, both_ways:
 
 
 def mask(scores: Tensor) -> Tensor:
-    """The causal mask: minus infinity wherever the key stands after the query.
-
-    `head query_pos key_pos`, unchanged in shape.
-    """
+    """The causal mask: minus infinity wherever the key stands after the query. Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
     ahead = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).triu(key_pos - query_pos + 1)
     return scores.masked_fill(ahead, -math.inf)
 
 
 def look_back(scores: Tensor, window: int) -> Tensor:
-    """The mask of a local layer: minus infinity wherever the key stands `window` or more tokens before the query.
-
-    `head query_pos key_pos`, unchanged in shape.
-    """
+    """A local layer's mask: minus infinity where a key is `window` or more tokens before the query. Shape unchanged."""
     query_pos, key_pos = scores.shape[-2:]
     far = torch.ones(query_pos, key_pos, dtype=torch.bool, device=scores.device).tril(key_pos - query_pos - window)
     return scores.masked_fill(far, -math.inf)
@@ -189,10 +163,7 @@ def mix(pattern: Tensor, v: Tensor) -> Tensor:
 
 
 def write(z: Tensor, w_o: Tensor) -> Tensor:
-    """ΔE, each head's additive write to the residual stream, without b_O: z W_O.
-
-    `head pos d_head, head d_head d_model -> head pos d_model`
-    """
+    """ΔE, each head's additive write, without b_O: z W_O. `head pos d_head, head d_head d_model -> head pos d_model`"""
     return z @ w_o
 
 

@@ -1,6 +1,6 @@
 """Everything that touches TransformerLens while a model is loaded: booting, reading a bridge back, trusting its hooks.
 
-Apart from `checkpoint`, which reads files only, so that each side of the certificate has its own way to the weights.
+Apart from `load`, which reads files only, so that each side of the certificate has its own way to the weights.
 """
 
 import copy
@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -19,10 +18,15 @@ import torch
 from probe.errors import ModelError
 from probe.model.architectures import FAMILIES
 from probe.model.model import Config, Model, config_from, refuse
-from probe.model.weights import check_finite, expected_shapes, optional_shapes
+from probe.model.weights import check_finite, expected_shapes
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
+
+
+RENAMED = {"embed_out.weight": "lm_head.weight"}  # what files call otherwise than the class does
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # nothing fetched, no code of others run
+READ = LOCAL | {"attn_implementation": "eager", "output_loading_info": True}
 
 
 def check_config_file(folder: Path) -> None:
@@ -30,14 +34,10 @@ def check_config_file(folder: Path) -> None:
     from transformers import AutoConfig
 
     try:
-        AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        AutoConfig.from_pretrained(folder, **LOCAL)
     except Exception as error:  # broad, because its validation raises direct children of Exception
         problem = f"transformers refuses its config.json ({in_short(error)})"
         raise refuse(folder, problem, "correct that entry or take the original file") from error
-
-
-# What files call otherwise than the class does.
-RENAMED = {"embed_out.weight": "lm_head.weight"}
 
 
 def boot(
@@ -49,19 +49,11 @@ def boot(
     """
     import transformers
 
-    family = config.family
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model, info = getattr(transformers, family.architectures[0]).from_pretrained(
-                folder,
-                use_safetensors=True,
-                attn_implementation="eager",
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
+            model_class = getattr(transformers, config.family.architectures[0])
+            model, info = model_class.from_pretrained(folder, use_safetensors=True, dtype=dtype, **READ)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:  # whatever reading a checkpoint raises
         raise refuse(folder, f"transformers refuses it ({in_short(error)})", "save it again") from error
     _require_whole(info, config, where=folder)
@@ -105,22 +97,14 @@ def boot_gguf(
 def _read_by_transformers(
     file: Path, model_class: Any, settings: Any, config: Config, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
-    """All weights as transformers reads them from the file, without its bar and with its map of names made once, not
-    once a module.
-    """
+    """All weights as transformers reads them, without its bar, its map of names made once instead of once a module."""
     import gguf
     from transformers import modeling_gguf_pytorch_utils as reader
 
     once = cache(gguf.get_tensor_name_map)
     with patch.object(gguf, "get_tensor_name_map", once), patch.object(reader, "tqdm", lambda items, **_: items):
         model, info = model_class.from_pretrained(
-            file.parent,
-            gguf_file=file.name,
-            config=settings,
-            attn_implementation="eager",
-            dtype=dtype,
-            local_files_only=True,
-            output_loading_info=True,
+            file.parent, gguf_file=file.name, config=settings, dtype=dtype, **READ
         )
     _require_whole(info, config, where=file)
     return dict(model.state_dict())
@@ -153,10 +137,8 @@ def _full_names(weights: Mapping[str, torch.Tensor], config: Config) -> dict[str
     """Our weights by the names that Hugging Face's class gives them."""
     family = config.family
     beyond = (*family.head, *family.optional, family.unembed)  # stand beside what has the family's prefix
-    return {
-        RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name: tensor
-        for name, tensor in weights.items()
-    }
+    named = {name: RENAMED.get(name, name) if name.startswith(beyond) else family.prefix + name for name in weights}
+    return {named[name]: tensor for name, tensor in weights.items()}
 
 
 def boot_untrained(
@@ -179,9 +161,8 @@ def plain_model(model: Model) -> torch.nn.Module:
     plain.load_state_dict(_full_names(model.weights, model.config), strict=False, assign=True)
     plain.tie_weights()
     if not model.config.tied:  # transformers ties an untied T5 all the same, and leaves out the scale of the tied ones
-        plain.get_output_embeddings().weight = torch.nn.Parameter(
-            model.weights[f"{model.config.family.unembed}.weight"]
-        )
+        unembedding = model.weights[f"{model.config.family.unembed}.weight"]
+        plain.get_output_embeddings().weight = torch.nn.Parameter(unembedding)
     return plain.to(model.device, model.dtype).eval()
 
 
@@ -189,8 +170,7 @@ def _wrap(model: Any, name: str, tokenizer: Any) -> "TransformerBridge":
     from transformer_lens.model_bridge import TransformerBridge
 
     device, dtype = str(model.device), model.dtype
-    # TransformerLens would read a tokenizer without add_bos_token once more from where it came, which may be gone by
-    # now.
+    # TransformerLens would read a tokenizer without add_bos_token again from where it came, which may be gone by now.
     own = copy.deepcopy(tokenizer)
     own.init_kwargs |= {"add_bos_token": True, "name_or_path": name}
     bridge = TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=own, device=device, dtype=dtype)
@@ -208,7 +188,7 @@ def quiet() -> Iterator[None]:
     import transformers.utils.logging as bars
 
     loggers = [logging.getLogger(name) for name in ("", "transformers", "transformer_lens", "huggingface_hub")]
-    levels = [logger.level for logger in loggers]
+    levels = {logger: logger.level for logger in loggers}
     handlers = list(logging.getLogger().handlers)
     had_bars = bars.is_progress_bar_enabled()
     with warnings.catch_warnings():
@@ -219,7 +199,7 @@ def quiet() -> Iterator[None]:
             bars.disable_progress_bar()
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
+            for logger, level in levels.items():
                 logger.setLevel(level)
             logging.getLogger().handlers[:] = handlers
             if had_bars:
@@ -237,40 +217,25 @@ def read_bridge(bridge: Any, *, prepend_bos: bool) -> tuple[Config, dict[str, to
         kind = type(bridge).__name__
         raise refuse(f"a {kind}", "only a name, a folder or a TransformerBridge can be loaded", "give one of these")
     _check_raw(bridge)
-    raw = bridge.original_model.config.to_dict()
-    raw |= _tie_of(bridge, raw)
-    config = config_from(raw, where="the bridge", architecture=_class_of(bridge, raw), prepend_bos=prepend_bos)
-    weights = _weights_of(bridge, config)
+    original = bridge.original_model
+    raw, architecture = original.config.to_dict(), type(original).__name__
+    family, held = FAMILIES.get(str(raw.get("model_type"))), {}
+    if family is not None:  # or the config is refused
+        named = (raw.get("architectures") or [""])[0]
+        architecture = named if named in family.headless else architecture  # says that the checkpoint had no head
+        state = original.state_dict().items()  # the bridge wraps its parts and leaves them whole
+        held = {n.replace("._original_component", "").removeprefix(family.prefix): t.detach() for n, t in state}
+        unembed = f"{family.unembed}.weight"
+        head, table = held.get(RENAMED.get(unembed, unembed)), held.get(f"{family.embed}.weight")
+        if head is not None and table is not None:  # an untied T5's config, as transformers writes it, says tied
+            raw["tie_word_embeddings"] = head.data_ptr() == table.data_ptr()
+    config = config_from(raw, where="the bridge", architecture=architecture, prepend_bos=prepend_bos)
+    moved = RENAMED | {"final_logits_bias": f"{config.family.unembed}.bias"}  # into the product behind which it stood
+    weights = {name: held[moved.get(name, name)] for name, _ in expected_shapes(config, config.family.optional)}
+    weights |= {name: weights[name][None] for name in config.family.optional if weights[name].dim() == 1}
     for name, values in weights.items():
         check_finite(values, name, where="the bridge")
     return config, weights
-
-
-def _class_of(bridge: Any, raw: Mapping[str, Any]) -> str:
-    """The class of the wrapped model, or the class in its config where that says that the checkpoint had no head."""
-    named = (raw.get("architectures") or [""])[0]
-    family = FAMILIES.get(str(raw.get("model_type")))
-    return named if family and named in family.headless else type(bridge.original_model).__name__
-
-
-def _tie_of(bridge: Any, raw: Mapping[str, Any]) -> dict[str, bool]:
-    """Whether the unembedding is the embedding, as it is in the model: transformers writes into the config of an untied
-    T5 that it were.
-    """
-    family = FAMILIES.get(str(raw.get("model_type")))
-    if family is None:
-        return {}
-    held, unembed = _held(bridge, family.prefix), family.unembed + ".weight"
-    head, table = held.get(RENAMED.get(unembed, unembed)), held.get(family.embed + ".weight")
-    if head is None or table is None:
-        return {}
-    return {"tie_word_embeddings": head.data_ptr() == table.data_ptr()}
-
-
-def _held(bridge: Any, prefix: str) -> dict[str, torch.Tensor]:
-    """The tensors that the bridge wraps and leaves whole, by Hugging Face name without the family's prefix."""
-    state = bridge.original_model.state_dict().items()
-    return {name.replace("._original_component", "").removeprefix(prefix): tensor.detach() for name, tensor in state}
 
 
 def _check_raw(bridge: Any) -> None:
@@ -278,28 +243,10 @@ def _check_raw(bridge: Any) -> None:
         step = "boot it again with TransformerBridge.boot_transformers(...) and do not call enable_compatibility_mode()"
         raise refuse("the bridge", "it is in compatibility mode, which changes every head's contribution", step)
     if bridge.training:
-        raise refuse(
-            "the bridge", "it is in training mode, where dropout changes every run", "call bridge.eval() first"
-        )
-    hooked = sorted({point.name for point in bridge.hook_dict.values() if _carries_hooks(point)})
-    if hooked:
-        problem = f"it already carries hooks ({hooked[0]}), which would change what is measured"
-        raise refuse("the bridge", problem, "call bridge.reset_hooks() first")
-
-
-def _carries_hooks(point: Any) -> bool:
-    """True when somebody's hook is on the point; some families' bridges pass values on by permanent hooks of their
-    own.
-    """
-    handles = [*point.fwd_hooks, *point.bwd_hooks]
-    return any(not str(getattr(h.user_hook, "__module__", "")).startswith("transformer_lens.") for h in handles)
-
-
-def _weights_of(bridge: Any, config: Config) -> dict[str, torch.Tensor]:
-    """The raw tensors of a bridge; a bias behind the logits has moved into their product."""
-    family = config.family
-    held = _held(bridge, family.prefix)
-    moved = RENAMED | {"final_logits_bias": f"{family.unembed}.bias"}
-    wanted = [name for name, _ in chain(expected_shapes(config), optional_shapes(config))]
-    weights = {name: held[moved.get(name, name)] for name in wanted}
-    return weights | {name: weights[name][None] for name in family.optional if weights[name].dim() == 1}
+        problem = "it is in training mode, where dropout changes every run"
+        raise refuse("the bridge", problem, "call bridge.eval() first")
+    for point in sorted(bridge.hook_dict.values(), key=lambda point: point.name):
+        for handle in (*point.fwd_hooks, *point.bwd_hooks):  # some bridges pass values on by hooks of their own
+            if not str(getattr(handle.user_hook, "__module__", "")).startswith("transformer_lens."):
+                problem = f"it already carries hooks ({point.name}), which would change what is measured"
+                raise refuse("the bridge", problem, "call bridge.reset_hooks() first")

@@ -97,8 +97,7 @@ class Certificate:
 
 
 def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
-    """Compare the hooked model with the from-scratch forward on every text; the worst error per layer and quantity
-    counts.
+    """The hooked model against the from-scratch forward; the worst error per layer and quantity of all texts counts.
 
     An encoder-decoder reads each text as source and as target. Raises InputError for a text the model cannot take. Does
     not raise for a failing row: see `Certificate.require`.
@@ -107,25 +106,16 @@ def certify(model: Model, texts: Sequence[str] = DEFAULT_TEXTS) -> Certificate:
 
 
 def certify_pair(model: Model, source: str, target: str) -> Certificate:
-    """The same of an encoder-decoder that reads these two texts.
-
-    Raises InputError for a text or model that cannot be used so.
-    """
+    """The same of an encoder-decoder that reads these two texts. Raises InputError where it cannot."""
     return _certificate(model, (source, target), [(source, target)])
 
 
 def _certificate(model: Model, texts: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Certificate:
     plain = plain_model(model) if model.config.has_head else None
-    runs = [_compare(model, source, target, plain) for source, target in pairs]
+    with torch.inference_mode():
+        runs = [list(_rows(model, source, target, plain)) for source, target in pairs]
     rows = tuple(max(same, key=lambda row: row.badness) for same in zip(*runs, strict=True))
     return Certificate(model.name, str(model.dtype).removeprefix("torch."), tuple(texts), rows)
-
-
-def _compare(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -> list[Row]:
-    ids = tokenize(model, text).ids
-    target = target_tokens(model, answer).ids if model.config.start_token is not None else None
-    with torch.inference_mode():
-        return list(_rows(model, read(model, ids, target), ids, target, plain))
 
 
 def _row(
@@ -156,11 +146,12 @@ def _difference(seen: Tensor, expected: Tensor) -> tuple[float, float]:
     return (gap / scale if scale else (math.inf if gap else 0.0)), scale
 
 
-def _rows(
-    model: Model, reading: HookedRun, ids: Sequence[int], target: Sequence[int] | None, plain: torch.nn.Module | None
-) -> Iterator[Row]:
+def _rows(model: Model, text: str, answer: str, plain: torch.nn.Module | None) -> Iterator[Row]:
     """Every row of one text (and its target), in the order of the computation. Works on the CPU in float64."""
     config, family = model.config, model.config.family
+    ids = tokenize(model, text).ids
+    target = target_tokens(model, answer).ids if config.start_token is not None else None
+    reading = read(model, ids, target)
     stacks = {name: stack.on("cpu") for name, stack in reading.stacks.items()}
     given = {"": ids, "encoder": ids, "decoder": target or ()}
     for name, stack in stacks.items():
@@ -206,14 +197,13 @@ def _between(stacks: Mapping[str, Weights], reading: HookedRun) -> list[list[Row
     """What enters each cross-attention: the decoder's stream behind its self-attention, and the encoder's output."""
     seen, decoder = reading.tensors["cross"], reading.tensors["decoder"]["resid_mid"]
     left = forward.finish(stacks["encoder"], reading.tensors["encoder"]["resid_post"][-1].to(EXACT))
-    cross, streams = stacks["cross"], ("resid_pre", "the decoder's resid_mid")
-    return [
-        [
-            _row(cross, layer, streams, seen["resid_pre"][layer], before),
-            _row(cross, layer, ("memory", "what left the encoder"), seen["memory"][layer], left),
-        ]
-        for layer, before in enumerate(decoder)
-    ]
+    stream, memory = ("resid_pre", "the decoder's resid_mid"), ("memory", "what left the encoder")
+
+    def rows(layer: int, before: Tensor) -> list[Row]:
+        entering = _row(stacks["cross"], layer, stream, seen["resid_pre"][layer], before)
+        return [entering, _row(stacks["cross"], layer, memory, seen["memory"][layer], left)]
+
+    return [rows(layer, before) for layer, before in enumerate(decoder)]
 
 
 def _attention_rows(
@@ -223,14 +213,8 @@ def _attention_rows(
     seen = {name: tensor[layer] for name, tensor in reading.tensors[attention.name].items()}
     seen["delta_e"] = _own_writes(model, seen["z"], attention, layer)
     rounded = "softmax" in single and model.dtype == EXACT
-    steps = forward.attend(
-        stack,
-        block,
-        seen["resid_pre"].to(EXACT),
-        bias=None if bias is None else bias.to(EXACT),
-        memory=seen["memory"].to(EXACT) if "memory" in seen else None,
-        pattern=seen["pattern"] if rounded else None,
-    )
+    memory, pattern = seen["memory"].to(EXACT) if "memory" in seen else None, seen["pattern"] if rounded else None
+    steps = forward.attend(stack, block, seen["resid_pre"].to(EXACT), bias=bias, memory=memory, pattern=pattern)
     for name, formula in formulas_of(attention, stack.config).items():
         wider = ROUNDED if rounded and (name == "pattern" or name in single) else None
         note = f"repaired: {attention.lies[name].instead}" if name in attention.lies else ""
@@ -256,15 +240,15 @@ def _own_writes(model: Model, z: Tensor, attention: Attention, layer: int) -> Te
     held = z.to(model.device)
     alone = torch.eye(len(z), dtype=z.dtype, device=held.device)[:, None, :, None] * held.transpose(0, 1)
     part = getattr(getattr(model.bridge, attention.blocks)[layer], attention.hooks["q"].partition(".")[0]).o
-    with torch.inference_mode():
-        return (part(alone.flatten(2)) - part(torch.zeros_like(alone).flatten(2))).cpu()
+    return (part(alone.flatten(2)) - part(torch.zeros_like(alone).flatten(2))).cpu()
 
 
 def formulas_of(attention: Attention, config: Config) -> dict[str, str]:
     """The formula behind each quantity of an attention, in the order of the computation."""
     family = config.family
     read = "x" if attention.name != "cross" else "memory"
-    biased = {role: f" + b_{role.upper()}" if "+" in _shape(attention, role) else "" for role in "qkvo"}
+    parts = {role: attention.parts.get(role) or attention.parts["qkv"] for role in "qkvo"}
+    biased = {role: f" + b_{role.upper()}" if "+" in shape else "" for role, (_, shape) in parts.items()}
     matched = f"Q Kᵀ / √{config.query_scalar:g}" if config.query_scalar else "Q Kᵀ / √d_head"
     matched = matched if family.scaled else "Q Kᵀ"
     matched = "rotated " + matched if family.positions == "rotary" else matched
@@ -289,7 +273,3 @@ def _summed(stream: str, written: str, family: Family) -> str:
     """What a block adds to the stream, with the norms on the way, as a formula."""
     added = f"{stream} + {family.norm}({written})" if family.norm_written else f"{stream} + {written}"
     return f"{family.norm}({added})" if family.norm_last else added
-
-
-def _shape(attention: Attention, role: str) -> str:
-    return attention.parts[role if role in attention.parts else "qkv"][1]

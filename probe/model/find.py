@@ -16,28 +16,14 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import HfApi, constants, scan_cache_dir, snapshot_download
-from huggingface_hub.errors import (
-    CacheNotFound,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-)
-from huggingface_hub.utils import (
-    are_progress_bars_disabled,
-    disable_progress_bars,
-    enable_progress_bars,
-    validate_repo_id,
-)
-from huggingface_hub.utils import logging as hub_logging
+from huggingface_hub import HfApi, constants, errors, scan_cache_dir, snapshot_download, utils
 
 from probe.errors import ModelError
 from probe.model.architectures import GGUF_KNOWN, SUPPORTED
 from probe.model.model import RESAVE, read_config, read_json, refuse
 from probe.provenance import Origin
 
+Kind = Literal["embedded", "package", "hub", "folder", "file"]
 EMBEDDED = ("tiny-senses", "tiny-senses-bidirectional", "tiny-translator")
 EMBEDDED_FOLDER = Path(__file__).parent / "embedded"
 GGUF = ".gguf"
@@ -45,23 +31,12 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # Names of folders that say nothing of the model in them: the folder around them is named as well.
 UNTOLD = ("model", "models", "checkpoint", "weights", "output")
-WANTED = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-*-of-*.safetensors",
-)
+WANTED = ["config.json", "generation_config.json", SINGLE, INDEX, "model-*-of-*.safetensors", "tokenizer.json"]
+WANTED += ["tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"]
 ANSWER_WITHIN = 6  # seconds
 INSTEAD = "a folder with config.json, tokenizer and safetensors works too, and tiny-senses needs nothing"
 # Every failure of the network arrives as one of these: httpx's errors are the bases of the hub's own.
-NETWORK_ERRORS = (OSError, *(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"))
+NETWORK_ERRORS = (OSError, *(base for base in errors.HfHubHTTPError.__mro__ if base.__name__ == "HTTPError"))
 
 
 @dataclass(frozen=True)
@@ -69,7 +44,7 @@ class Available:
     """One line of `available`: what to pass to `load`, of which kind it is, where it lies, and what it is."""
 
     name: str
-    kind: Literal["embedded", "package", "hub", "folder", "file"]
+    kind: Kind
     where: str
     what: str
 
@@ -114,32 +89,24 @@ def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
 
     Raises ModelError for what is not there, cannot be fetched, or holds several GGUF files.
     """
-    place, origin = _look_up(source)
-    return _gguf_in(place) or place, origin
-
-
-def _look_up(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
-    text = os.fspath(source)
-    if text in EMBEDDED:
-        return EMBEDDED_FOLDER / text, Origin("embedded", text, None, "")
-    if text in PACKAGED:
-        file, version = find_packaged(text)
-        return file, Origin("package", text, version, "")
-    folder = Path(text).expanduser()
-    if folder.is_dir():
-        return folder, Origin("folder", name_of(folder.resolve()), None, "")
-    if folder.suffix == GGUF and folder.is_file():
-        return folder, Origin("file", name_of(folder.resolve().with_suffix("")), None, "")
-    if isinstance(source, os.PathLike) or _looks_like_a_path(text):
-        missing = "there is no such file" if folder.suffix == GGUF else "there is no such folder"
-        what = "it is a file" if folder.exists() else missing
-        step = (
-            f"give the folder that holds config.json, the tokenizer and the safetensors, a {GGUF} file, or a name "
-            f"({EMBEDDED[0]})"
-        )
-        raise refuse(text, what, step)
-    folder, revision = fetch(text)
-    return folder, Origin("hub", text, revision, "")
+    name = os.fspath(source)
+    kind: Kind
+    place, revision = Path(name).expanduser(), None
+    if name in EMBEDDED:
+        kind, place = "embedded", EMBEDDED_FOLDER / name
+    elif name in PACKAGED:
+        kind, (place, revision) = "package", find_packaged(name)
+    elif place.is_dir():
+        kind, name = "folder", name_of(place.resolve())
+    elif place.suffix == GGUF and place.is_file():
+        kind, name = "file", name_of(place.resolve().with_suffix(""))
+    elif isinstance(source, os.PathLike) or _looks_like_a_path(name):
+        missing = "there is no such file" if place.suffix == GGUF else "there is no such folder"
+        step = f"give the folder that holds config.json, the tokenizer and the safetensors, a {GGUF} file, or a name "
+        raise refuse(name, "it is a file" if place.exists() else missing, f"{step}({EMBEDDED[0]})")
+    else:
+        kind, (place, revision) = "hub", fetch(name)
+    return _gguf_in(place) or place, Origin(kind, name, revision, "")
 
 
 def _gguf_in(place: Path) -> Path | None:
@@ -154,9 +121,8 @@ def _gguf_in(place: Path) -> Path | None:
 
 def name_of(folder: Path) -> str:
     """The folder's name, after that of the folder around it where it says nothing by itself."""
-    return (
-        f"{folder.parent.name}/{folder.name}" if folder.name.lower() in UNTOLD and folder.parent.name else folder.name
-    )
+    untold = folder.name.lower() in UNTOLD and folder.parent.name
+    return f"{folder.parent.name}/{folder.name}" if untold else folder.name
 
 
 def _looks_like_a_path(text: str) -> bool:
@@ -165,7 +131,7 @@ def _looks_like_a_path(text: str) -> bool:
 
 
 def find_packaged(name: str) -> tuple[Path, str]:
-    """The GGUF file of the model `name`, or the folder of its safetensors, and the version of the package it is in.
+    """The model's GGUF file, or the folder of its safetensors, and the version of the package it is in.
 
     Raises ModelError with the command that installs it.
     """
@@ -188,8 +154,8 @@ def fetch(name: str) -> tuple[Path, str]:
     name is not a valid one, the hub cannot be reached, knows no such model, or holds no safetensors of it.
     """
     try:
-        validate_repo_id(name)
-    except HFValidationError as error:
+        utils.validate_repo_id(name)
+    except errors.HFValidationError as error:
         problem = "that is neither a folder here, an embedded model nor a possible hub name"
         raise refuse(repr(name), problem, INSTEAD) from error
     folder = _cached(name) or _download(name)
@@ -199,8 +165,8 @@ def fetch(name: str) -> tuple[Path, str]:
 def _cached(name: str) -> Path | None:
     """The cached folder when everything that loading needs is in it, so that nothing is asked of the network."""
     try:
-        folder = Path(snapshot_download(name, allow_patterns=list(WANTED), local_files_only=True))
-    except LocalEntryNotFoundError:
+        folder = Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=True))
+    except errors.LocalEntryNotFoundError:
         return None
     complete = (folder / "config.json").is_file() and has_tokenizer(folder) and has_weights(folder)
     return folder if complete else None
@@ -212,24 +178,23 @@ def _download(name: str) -> Path:
         with _only_what_helps():
             listed = HfApi().model_info(name, timeout=ANSWER_WITHIN).siblings or ()
             if not any(file.rfilename.endswith(".safetensors") for file in listed):
+                problem = f"the hub {constants.ENDPOINT} has no safetensors of it, only a pickle or nothing"
                 step = "convert it with save_pretrained(folder, safe_serialization=True) and load that folder"
-                raise refuse(
-                    name, f"the hub {constants.ENDPOINT} has no safetensors of it, only a pickle or nothing", step
-                )
-            return Path(snapshot_download(name, allow_patterns=list(WANTED), etag_timeout=ANSWER_WITHIN))
+                raise refuse(name, problem, step)
+            return Path(snapshot_download(name, allow_patterns=WANTED, etag_timeout=ANSWER_WITHIN))
     except NETWORK_ERRORS as error:
         raise _refusal(name, error) from error
 
 
 def _refusal(name: str, error: BaseException) -> ModelError:
     """One sentence for each way in which a hub says no or nothing."""
-    if isinstance(error, GatedRepoError):
+    if isinstance(error, errors.GatedRepoError):
         problem = f"the hub {constants.ENDPOINT} asks for a login and for its terms to be accepted"
-    elif isinstance(error, RepositoryNotFoundError):
+    elif isinstance(error, errors.RepositoryNotFoundError):
         problem = f"the hub {constants.ENDPOINT} has no public model of that name, and there is no such folder here"
     elif constants.HF_HUB_OFFLINE:
         problem = "it is not in the local cache, and HF_HUB_OFFLINE forbids asking a hub"
-    elif isinstance(error, HfHubHTTPError):
+    elif isinstance(error, errors.HfHubHTTPError):
         problem = f"the hub {constants.ENDPOINT} answered with status {error.response.status_code}"
     else:
         reason = (str(error) or type(error).__name__).strip().splitlines()[0][:80].rstrip(". ")
@@ -240,17 +205,17 @@ def _refusal(name: str, error: BaseException) -> ModelError:
 @contextmanager
 def _only_what_helps() -> Iterator[None]:
     """A progress bar on a terminal or in a notebook and nothing else; restores the user's own settings."""
-    before, had_bars = hub_logging.get_verbosity(), not are_progress_bars_disabled()
-    seen = sys.stderr.isatty() or "ipykernel" in sys.modules
-    hub_logging.set_verbosity_error()
+    before, seen = utils.logging.get_verbosity(), sys.stderr.isatty() or "ipykernel" in sys.modules
+    unseen_bars = not (seen or utils.are_progress_bars_disabled())
+    utils.logging.set_verbosity_error()
     try:
-        if had_bars and not seen:
-            disable_progress_bars()
+        if unseen_bars:
+            utils.disable_progress_bars()
         yield
     finally:
-        hub_logging.set_verbosity(before)
-        if had_bars and not seen:
-            enable_progress_bars()
+        utils.logging.set_verbosity(before)
+        if unseen_bars:
+            utils.enable_progress_bars()
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
@@ -298,30 +263,27 @@ def cached_models() -> tuple[tuple[str, Path], ...]:
     """Name and folder of every model in the local hub cache that has a config, in name order; reads no weights."""
     try:
         repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
-    except CacheNotFound:
+    except errors.CacheNotFound:
         return ()
     snapshots = []
     for repository in repositories:
-        revisions = sorted(repository.revisions, key=lambda revision: revision.last_modified, reverse=True)
-        if repository.repo_type == "model" and revisions and (revisions[0].snapshot_path / "config.json").is_file():
-            snapshots.append((repository.repo_id, Path(revisions[0].snapshot_path)))
+        newest = max(repository.revisions, key=lambda revision: revision.last_modified, default=None)
+        if repository.repo_type == "model" and newest and (newest.snapshot_path / "config.json").is_file():
+            snapshots.append((repository.repo_id, Path(newest.snapshot_path)))
     return tuple(sorted(snapshots))
 
 
 def available() -> tuple[Available, ...]:
-    """What `load` takes here: the embedded models, the models in the local hub cache, any other of a hub, any
-    folder.
-    """
-    packaged = [
-        Available(name, "package", f"in the package {row.distribution}" if row.installed() else row.install, row.what)
-        for name, row in PACKAGED.items()
-    ]
+    """What `load` takes here: embedded and packaged models, those in the local hub cache, any other, any folder."""
+    packaged = []
+    for name, row in PACKAGED.items():
+        where = f"in the package {row.distribution}" if row.installed() else row.install
+        packaged.append(Available(name, "package", where, row.what))
     shipped = [Available(n, "embedded", "ships with probe", _what(EMBEDDED_FOLDER / n)) for n in EMBEDDED]
     cached = [Available(name, "hub", "in the local cache", _what(folder)) for name, folder in cached_models()]
+    fetched = "downloaded at first use, then cached"
     anything = (
-        Available(
-            "gpt2, gpt2-medium, owner/name", "hub", "downloaded at first use, then cached", f"any of {SUPPORTED}"
-        ),
+        Available("gpt2, gpt2-medium, owner/name", "hub", fetched, f"any of {SUPPORTED}"),
         Available("path/to/folder", "folder", "this machine", "config.json, tokenizer and safetensors of one"),
         Available(f"path/to/model{GGUF}", "file", "this machine", f"one of {GGUF_KNOWN}, quantised or not"),
     )

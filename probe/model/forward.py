@@ -22,10 +22,7 @@ Norm = Callable[[Tensor, Tensor | None, Tensor | None, Config], Tensor]
 
 
 def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """E before the first block: token vectors with the family's scale, positions, types and norm.
-
-    `... pos -> ... pos d_model`
-    """
+    """E before the first block: tokens with the family's scale, positions, types, norm. `... pos -> ... pos d_model`"""
     places = torch.arange(ids.shape[-1], device=ids.device)
     return embedding_norm(weights, sum_of(embedding_parts(weights, ids, places, dtype=dtype)))
 
@@ -33,11 +30,7 @@ def embed(weights: Weights, ids: Tensor, dtype: torch.dtype | None = None) -> Te
 def embedding_parts(
     weights: Weights, ids: Tensor, places: Tensor, *, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The vectors that are added for tokens at `places`, by name: token, position and token type, as far as the family
-    has them.
-
-    `..., ... -> ... d_model`
-    """
+    """The vectors that are added for tokens at `places`, by name, as the family has them. `..., ... -> ... d_model`"""
     config, family, dtype = weights.config, weights.config.family, dtype or weights.dtype
     parts = {"token embedding": weights.raw[family.embed + ".weight"][ids].to(dtype) * config.embed_scale}
     if config.positions.kind == "learned":
@@ -45,8 +38,7 @@ def embedding_parts(
         parts["position embedding"] = table[config.positions.first + places].to(dtype)
     if config.positions.kind == "sinusoidal":
         rows = int(places.max()) + 1 if places.numel() else 0
-        table = formulas.sinusoids(rows, config.d_model).to(parts["token embedding"])
-        parts["position embedding"] = table[places]
+        parts["position embedding"] = formulas.sinusoids(rows, config.d_model).to(parts["token embedding"])[places]
     if config.n_token_types:
         parts["token type embedding"] = weights.raw[family.type_table + ".weight"][0].to(dtype)
     return parts
@@ -84,10 +76,7 @@ def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, config: Config) 
 
 
 def norm_heads(x: Tensor, weight: Tensor | None, config: Config, norm: Norm = norm) -> Tensor:
-    """Queries or keys through a norm of their own, as wide as its weight: head by head, or all heads together.
-
-    `... head pos d_head`, unchanged in shape.
-    """
+    """Queries or keys normed as wide as the weight: head by head, or all heads together. `... head pos d_head`"""
     if weight is None:
         return x
     if len(weight) == x.shape[-1]:
@@ -102,19 +91,15 @@ def _named_norm(weights: Weights, x: Tensor, name: str) -> Tensor:
 
 
 def position_bias(weights: Weights, n: int) -> Tensor | None:
-    """What T5 adds to the scores of self-attention at every layer, from the table of its first layer; None elsewhere.
-
-    `-> head query_pos key_pos`
-    """
+    """T5's addition to self-attention's scores, from its first layer's table, or None. `-> head query_pos key_pos`"""
     config, name = weights.config, weights.attention.name
     if config.positions.kind != "relative bias" or name == "cross":
         return None
     table = weights.raw[config.family.position_table.format(name) + ".weight"]
     places = torch.arange(n, device=table.device)
     offsets = places[None] - places[:, None]
-    return formulas.relative_bias(
-        table, offsets, furthest=config.positions.furthest, both_ways=not weights.attention.causal
-    )
+    furthest = config.positions.furthest
+    return formulas.relative_bias(table, offsets, furthest=furthest, both_ways=not weights.causal)
 
 
 def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
@@ -134,30 +119,22 @@ def score(weights: Weights, block: Block, q: Tensor, k: Tensor, bias: Tensor | N
     if bias is not None:
         matched = matched + bias.to(matched)
     matched = formulas.look_back(matched, config.window) if block.local else matched
-    return formulas.mask(matched) if weights.attention.causal else matched
+    return formulas.mask(matched) if weights.causal else matched
 
 
 def placed(block: Block, q: Tensor, k: Tensor, config: Config) -> tuple[Tensor, Tensor]:
-    """Queries and keys as they meet: through norms of their own and turned by their positions, where there are any.
-
-    `... head pos d_head`, unchanged in shape.
-    """
+    """Queries and keys as they meet: normed and turned by their positions, where there are any. Shapes unchanged."""
     own = config.n_heads // config.n_kv_heads  # keys stand repeated, and are normed once
     q, keys = norm_heads(q, block.norm_q, config), norm_heads(k[..., ::own, :, :], block.norm_k, config)
     if config.positions.kind == "rotary":
         angles = formulas.rotary_angles(torch.arange(q.shape[-2]), rotary(config.positions, local=block.local))
-        q, keys = (_turned(part, angles.to(q.device), config) for part in (q, keys))
+        pair = (formulas.halves(x, angles.shape[-1]) if config.family.paired else x for x in (q, keys))
+        q, keys = (formulas.rotate(x, angles.to(x.device)) for x in pair)
     return q, formulas.share_heads(keys, config.n_heads)
 
 
-def _turned(x: Tensor, angles: Tensor, config: Config) -> Tensor:
-    return formulas.rotate(formulas.halves(x, angles.shape[-1]) if config.family.paired else x, angles)
-
-
 def rotary(places: Positions, *, local: bool) -> Tensor:
-    """The frequencies of rotary positions, stretched where the config says so; local layers may have a base of their
-    own. `-> pair`
-    """
+    """Rotary frequencies, stretched where the config says so; local layers may have a base of their own. `-> pair`"""
     if local and places.local_base:
         return formulas.rotary_frequencies(places.dims, places.local_base)
     frequencies = formulas.rotary_frequencies(places.dims, places.base)
@@ -226,10 +203,7 @@ def merge_heads(block: Block, z: Tensor) -> Tensor:
 
 
 def leave(block: Block, resid_pre: Tensor, z: Tensor, config: Config) -> dict[str, Tensor]:
-    """What the heads write and the stream behind it: delta_e attn_out resid_mid.
-
-    `... pos d_model, ... head pos d_head`
-    """
+    """What the heads write and the stream behind it. `... pos d_model, ... head pos d_head -> ... pos d_model`"""
     delta_e = formulas.write(z, block.w_o)
     attn_out = delta_e.sum(-3) if block.b_o is None else delta_e.sum(-3) + block.b_o
     resid_mid = resid_pre + (norm(attn_out, block.norm_out, None, config) if config.family.norm_written else attn_out)
@@ -261,8 +235,7 @@ def activate(block: Block, x: Tensor, config: Config) -> Tensor:
 
 
 def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-    """One dictionary of named tensors per layer, in order, so that neither a whole run nor a converted model is ever
-    held.
+    """One dictionary of named tensors per layer, in order: neither a whole run nor a converted model is ever held.
 
     `ids: ... pos`. Names: resid_pre x q k v scores pattern z delta_e attn_out resid_mid mlp_out resid_post.
     """
@@ -276,10 +249,7 @@ def run(weights: Weights, ids: Tensor, dtype: torch.dtype) -> Iterator[dict[str,
 
 
 def finish(weights: Weights, resid_post: Tensor) -> Tensor:
-    """What leaves a stack: its last resid_post through the final norm, where the family has one.
-
-    `pos d_model -> pos d_model`
-    """
+    """What leaves a stack: its last resid_post through the final norm, where the family has one. Shape unchanged."""
     return _named_norm(weights, resid_post, weights.config.family.final_norm)
 
 
@@ -292,10 +262,7 @@ def logits(weights: Weights, final: Tensor) -> Tensor:
 
 
 def transformed(weights: Weights, final: Tensor) -> Tensor:
-    """BERT's head before its last product: norm(activation(x W + b)); nothing is done where a family has no such step.
-
-    Shape unchanged.
-    """
+    """BERT's head before its last product: norm(activation(x W + b)), where the family has it. Shape unchanged."""
     dense, last, activation = weights.config.family.transform
     if not dense:
         return final
@@ -339,9 +306,7 @@ def encode(stacks: Stacks, ids: Sequence[int]) -> Tensor:
 
 
 def decode(stacks: Stacks, ids: Sequence[int], memory: Tensor) -> Decoded:
-    """The decoder over `ids`, reading `memory: ... key_pos d_model`; leading axes of the memory lead everything
-    kept.
-    """
+    """The decoder over `ids`, reading `memory: ... key_pos d_model`; its leading axes lead everything kept."""
     decoder, cross = stacks["decoder"], stacks["cross"]
     resid = embed(decoder, torch.tensor(ids, device=decoder.device))
     entering, bias, own, read, z = resid[-1:], position_bias(decoder, len(ids)), [], [], []

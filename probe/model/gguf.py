@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from gguf import GGML_QUANT_SIZES, MODEL_ARCH_NAMES, GGMLQuantizationType, dequantize, get_tensor_name_map
 
-from probe.errors import UnsupportedModel
 from probe.model.architectures import FAMILIES, GGUF_KNOWN
-from probe.model.architectures.family import Family
-from probe.model.model import Config, config_from, refuse
-from probe.model.weights import check_finite, expected_shapes, layers_of
+from probe.model.architectures.family import GGUF_SIZES, Family
+from probe.model.model import Config, config_from, refuse, unsupported
+from probe.model.weights import check_finite, expected_shapes, layers_of, stored_types
 
 KNOWN = ", ".join(family.gguf.architecture for family in FAMILIES.values() if family.gguf)
 # Rotary positions stretched by factors of their own, one each frequency: ones change nothing.
@@ -39,9 +38,7 @@ PLAIN = {"F32": (np.float32, "float32"), "F16": (np.float16, "float16"), "BF16":
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor as the file states it: its shape with the slowest axis first, its element type, and the place of its
-    bytes.
-    """
+    """One tensor as the file states it: shape, slowest axis first, element type, and the place of its bytes."""
 
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
@@ -60,10 +57,9 @@ class GgufFile:
 
     @property
     def stored(self) -> str:
-        """The element types of the tensors, the one of most tensors first, as "Q4_1, float32, Q8_0"."""
-        kinds = [tensor.kind.name for tensor in self.tensors.values()]
-        often = sorted(set(kinds), key=lambda kind: (-kinds.count(kind), kind))
-        return ", ".join(PLAIN[kind][1] if kind in PLAIN else kind for kind in often)
+        """The element types of the tensors, as `stored_types` tells them."""
+        called = {kind: name for kind, (_, name) in PLAIN.items()}
+        return stored_types((tensor.kind.name for tensor in self.tensors.values()), called)
 
 
 class _Header:
@@ -112,10 +108,7 @@ class _Header:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """The header of the file at `path`, read whole.
-
-    Raises ModelError for what is cut, damaged, absurd or not of this format.
-    """
+    """The header of a file, read whole. Raises ModelError for what is cut, damaged, absurd or not of this format."""
     try:
         with path.open("rb") as opened:
             data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
@@ -175,10 +168,8 @@ def _stored(header: _Header, name: str, shape: tuple[int, ...], kind: int, start
     if not _readable(kind):
         known = kind in set(GGMLQuantizationType)
         label = GGMLQuantizationType(kind).name if known else f"number {kind}"
-        raise UnsupportedModel(
-            f"Cannot load {header.path}: its tensor {name!r} is stored in the quantisation {label}, which cannot be "
-            "turned into numbers here; take another quantisation of the model, such as Q8_0 or Q4_K."
-        )
+        problem = f"its tensor {name!r} is stored in the quantisation {label}, which cannot be turned into numbers here"
+        raise unsupported(header.path, problem, "take another quantisation of the model, such as Q8_0 or Q4_K")
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     if not all(shape) or shape[-1] % block:
         header.refuse(f"its tensor {name!r} has shape {list(shape)}, which is no whole number of blocks", CONVERT)
@@ -201,10 +192,7 @@ def _readable(kind: int) -> bool:
 
 
 def read_raw_config(opened: GgufFile) -> dict[str, Any]:
-    """The metadata in Hugging Face's config keys.
-
-    Raises UnsupportedModel for an architecture or a key that no formula is known for.
-    """
+    """The metadata in Hugging Face's keys. Raises UnsupportedModel for what no formula is known for."""
     kind, family = _family(opened)
     keys, prefix = family.gguf, f"{opened.metadata['general.architecture']}."
     assert keys is not None
@@ -214,26 +202,26 @@ def read_raw_config(opened: GgufFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in opened.tensors,
         "pad_token_id": opened.metadata.get("tokenizer.ggml.padding_token_id"),
     }
-    own = {key: value for key, value in opened.metadata.items() if key.startswith(prefix)}
-    for key, value in own.items():
-        name = key.removeprefix(prefix)
+    sizes = family.keys.sizes
+    numbers = {theirs: sizes[ours] for theirs, ours in GGUF_SIZES.items() if ours in sizes} | dict(keys.numbers)
+    own = {key.removeprefix(prefix): value for key, value in opened.metadata.items() if key.startswith(prefix)}
+    for name, value in own.items():
+        key = (prefix + name)[:80]
         if isinstance(value, list) or len(str(value)) > 40:
-            raise refuse(opened.path, f"{key[:80]} is no single number or word", CONVERT)
-        if name in keys.sizes:
+            raise refuse(opened.path, f"{key} is no single number or word", CONVERT)
+        if name in numbers:
             if isinstance(value, str) or not math.isfinite(value):
-                raise refuse(opened.path, f"{key[:80]} is {value!r} in its metadata, which is no number", CONVERT)
-            raw[keys.sizes[name]] = value if value or name != WINDOW else None
+                raise refuse(opened.path, f"{key} is {value!r} in its metadata, which is no number", CONVERT)
+            raw[numbers[name]] = value if value or name != WINDOW else None
         elif value not in keys.must.get(name, ()) and name not in keys.unread:
-            raise UnsupportedModel(
-                f"Cannot load {opened.path}: {key[:80]} is {value!r} in its metadata, and no formula for it is "
-                f"certified; load a standard {family.name}."
-            )
+            problem = f"{key} is {value!r} in its metadata, and no formula for it is certified"
+            raise unsupported(opened.path, problem, f"load a standard {family.name}")
     words = opened.metadata.get("tokenizer.ggml.tokens")
     if isinstance(words, list):
         raw.setdefault("vocab_size", len(words))
     if family.type_table and "token_types.weight" in opened.tensors:
         raw["type_vocab_size"] = opened.tensors["token_types.weight"].shape[0]
-    return raw | _head_sizes(opened, family, {key.removeprefix(prefix): value for key, value in own.items()})
+    return raw | _head_sizes(opened, family, own)
 
 
 def _family(opened: GgufFile) -> tuple[str, Family]:
@@ -241,10 +229,8 @@ def _family(opened: GgufFile) -> tuple[str, Family]:
     for kind, family in FAMILIES.items():
         if family.gguf and family.gguf.architecture == named:
             return kind, family
-    raise UnsupportedModel(
-        f"Cannot load {opened.path}: its general.architecture is {str(named)[:40]!r}, and certified are {GGUF_KNOWN} "
-        f"({KNOWN}) only; load one of these or tiny-senses."
-    )
+    problem = f"its general.architecture is {str(named)[:40]!r}, and certified are {GGUF_KNOWN} ({KNOWN}) only"
+    raise unsupported(opened.path, problem, "load one of these or tiny-senses")
 
 
 def _head_sizes(opened: GgufFile, family: Family, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,19 +289,15 @@ def read_tensors(
 
 
 def _names(config: Config) -> Iterator[tuple[str, str, str, tuple[int, ...]]]:
-    """Name in Hugging Face's file, name in a GGUF file, role in a layer ("" outside) and Hugging Face's shape of every
-    tensor.
-    """
+    """Of every tensor, Hugging Face's name, GGUF's, its role in a layer ("" outside) and Hugging Face's shape."""
     family = config.family
     assert family.gguf is not None
     arch = next(key for key, name in MODEL_ARCH_NAMES.items() if name == family.gguf.architecture)
     names = get_tensor_name_map(arch, config.n_layers)
-    roles = {
-        stack.layers.format(layer) + part: role
-        for stack in family.attentions
-        for layer in range(layers_of(stack, config))
-        for role, (part, _) in stack.parts.items()
-    }
+    roles: dict[str, str] = {}
+    for stack in family.attentions:
+        for layer in range(layers_of(stack, config)):
+            roles |= {stack.layers.format(layer) + part: role for role, (part, _) in stack.parts.items()}
     for name, shape in expected_shapes(config):
         base, _, ending = name.rpartition(".")
         theirs = names.get_name(family.prefix + base) or names.get_name(base) or base
@@ -333,10 +315,8 @@ def _check_unknown(opened: GgufFile, wanted: Mapping[str, object], config: Confi
             problem = f"{name[:80]} is not a tensor of the {config.family.name} that its metadata describe"
             raise refuse(opened.path, problem, CONVERT)
         if not bool((_floats(opened, name) == 1).all()):
-            raise UnsupportedModel(
-                f"Cannot load {opened.path}: its rotary positions are stretched ({STRETCH}), which is not certified; "
-                "load a model with plain rotary positions."
-            )
+            problem = f"its rotary positions are stretched ({STRETCH}), which is not certified"
+            raise unsupported(opened.path, problem, "load a model with plain rotary positions")
 
 
 def _floats(opened: GgufFile, name: str) -> torch.Tensor:

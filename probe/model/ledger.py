@@ -89,30 +89,20 @@ class Norms:
         """The norms that meet what the heads of this layer write."""
         return self.behind(1 + 2 * layer)
 
-    def behind_mlp(self, layer: int) -> slice:
-        """The norms that meet what this layer's MLP writes."""
-        return self.behind(2 + 2 * layer)
-
-    def _centre(self, vectors: Tensor) -> Tensor:
-        return vectors - vectors.mean(-1, keepdim=True) if self.centred else vectors
-
     def arriving(self, vectors: Tensor, met: slice) -> Tensor:
         """What is left of the vectors at the read-out behind the norms met. `row ... d_model -> row ... d_model`"""
         for gain, scale in zip(self.gains[met], self.scales[:, met].unbind(1), strict=True):
-            vectors = self._centre(vectors) / scale.view(-1, *[1] * (vectors.ndim - 1)) * gain
+            vectors = vectors - vectors.mean(-1, keepdim=True) if self.centred else vectors
+            vectors = vectors / scale.view(-1, *[1] * (vectors.ndim - 1)) * gain
         return vectors
-
-    def bias_behind(self, number: int) -> list[tuple[Tensor, slice]]:
-        """The bias of norm `number` and the norms that it meets itself, where there is such a bias."""
-        return [(self.biases[number], self.behind(number + 1))] if len(self.biases) else []
 
 
 def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     """The norms of every text in `states` up to the read-out after `depth` blocks, in float64."""
     none, ones = torch.zeros(0, weights.shape[2], dtype=torch.float64), torch.ones(len(states), 0, dtype=torch.float64)
-    if weights.config.family.adds_plainly or (weights.config.family.norm_written and not depth):
-        return Norms(none, none, ones)
     config, written = weights.config, weights.config.family.norm_written
+    if config.family.adds_plainly or (written and not depth):
+        return Norms(none, none, ones)
     normed = [] if written else [forward.sum_of(embeddings(weights, states)).double()]
     norms = [] if written else [weights.norm(config.family.embedding_norm, torch.float64)]
     for layer, held in enumerate(weights.blocks[:depth]):
@@ -130,20 +120,12 @@ def norms_of(weights: Weights, states: TargetStates, depth: int) -> Norms:
     squares = [one.var(-1, unbiased=False) if centred else one.square().mean(-1) for one in normed]
     gains = [forward.gain_of(weight, config).cpu().double() for weight, _ in norms]
     biases = [bias.cpu().double() for _, bias in norms if bias is not None]
-    return Norms(
-        torch.stack(gains),
-        torch.stack(biases) if biases else none,
-        torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1),
-        written=written,
-        centred=centred,
-    )
+    scales = torch.stack([(square + config.epsilon).sqrt() for square in squares], dim=1)
+    return Norms(torch.stack(gains), torch.stack(biases) if biases else none, scales, written=written, centred=centred)
 
 
 def embeddings(weights: Weights, states: TargetStates) -> dict[str, Tensor]:
-    """What is added before the first block at the target of every text, by name, on the CPU.
-
-    `-> row d_model`, types `d_model`
-    """
+    """What is added before the first block at every target, by name, on the CPU. `-> row d_model`, types `d_model`"""
     ids, places = states.ids.to(weights.device), states.target.to(weights.device)
     return {name: vectors.cpu() for name, vectors in forward.embedding_parts(weights, ids, places).items()}
 
@@ -170,8 +152,7 @@ def head_contributions(
 def shares(
     weights: Weights, states: TargetStates, directions: Tensor, depth: int, a: Sequence[int], b: Sequence[int]
 ) -> list[Share]:
-    """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>, over the same of
-    the whole.
+    """S of every component up to the read-out depth: [mean over a - mean over b] of <component, u>, over the whole's.
 
     `a` and `b` are rows of `states`, `directions: a then b, d_model` those along which each is read. Without norms on
     the way the token embedding's share is exactly 0 when the word is the same token everywhere.
@@ -183,11 +164,8 @@ def shares(
         along = ((vectors[rows] - vectors[:1]).double() * directions).sum(-1)
         return float(along[: len(a)].mean() - along[len(a) :].mean())
 
-    whole = difference(states.resid[:, depth])
-    return [
-        Share(part.component, part.layer, part.head, difference(part.vectors) / whole)
-        for part in parts(weights, states, depth)
-    ]
+    whole, every = difference(states.resid[:, depth]), parts(weights, states, depth)
+    return [Share(one.component, one.layer, one.head, difference(one.vectors) / whole) for one in every]
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,9 +184,7 @@ class Component:
 
 
 def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Component]:
-    """Every component's part of the residual stream at the target after `depth` blocks, in the order of the forward
-    pass.
-    """
+    """Every component's part of the stream at the target after `depth` blocks, in the order of the forward pass."""
     norms = norms_of(weights, states, depth)
 
     def arriving(
@@ -218,8 +194,8 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
         return Component(component, layer, head, norms.arriving(every, met))
 
     def biases(behind: str, number: int, layer: int | None = None) -> list[Component]:
-        name = f"norm bias behind {behind}"
-        return [arriving(name, bias, met, layer) for bias, met in norms.bias_behind(number)]
+        met, name = norms.behind(number + 1), f"norm bias behind {behind}"
+        return [arriving(name, norms.biases[number], met, layer)] if len(norms.biases) else []
 
     for name, vectors in embeddings(weights, states).items():
         yield arriving(name, vectors, norms.behind(0))
@@ -231,14 +207,13 @@ def parts(weights: Weights, states: TargetStates, depth: int) -> Iterator[Compon
         if block.b_o is not None:
             yield arriving(f"attention bias {layer}", block.b_o.cpu(), met, layer)
         yield from biases(f"attention {layer}", 1 + 2 * layer, layer)
-        yield arriving(f"MLP {layer}", states.mlp_out[:, layer], norms.behind_mlp(layer), layer)
+        yield arriving(f"MLP {layer}", states.mlp_out[:, layer], norms.behind(2 + 2 * layer), layer)
         yield from biases(f"MLP {layer}", 2 + 2 * layer, layer)
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One line of the ledger: a component, for a head by source: its position `pos` and `token`, as `Tokens.labels` has
-    it.
+    """One line of the ledger: a component, a head's by source, at `pos` with its `token`, as `Tokens.labels` has it.
 
     `norm` is the length of the vector in units of the residual stream; `contribution`, in fractions of the sense gap,
     is None without an axis.
@@ -254,28 +229,25 @@ class LedgerEntry:
 
 
 def terms(trace: Trace, depth: int, *, at: int) -> Iterator[Component]:
-    """Every component's term of the residual stream at position `at` after `depth` blocks, in the order of the forward
-    pass.
+    """Every component's term of the stream at position `at` after `depth` blocks, in the order of the forward pass.
 
     Raises InputError for a depth or a position that the trace does not have.
     """
-    weights = trace.weights
+    weights, n = trace.weights, len(trace.tokens)
     layers = len(weights.blocks)
-    if not (0 <= depth <= layers and 0 <= at < len(trace.tokens)):
+    if not (0 <= depth <= layers and 0 <= at < n):
         raise InputError(
             f"Opening the ledger after {depth} blocks at position {at}: {trace.model_name} has {layers} blocks and the "
-            f"text {len(trace.tokens)} tokens; give a depth from 0 to {layers} and a position from 0 to "
-            f"{len(trace.tokens) - 1}."
+            f"text {n} tokens; give a depth from 0 to {layers} and a position from 0 to {n - 1}."
         )
     states = with_embeddings(weights, at_position(vars(trace), at), [trace.tokens.ids[at]], [at])
-    norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else len(trace.tokens)
+    norms, sources = norms_of(weights, states, depth), at + 1 if weights.causal else n
     for part in parts(weights, states, depth):
-        if part.layer is None or part.head is None:
-            yield part
-        else:
+        if part.layer is not None and part.head is not None:
             written = trace.delta_e_by_source(part.layer, part.head, at)[:sources]
             arrived = norms.arriving(written.double()[None], norms.behind_attention(part.layer))[0]
-            yield replace(part, vectors=arrived, attention=trace.pattern[part.layer, part.head, at, :sources])
+            part = replace(part, vectors=arrived, attention=trace.pattern[part.layer, part.head, at, :sources])
+        yield part
 
 
 def close(trace: Trace, depth: int, *, at: int) -> float:
@@ -316,8 +288,7 @@ def ledger(
 def average(
     weights: Weights, states: TargetStates, a: Sequence[int], b: Sequence[int], *, depth: int
 ) -> dict[str, Tensor]:
-    """What every component adds halfway between two senses: (mean over rows `a` + mean over rows `b`) / 2. `-> d_model`
-    each.
+    """What every component adds halfway between two senses: (mean over `a` + mean over `b`) / 2. `-> d_model` each
 
     With the rows that an axis was fitted on, these sum to the axis's midpoint at its depth.
     """
@@ -350,10 +321,7 @@ def residual_stream(trace: Trace, at: int | str) -> Tensor:
 
 
 def logit_lens(trace: Trace, at: int | str) -> Tensor:
-    """Probability of every next token, read from each depth as if it were the last: softmax(LN_f(E) W_Uᵀ).
-
-    `-> depth d_vocab`
-    """
+    """Probability of every next token, read from each depth: softmax(LN_f(E) W_Uᵀ). `-> depth d_vocab`"""
     stream = residual_stream(trace, at).to(trace.weights.device)
     trace.logits  # noqa: B018 (raises where there is no language-model head)
     return attention.softmax(forward.unembed(trace.weights, stream)).cpu()

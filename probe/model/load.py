@@ -1,5 +1,4 @@
-"""One door for every model: an embedded, packaged or hub name, a folder, a GGUF file or an existing TransformerBridge
--> Model.
+"""One door for every model: a name, a folder, a GGUF file or an existing TransformerBridge -> Model.
 
 Decisions that stand here: raw weights (compatibility mode changes every head's contribution), eager attention, no
 remote code, safetensors or GGUF only, and a self-check of the hooks on one short text before anybody sees the model.
@@ -14,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,11 @@ from safetensors import SafetensorError, safe_open
 
 from probe.errors import InputError
 from probe.model.architectures import FAMILIES
-from probe.model.bridge import boot, boot_gguf, boot_untrained, check_config_file, in_short, quiet, read_bridge
+from probe.model.bridge import LOCAL, boot, boot_gguf, boot_untrained, check_config_file, in_short, quiet, read_bridge
 from probe.model.find import INDEX, SINGLE, find, has_tokenizer, name_of, weight_files, weight_map
 from probe.model.model import RESAVE, Config, Model, read_config, read_json, refuse
 from probe.model.trace import check_hooks
-from probe.model.weights import check_finite, expected_shapes, optional_shapes
+from probe.model.weights import check_finite, expected_shapes, stored_types
 from probe.provenance import Origin
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}  # how the first BERTs called the two of a norm
 DTYPES = (torch.float32, torch.float64)
-# The cuts in front of byte-level merges that transformers' converter takes where it knows no other: GPT-2's. SmolLM's
-# own, which sets digits apart, gives the same tokens: its merges know no two digits.
+# Cuts in front of byte-level merges for which transformers' converter takes GPT-2's. SmolLM's own, which sets digits
+# apart, gives the same tokens: its merges know no two digits.
 LIKE_GPT2 = (None, "gpt-2", "gpt2", "default", "smollm", "mpt", "olmo", "jais", "phi-2")
 GIVE_TOKENIZER = "put the tokenizer.json of this model beside the file"
 SHORT_TEXT = "The mole dug under the river bank."
@@ -53,8 +52,7 @@ def load(
     dtype: torch.dtype | str = torch.float32,
     prepend_bos: bool = True,
 ) -> Model:
-    """A checked Model from an embedded name, a packaged one, a hub name, a folder, a GGUF file, or an existing
-    TransformerBridge.
+    """A checked Model of a name, a folder, a GGUF file or an existing TransformerBridge.
 
     An embedded name comes first ("tiny-senses"), then a packaged one ("smollm2"), then an existing folder or file or
     anything that looks like a path ("./gpt2", "~/gpt2", "a/b/c", "model.gguf"), then a hub name ("gpt2", "owner/name").
@@ -74,9 +72,7 @@ def load(
 
 
 def untrained(model: Model, *, seed: int) -> Model:
-    """A model of the same shape and tokenizer whose weights were drawn at random: what nothing was learned looks
-    like.
-    """
+    """A model of the same shape and tokenizer with random weights: what it looks like where nothing was learned."""
     prefix = model.config.family.prefix
     with quiet():
         bridge, drawn = boot_untrained(model.bridge, model.tokenizer, seed=seed)
@@ -101,9 +97,13 @@ def _from_folder(folder: Path, origin: Origin, *, device: torch.device, dtype: t
     weights = read_checkpoint(folder, config, dtype=dtype, device=device)
     with quiet():
         check_config_file(folder)
-        tokenizer = _tokenizer_of_folder(folder, config)
+        if not has_tokenizer(folder):  # transformers would quietly make up an empty one
+            step = "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
+            raise refuse(folder, "its tokenizer is missing", step)
+        tokenizer = check_tokenizer(_read_tokenizer(folder, "AutoTokenizer"), config, where=folder)
         bridge = boot(folder, tokenizer, config, device=device, dtype=dtype)
-    stored = stored_types(folder, config.architecture)
+    located = locate(folder, config.architecture)
+    stored = stored_types((tensor.dtype for tensor in located.values()), TYPES)
     known = replace(origin, sha256=sha256_of(weight_files(folder)), stored=stored)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
@@ -115,27 +115,16 @@ def _from_gguf(file: Path, origin: Origin, *, device: torch.device, dtype: torch
     config = read_gguf_config(opened, prepend_bos=prepend_bos)
     weights = read_tensors(opened, config, dtype=dtype, device=device)
     with quiet():
-        tokenizer = _tokenizer_of_gguf(opened, config)
+        beside, kind = (file.parent / "tokenizer.json").is_file(), "PreTrainedTokenizerFast"
+        read = _read_tokenizer(file.parent, kind) if beside else read_gguf_tokenizer(opened, config)
+        tokenizer = check_tokenizer(read, config, where=file)
         bridge = boot_gguf(file, read_raw_config(opened), tokenizer, config, weights)
     known = replace(origin, sha256=sha256_of((file,)), stored=opened.stored)
     return Model(origin.location, bridge, tokenizer, config, weights, known, device, dtype)
 
 
-def _tokenizer_of_gguf(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer.json in the folder of a GGUF file, or the tokenizer that the file describes."""
-    from transformers import PreTrainedTokenizerFast
-
-    folder = opened.path.parent
-    there = (folder / "tokenizer.json").is_file()
-    tokenizer = _read_tokenizer(folder, PreTrainedTokenizerFast) if there else read_gguf_tokenizer(opened, config)
-    return check_tokenizer(tokenizer, config, where=opened.path)
-
-
 def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokenizerFast":
-    """The tokenizer that the metadata describe, converted by transformers.
-
-    Raises ModelError for one that it would get wrong.
-    """
+    """The tokenizer in the metadata, converted by transformers. Raises ModelError for one that it would get wrong."""
     from transformers import PreTrainedTokenizerFast
     from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS, GGUF_TOKENIZER_TYPES
@@ -144,9 +133,8 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
     if not isinstance(opened.metadata.get("tokenizer.ggml.tokens"), list):
         raise refuse(opened.path, "it holds no tokenizer", GIVE_TOKENIZER)
     if config.family.kind != "decoder" or not isinstance(kind, str) or kind not in GGUF_TOKENIZER_TYPES:
-        raise refuse(
-            opened.path, f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted", GIVE_TOKENIZER
-        )
+        problem = f"its tokenizer is of the kind {str(kind)[:40]!r}, which is not converted"
+        raise refuse(opened.path, problem, GIVE_TOKENIZER)
     if kind == "gpt2" and cut not in (*LIKE_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
         problem = f"its tokenizer cuts text by the rule {str(cut)[:40]!r}, which is not converted"
         raise refuse(opened.path, problem, GIVE_TOKENIZER)
@@ -160,9 +148,7 @@ def read_gguf_tokenizer(opened: "GgufFile", config: Config) -> "PreTrainedTokeni
 
 
 def _without_added(backend: Any, known: int) -> Any:
-    """The tokenizer without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of
-    text.
-    """
+    """Without tokens that the file does not know: the converter gives every byte-level one GPT-2's end of text."""
     if backend.get_vocab_size(with_added_tokens=True) <= known:
         return backend
     from tokenizers import Tokenizer
@@ -172,22 +158,14 @@ def _without_added(backend: Any, known: int) -> Any:
     return Tokenizer.from_str(json.dumps(state))
 
 
-def _tokenizer_of_folder(folder: Path, config: Config) -> "PreTrainedTokenizerFast":
-    """The fast tokenizer of `folder`, refused where transformers would quietly make up an empty one."""
-    from transformers import AutoTokenizer
-
-    if not has_tokenizer(folder):
-        step = "copy tokenizer.json (or vocab.json and merges.txt) of this model into the folder"
-        raise refuse(folder, "its tokenizer is missing", step)
-    return check_tokenizer(_read_tokenizer(folder, AutoTokenizer), config, where=folder)
-
-
-def _read_tokenizer(folder: Path, reader: Any) -> Any:
+def _read_tokenizer(folder: Path, reader: str) -> Any:
     """The tokenizer files of `folder` by a class of transformers. Raises ModelError where they cannot be read."""
+    import transformers
+
     if (folder / "tokenizer.json").is_file():
         read_json(folder / "tokenizer.json")
     try:
-        return reader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return getattr(transformers, reader).from_pretrained(folder, **LOCAL)
     except Exception as error:  # broad, because tokenizers raises Exception itself for a broken file
         raise refuse(folder, f"its tokenizer cannot be read ({in_short(error)})", "save the tokenizer again") from error
 
@@ -254,17 +232,8 @@ class Located:
     dtype: str
 
 
-def stored_types(folder: Path, architecture: str) -> str:
-    """The element types of the weights of `folder`, the one of most tensors first, as "bfloat16, float32"."""
-    kinds = [TYPES.get(tensor.dtype, tensor.dtype) for tensor in locate(folder, architecture).values()]
-    return ", ".join(sorted(set(kinds), key=lambda kind: (-kinds.count(kind), kind)))
-
-
 def locate(folder: Path, architecture: str) -> dict[str, Located]:
-    """Every tensor that the headers state, by name without its family's prefix ("transformer.").
-
-    Reads no tensor data.
-    """
+    """Every tensor that the headers state, by name without its family's prefix; no tensor data is read."""
     located: dict[str, Located] = {}
     for file in weight_files(folder):
         for tensor in _header(file):
@@ -294,43 +263,25 @@ def _header(file: Path) -> list[Located]:
 
 
 def _wanted(located: Mapping[str, Located], config: Config, *, where: object) -> list[str]:
-    """The tensors to read, headers held against the config: every one there, of the right shape and a float, and
-    nothing that is not known.
+    """The tensors to read, headers held against the config: all there, of the right shape, floats, and all known.
+
+    Others that no formula reads may be there: copies of a tied embedding (which are checked), buffers, other heads.
     """
-    wanted = []
-    optional = ((name, shape) for name, shape in optional_shapes(config) if name in located)
-    for name, shape in chain(expected_shapes(config), optional):
-        _check_header(located, name, shape, where=where)
+    wanted, family = [], config.family
+    for name, shape in expected_shapes(config, located):
+        if name not in located:
+            raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
+        if located[name].shape != shape:
+            problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
+            raise refuse(where, problem, "use the config.json that belongs to these weights")
+        if located[name].dtype not in TYPES:
+            raise refuse(where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint")
         wanted.append(name)
-    unknown = sorted(name for name in located.keys() - set(wanted) if not _is_ignored(name, config))
-    if unknown:
-        kind = config.family.name
-        raise refuse(where, f"{unknown[0]} is not a tensor of the {kind} that config.json describes", RESAVE)
+    ignored = (f"{family.unembed}.weight", *family.ignored)
+    for name in sorted(located.keys() - set(wanted)):
+        if not any(fnmatchcase(name, known) for known in ignored):
+            raise refuse(where, f"{name} is not a tensor of the {family.name} that config.json describes", RESAVE)
     return wanted
-
-
-def _check_header(located: Mapping[str, Located], name: str, shape: tuple[int, ...], *, where: object) -> None:
-    if name not in located:
-        raise refuse(where, f"the tensor {name} is missing from its safetensors", RESAVE)
-    if located[name].shape != shape:
-        problem = f"{name} has shape {list(located[name].shape)} where config.json asks for {list(shape)}"
-        raise refuse(where, problem, "use the config.json that belongs to these weights")
-    if located[name].dtype not in TYPES:
-        raise refuse(where, f"{name} is stored as {located[name].dtype}", "load a plain float checkpoint")
-
-
-def _is_ignored(name: str, config: Config) -> bool:
-    """What no formula reads: copies of a tied embedding (which are checked), buffers of old checkpoints, other
-    heads.
-    """
-    for known in (config.family.unembed + ".weight", *config.family.ignored):
-        if known.endswith("."):
-            held = name.startswith(known)
-        else:
-            held = name.endswith(known) if known.startswith(".") else name == known
-        if held:
-            return True
-    return False
 
 
 def read_checkpoint(

@@ -56,16 +56,16 @@ class Config:
 
     `n_ctx` is the longest text in tokens, `d_vocab` the number of token embeddings, `epsilon` the norms'. `tied` says
     that the unembedding is the transposed token embedding; `n_layers` are those of the encoder where there is a
-    decoder, too; `n_kv_heads` heads hold keys and values (as many as `n_heads` where it is 0); `has_head` is False when
-    the checkpoint holds no language-model head; `special_tokens` says that the tokenizer puts its own, such as [CLS],
-    `prepend_bos` that one is put in front instead. Layers that are `local` look back over `window` tokens, their own
-    among them. `query_scalar` stands under the root in place of d_head; `score_cap` and `logit_cap` bound what they
-    name; 0 where there is none. Raises ModelError where heads and d_model disagree.
+    decoder, too; `n_kv_heads` heads hold keys and values; `has_head` is False when the checkpoint holds no
+    language-model head; `special_tokens` says that the tokenizer puts its own, such as [CLS], `prepend_bos` that one is
+    put in front instead. Layers that are `local` look back over `window` tokens, their own among them. `query_scalar`
+    stands under the root in place of d_head; `score_cap` and `logit_cap` bound what they name; 0 where there is none.
     """
 
     architecture: str
     n_layers: int
     n_heads: int
+    n_kv_heads: int
     d_model: int
     d_head: int
     d_mlp: int
@@ -77,7 +77,6 @@ class Config:
     prepend_bos: bool
     tied: bool = True
     special_tokens: bool = False
-    n_kv_heads: int = 0
     n_decoder_layers: int = 0
     n_token_types: int = 0
     gated: bool = False
@@ -95,15 +94,6 @@ class Config:
     def family(self) -> Family:
         """The row of the table of architectures."""
         return FAMILIES[self.architecture]
-
-    def __post_init__(self) -> None:
-        if not self.n_kv_heads:
-            object.__setattr__(self, "n_kv_heads", self.n_heads)
-        if self.n_heads * self.d_head != self.d_model and not self.family.free_heads:
-            raise ModelError(
-                f"A config has {self.n_heads} heads of {self.d_head} dimensions and d_model {self.d_model}, which is "
-                "not their product; correct the sizes."
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +124,11 @@ def refuse(where: object, problem: str, step: str) -> ModelError:
     return ModelError(f"Cannot load {where}: {problem}; {step}.")
 
 
+def unsupported(where: object, problem: str, step: str) -> UnsupportedModel:
+    """The same of a model whose numbers nobody has certified."""
+    return UnsupportedModel(f"Cannot load {where}: {problem}; {step}.")
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object from `file`. Raises ModelError when it is absent, not UTF-8 JSON, or not an object."""
     if not file.is_file():
@@ -154,7 +149,7 @@ def read_config(folder: Path, *, prepend_bos: bool) -> Config:
     if not isinstance(architectures, list) or len(architectures) != 1:
         kind = raw.get("model_type", "gpt2")  # the first checkpoints of GPT-2 name no type
         if not isinstance(kind, str) or kind not in FAMILIES:
-            raise _unsupported(folder, f"its model_type is {kind!r}")
+            raise _unknown(folder, f"its model_type is {kind!r}")
         step = f'add "architectures": ["{FAMILIES[kind].architectures[0]}"] to config.json if that is what the model is'
         raise refuse(folder, f"config.json does not name one architecture (got {architectures!r})", step)
     return config_from(raw, where=folder, architecture=str(architectures[0]), prepend_bos=prepend_bos)
@@ -168,75 +163,72 @@ def config_from(raw: Mapping[str, Any], *, where: object, architecture: str, pre
     kind = str(raw.get("model_type"))
     family = FAMILIES.get(kind)
     if family is None or architecture not in (*family.architectures, *family.headless):
-        raise _unsupported(where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})")
+        raise _unknown(where, f"its architecture is {architecture} (model_type {raw.get('model_type')!r})")
     for key in ("auto_map", "quantization_config"):
         if raw.get(key):
             reason = "would run code of its own" if key == "auto_map" else "is quantized"
-            raise UnsupportedModel(f"Cannot load {where}: it {reason} ({key}); load a plain float checkpoint.")
+            raise unsupported(where, f"it {reason} ({key})", "load a plain float checkpoint")
     keys = family.keys
     _refuse_variants(raw, family, where)
-    sizes = {ours: size_from(raw.get(key), key, where) for ours, key in keys.sizes.items()}
+    free = {"d_mlp"} if keys.wide and raw.get(keys.sizes["d_mlp"]) is None else set()
+    sizes = {ours: size_from(raw.get(key), key, where) for ours, key in keys.sizes.items() if ours not in free}
+    n_heads, d_model = sizes["n_heads"], sizes["d_model"]
     d_head = sizes.get("d_head") or _head_size(raw, keys, sizes, where)
+    if n_heads * d_head != d_model and not family.free_heads:
+        given = f"{n_heads} heads of {d_head} dimensions and d_model {d_model}"
+        raise ModelError(f"A config has {given}, which is not their product; correct the sizes.")
     activation, gated = _activation(raw, keys, where)
-    heads = size_from(raw.get("num_key_value_heads") or sizes["n_heads"], "num_key_value_heads", where)
-    if sizes["n_heads"] % heads:
-        problem = f"{sizes['n_heads']} heads cannot share num_key_value_heads = {heads} evenly"
+    kv_heads = size_from(raw.get("num_key_value_heads") or n_heads, "num_key_value_heads", where)
+    if n_heads % kv_heads:
+        problem = f"{n_heads} heads cannot share num_key_value_heads = {kv_heads} evenly"
         raise refuse(where, problem, "correct its config")
     two = family.kind == "encoder-decoder"
     window, local = _windows(raw, keys, sizes["n_layers"], where)
     scaled = raw.get("scale_embedding") or family.scaled_embedding
+    sizes |= {"n_kv_heads": kv_heads, "d_head": d_head}
+    positions = _positions(raw, family, sizes, where)
+    sizes["n_ctx"] = _context(raw, keys, sizes, where)
+    usual = {"d_mlp": 4 * d_model, "n_decoder_layers": sizes["n_layers"] if two else 0}
     return Config(
+        **(usual | sizes),
         architecture=kind,
-        n_layers=sizes["n_layers"],
-        n_heads=sizes["n_heads"],
-        d_model=sizes["d_model"],
-        d_head=d_head,
-        d_mlp=sizes.get("d_mlp") or _mlp_size(raw, keys, sizes, where),
-        n_ctx=_context(raw, keys, sizes, where),
-        d_vocab=sizes["d_vocab"],
         causal=family.kind == "decoder",
         epsilon=_epsilon(raw, keys, where),
         activation=activation,
         prepend_bos=prepend_bos and not family.special_tokens,
         tied=raw.get("tie_word_embeddings", keys.tied) is not False,
         special_tokens=family.special_tokens,
-        n_kv_heads=heads,
-        n_decoder_layers=sizes.get("n_decoder_layers", sizes["n_layers"]) if two else 0,
         n_token_types=raw.get("type_vocab_size", 2) if family.type_table else 0,
         gated=gated or family.gated,
         has_head=architecture not in family.headless,
-        embed_scale=sizes["d_model"] ** 0.5 if scaled else 1.0,
+        embed_scale=d_model**0.5 if scaled else 1.0,
         window=window,
         local=local,
         query_scalar=_above_0(raw, keys.query_scalar, where),
         score_cap=_above_0(raw, keys.score_cap, where),
         logit_cap=_above_0(raw, keys.logit_cap, where),
         start_token=_start_token(raw, keys, where) if two else None,
-        positions=_positions(raw, family, sizes | {"d_head": d_head}, where),
+        positions=positions,
     )
 
 
-def _unsupported(where: object, problem: str) -> UnsupportedModel:
+def _unknown(where: object, problem: str) -> UnsupportedModel:
     classes = ", ".join(name for family in FAMILIES.values() for name in (*family.architectures, *family.headless))
-    return UnsupportedModel(
-        f"Cannot load {where}: {problem}, and certified are {SUPPORTED} ({classes}) only; load one of these or "
-        f"tiny-senses."
-    )
+    known = f"certified are {SUPPORTED} ({classes}) only"
+    return unsupported(where, f"{problem}, and {known}", "load one of these or tiny-senses")
 
 
 def _refuse_variants(raw: Mapping[str, Any], family: Family, where: object) -> None:
+    standard = f"load a standard {family.name}"
     for key, usual in family.keys.must.items():
         if raw.get(key, usual[0]) not in usual:
-            raise UnsupportedModel(
-                f"Cannot load {where}: {key} is {raw[key]!r} in its config, and the from-scratch check covers "
-                f"{family.name} with {usual[0]!r} only; load a standard {family.name}."
-            )
+            covered = f"the from-scratch check covers {family.name} with {usual[0]!r} only"
+            raise unsupported(where, f"{key} is {raw[key]!r} in its config, and {covered}", standard)
     for one, other in family.keys.equal:
         if raw.get(one) != raw.get(other, raw.get(one)):
-            raise UnsupportedModel(
-                f"Cannot load {where}: {one} is {raw.get(one)!r} and {other} {raw[other]!r} in its config, and only an "
-                f"encoder and a decoder of the same shape are certified; load a standard {family.name}."
-            )
+            differ = f"{one} is {raw.get(one)!r} and {other} {raw[other]!r} in its config"
+            certified = "only an encoder and a decoder of the same shape are certified"
+            raise unsupported(where, f"{differ}, and {certified}", standard)
 
 
 def size_from(value: object, key: str, where: object) -> int:
@@ -261,10 +253,6 @@ def _head_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], whe
     return sizes["d_model"] // sizes["n_heads"]
 
 
-def _mlp_size(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where: object) -> int:
-    return 4 * sizes["d_model"] if raw.get(keys.wide) is None else size_from(raw[keys.wide], keys.wide, where)
-
-
 def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str, bool]:
     """The activation by the name of its formula in `probe.model.attention`, and whether T5 gates it."""
     key, usual = keys.activation
@@ -274,10 +262,8 @@ def _activation(raw: Mapping[str, Any], keys: Keys, where: object) -> tuple[str,
     if gated and name == "gelu":
         name = "gelu_new"  # what T5's own config turns "gated-gelu" into
     if name not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise UnsupportedModel(
-            f"Cannot load {where}: {key} is {given!r} in its config; known are {known}; load a standard model."
-        )
+        problem = f"{key} is {given!r} in its config; known are {', '.join(ACTIVATIONS)}"
+        raise unsupported(where, problem, "load a standard model")
     return ACTIVATIONS[name], gated
 
 
@@ -330,9 +316,7 @@ def _context(raw: Mapping[str, Any], keys: Keys, sizes: Mapping[str, int], where
 
 
 def _first_row(raw: Mapping[str, Any], keys: Keys) -> int:
-    """The row of the position table for the first token: RoBERTa counts from behind the padding token's, BART keeps two
-    free.
-    """
+    """The first token's row in the position table: RoBERTa's is behind the padding's, BART keeps two free."""
     if isinstance(keys.first, int):
         return keys.first
     key, usual = keys.first
@@ -351,19 +335,15 @@ def _positions(raw: Mapping[str, Any], family: Family, sizes: Mapping[str, int],
 
 
 def _rotary(raw: Mapping[str, Any], family: Family, d_head: int, where: object) -> Positions:
-    """Rotary settings in either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and
-    rope_scaling.
-    """
+    """Either spelling: rope_parameters, or rope_theta / rotary_emb_base, rotary_pct and rope_scaling."""
     keys, given = family.keys, raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     local: Mapping[str, Any] = given.get("sliding_attention") or {}
     given = given.get("full_attention") or given
     kinds = [one.get("rope_type", one.get("type", "default")) for one in (local, given)]
     kind = next((kind for kind in kinds if kind != "default"), "default")
     if kind not in ("default", "llama3") or kinds[0] == "llama3":
-        raise UnsupportedModel(
-            f"Cannot load {where}: its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are "
-            "certified; load a model with plain rotary positions."
-        )
+        problem = f"its rotary positions are of type {kind!r}, and only 'default' and 'llama3' are certified"
+        raise unsupported(where, problem, "load a model with plain rotary positions")
     base = given.get("rope_theta") or raw.get("rope_theta") or raw.get("rotary_emb_base") or keys.rotary_base
     near = local.get("rope_theta") or _above_0(raw, keys.local_base, where)
     for number in (base, near):

@@ -69,9 +69,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Count:
-    """The parameters of a model by part, in the order of the forward pass; `tensors` says how many were counted (0:
-    formula).
-    """
+    """A model's parameters by part, in the order of the forward pass; `tensors`: how many were counted (0: formula)."""
 
     sizes: Sizes
     parts: tuple[Part, ...]
@@ -134,32 +132,29 @@ def count(sizes: Sizes, *, matrices_only: bool = False) -> Count:
     """The parameters of a model of these sizes, by formula; what they leave out is as in GPT-2."""
     s = sizes
     heads, keys, mlps = s.n_heads * s.n_layers, (s.n_kv_heads or s.n_heads) * s.n_layers, s.n_mlps or s.n_layers
-    down, up = f"{s.d_model:,} x {s.d_head:,}", f"{s.d_head:,} x {s.d_model:,}"
     of_attention, of_mlp = s.biases or (3 * s.n_heads * s.d_head + s.d_model, s.d_mlp + s.d_model)
-    usual = s.biases is None
+    of_heads = f"3 x {s.n_heads} x {s.d_head:,} + {s.d_model:,}"
     norms = (2 * s.d_model, 2 * s.n_layers + 1) if s.norms is None else (s.norms, 1)
     positions = s.n_ctx * s.d_model if s.positions is None else s.positions
-    wide, narrow = f"{s.d_model:,} x {s.d_mlp:,}", f"{s.d_mlp:,} x {s.d_model:,}"
+
+    def matrix(name: str, rows: int, columns: int, number: int) -> Part:
+        return Part(name, f"{rows:,} x {columns:,}", rows * columns, number)
+
     parts = (
-        Part("token embedding", f"{s.d_vocab:,} x {s.d_model:,}", s.d_vocab * s.d_model, 1),
+        matrix("token embedding", s.d_vocab, s.d_model, 1),
         Part("position embedding", f"{positions // s.d_model:,} x {s.d_model:,}", positions, 1 if positions else 0),
-        *(
-            Part(name, up if name == "value up" else down, s.d_model * s.d_head, number)
-            for name, number in zip(HEAD_PARTS, (heads, keys, keys, heads), strict=True)
-        ),
-        Part(
-            "attention biases",
-            f"3 x {s.n_heads} x {s.d_head:,} + {s.d_model:,}" if usual else f"{of_attention:,}",
-            of_attention,
-            s.n_layers,
-        ),
-        *([Part("MLP gate", wide, s.d_model * s.d_mlp, mlps)] if s.gated else []),
-        Part("MLP up", wide, s.d_model * s.d_mlp, mlps),
-        Part("MLP down", narrow, s.d_model * s.d_mlp, mlps),
-        Part("MLP biases", f"{s.d_mlp:,} + {s.d_model:,}" if usual else f"{of_mlp:,}", of_mlp, mlps),
+        matrix("query", s.d_model, s.d_head, heads),
+        matrix("key", s.d_model, s.d_head, keys),
+        matrix("value down", s.d_model, s.d_head, keys),
+        matrix("value up", s.d_head, s.d_model, heads),
+        Part("attention biases", of_heads if s.biases is None else f"{of_attention:,}", of_attention, s.n_layers),
+        *([matrix("MLP gate", s.d_model, s.d_mlp, mlps)] if s.gated else []),
+        matrix("MLP up", s.d_model, s.d_mlp, mlps),
+        matrix("MLP down", s.d_mlp, s.d_model, mlps),
+        Part("MLP biases", f"{of_mlp:,}" if s.biases else f"{s.d_mlp:,} + {s.d_model:,}", of_mlp, mlps),
         Part("norms", f"2 x {s.d_model:,}" if s.norms is None else f"{s.norms:,}", *norms),
         *([Part("others", f"{s.others:,}", s.others, 1)] if s.others else []),
-        Part("unembedding", f"{s.d_model:,} x {s.d_vocab:,}", s.d_vocab * s.d_model, 0 if s.tied else 1),
+        matrix("unembedding", s.d_model, s.d_vocab, 0 if s.tied else 1),
     )
     return Count(sizes, tuple(part for part in parts if not (matrices_only and part.name in NOT_MATRICES)))
 
@@ -168,7 +163,7 @@ def sizes_of(model: "Model") -> Sizes:
     """The sizes in a model's config, and what the table of architectures says of its biases, norms and positions."""
     import torch
 
-    from probe.model.weights import expected_shapes, layers_of, optional_shapes
+    from probe.model.weights import expected_shapes, layers_of
 
     c, family = model.config, model.config.family
     attentions = sum(layers_of(attention, c) for attention in family.attentions)
@@ -177,9 +172,8 @@ def sizes_of(model: "Model") -> Sizes:
     biased = all(shape.endswith("+") for attention in family.attentions for _, shape in attention.parts.values())
     if family.positions == "learned" and not family.type_table and family.kind == "decoder" and biased:
         return plain
-    held = ((name, shape) for name, shape in optional_shapes(c) if name in model.weights)
-    shapes = dict([*expected_shapes(c), *held])
-    numbers = _by_part({name: torch.empty(shape, device="meta") for name, shape in shapes.items()}, c)
+    shapes = expected_shapes(c, model.weights)
+    numbers = _by_part({name: torch.empty(shape, device="meta") for name, shape in shapes}, c)
     return replace(
         plain,
         n_kv_heads=c.n_kv_heads,
@@ -205,15 +199,15 @@ def count_tensors(model: "Model") -> Count:
         if got != wanted:
             raise CrossCheckError(
                 f"Counting the parameters of {model.name}: {name} came to {got:,}, expected {wanted:,} from its "
-                f"config; "
-                "the weights and the config do not belong together, so save the model again with save_pretrained."
+                "config; the weights and the config do not belong together, so save the model again with "
+                "save_pretrained."
             )
     return Count(expected.sizes, expected.parts, tensors=len(model.weights))
 
 
 def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
-    """How many numbers the tensors of each part hold, arranged by head; what no part names is what is left. A tensor
-    that serves twice, as the one norm of a parallel block does, counts once.
+    """How many numbers the tensors of each part hold, what no part names last. One that serves twice, as the norm of a
+    parallel block does, counts once.
     """
     from probe.model.weights import NORMS, read_stacks
 
@@ -221,12 +215,8 @@ def _by_part(raw: "Mapping[str, Tensor]", config: "Config") -> dict[str, int]:
     blocks = [block for stack in read_stacks(raw, config).values() for block in stack.blocks]
 
     def named(*names: str) -> list["Tensor | None"]:
-        return [
-            raw.get(f"{name.format(side)}.{kind}")
-            for name in names
-            for side in ("", "encoder", "decoder")
-            for kind in ("weight", "bias")
-        ]
+        full = [name.format(side) for name in names for side in ("", "encoder", "decoder")]
+        return [raw.get(f"{name}.{kind}") for name in full for kind in ("weight", "bias")]
 
     parts: dict[str, list[Tensor | None]] = {
         "token embedding": named(family.embed),

@@ -44,18 +44,15 @@ class AttentionTrace:
     resid_mid: Tensor
 
     def delta_e(self, layer: int, head: int, at: int | str) -> Tensor:
-        """ΔE of one head at position `at` (of a word: at its last token), without b_O: z W_O.
+        """ΔE of one head at position `at`, or at a word's last token, without b_O: z W_O. `-> d_model`
 
-        `-> d_model` Raises InputError for a place that is not there.
+        Raises InputError for a place that is not there.
         """
         at = self._require_place(layer, head, at)
         return attention.write(self.z[layer, head, at], self.stack.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int, at: int | str) -> Tensor:
-        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
-
-        `-> key_pos d_model`
-        """
+        """ΔE by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to `delta_e`"""
         at = self._require_place(layer, head, at)
         w_o = self.stack.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.pattern[layer, head, at], self.v[layer, head], w_o)
@@ -65,10 +62,8 @@ class AttentionTrace:
         at, (layers, heads, *_), n = position(self.tokens, at), self.stack.shape, len(self.tokens)
         for name, number, lowest, size in (("layer", layer, 0, layers), ("head", head, 0, heads), ("at", at, -n, n)):
             if not lowest <= number < size:
-                raise InputError(
-                    f"Taking ΔE out of a {self.kind}: {name} is {number}, expected {lowest} to {size - 1}; choose one "
-                    "of these."
-                )
+                wanted = f"expected {lowest} to {size - 1}; choose one of these"
+                raise InputError(f"Taking ΔE out of a {self.kind}: {name} is {number}, {wanted}.")
         return at
 
     def _require_shapes(self, what: str, keys: int, **more: tuple[int, ...]) -> None:
@@ -122,17 +117,15 @@ class Trace(Shown, AttentionTrace):
         self._require_shapes(f"trace of {n} tokens", n, mlp_out=stream, resid_post=stream)
 
     def to_circuitsvis(self, layer: int) -> dict[str, Any]:
-        """The keyword arguments of CircuitsVis's attention_heads for one layer, every head: `attention: head query_pos
-        key_pos`, tokens, names.
+        """The arguments of CircuitsVis's attention_heads for a layer, with `attention: head query_pos key_pos`.
 
         circuitsvis.attention.attention_heads(**trace.to_circuitsvis(layer=3)). Raises InputError for a layer that is
         not there.
         """
         layers = len(self.pattern)
         if not 0 <= layer < layers:
-            raise InputError(
-                f"Handing a trace to CircuitsVis: layer is {layer}, expected 0 to {layers - 1}; choose one of these."
-            )
+            wanted = f"expected 0 to {layers - 1}; choose one of these"
+            raise InputError(f"Handing a trace to CircuitsVis: layer is {layer}, {wanted}.")
         pattern = self.pattern[layer]
         return {
             "attention": pattern,
@@ -142,10 +135,8 @@ class Trace(Shown, AttentionTrace):
         }
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The keyword arguments of BertViz's head_view and model_view: one tensor per layer, `1 head query_pos
-        key_pos`, and the tokens.
-        """
-        return {"attention": _layers(self.pattern), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
+        """The arguments of BertViz's head_view and model_view, a tensor per layer: `1 head query_pos key_pos`."""
+        return {"attention": list(self.pattern[:, None]), "tokens": list(self.tokens.pieces), "prettify_tokens": False}
 
     def __repr__(self) -> str:
         layers, heads, *_ = self.stack.shape
@@ -178,27 +169,22 @@ class TargetStates:
         for field in fields(self):
             if len(getattr(self, field.name)) != n:
                 raise ValueError(f"states of {n} sentences: {field.name} has {len(getattr(self, field.name))} rows")
-        if self.resid.shape[1] != self.mlp_out.shape[1] + 1:
-            raise ValueError(
-                f"states: {self.resid.shape[1]} depths for {self.mlp_out.shape[1]} layers, expected one more"
-            )
+        depths, layers = self.resid.shape[1], self.mlp_out.shape[1]
+        if depths != layers + 1:
+            raise ValueError(f"states: {depths} depths for {layers} layers, expected one more")
 
     def attention_to(self, cues: Sequence[range | None]) -> dict[str, Tensor]:
-        """How much of each head's attention the target gives to its cue, to the tokens before and after it, and to
-        itself.
+        """How much of its attention each head gives from the target to its cue, the tokens beside it, and itself.
 
         `cues`: token positions, None where a sentence marks none -> `cue previous next itself: sentence layer head`,
         NaN where there is no such token; 0 after it in a causal model.
         """
-        rows = list(zip(self.pattern, self.target.tolist(), cues, strict=True))
-        nowhere = torch.full(self.pattern.shape[1:3], torch.nan)
-        to_cue = [nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, _, cue in rows]
-        previous = [row[..., at - 1] if at else nowhere for row, at, _ in rows]
-        padded = functional.pad(self.pattern, (0, 1))  # behind the last token there is none
-        following = [row[..., at + 1] for row, at in zip(padded, self.target.tolist(), strict=True)]
-        itself = [row[..., at] for row, at, _ in rows]
-        attention = {"cue": to_cue, "previous": previous, "next": following, "itself": itself}
-        return {name: torch.stack(parts) for name, parts in attention.items()}
+        rows, nowhere = zip(self.pattern, cues, strict=True), torch.full(self.pattern.shape[1:3], torch.nan)
+        to_cue = [nowhere if cue is None else row[..., cue.start : cue.stop].sum(-1) for row, cue in rows]
+        padded, row = functional.pad(self.pattern, (1, 1)), torch.arange(len(self))  # no token at either end
+        previous, itself, following = (padded[row, ..., self.target + place] for place in range(3))
+        previous[self.target == 0] = torch.nan
+        return {"cue": torch.stack(to_cue), "previous": previous, "next": following, "itself": itself}
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -223,18 +209,14 @@ class TargetTrace:
         return attention.write(self.states.z[0, layer, head], self.weights.blocks[layer].w_o[head].cpu())
 
     def delta_e_by_source(self, layer: int, head: int) -> Tensor:
-        """The same ΔE taken apart by the token it came from: A[at, j] V[j] W_O. Sums over key_pos to `delta_e`.
-
-        `-> key_pos d_model`
-        """
+        """The same by the token it came from: A[at, j] V[j] W_O. `-> key_pos d_model`, which sums to `delta_e`"""
         w_o = self.weights.blocks[layer].w_o[head].cpu()
         return attention.write_by_source(self.states.pattern[0, layer, head], self.v[layer, head], w_o)
 
 
 @dataclass(frozen=True, eq=False)
 class CrossTrace(AttentionTrace):
-    """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder's output, no
-    mask.
+    """Cross-attention of every decoder layer: queries from the target, keys and values from the encoder, no mask.
 
     As `AttentionTrace`, the stream being the decoder's · `memory: layer key_pos d_model`. query_pos counts `tokens`,
     the decoder's input; key_pos counts `source`.
@@ -274,13 +256,10 @@ class PairTrace:
         return self.decoder.logits
 
     def to_bertviz(self) -> dict[str, Any]:
-        """The keyword arguments of BertViz's head_view and model_view for all three attentions, and the tokens of both
-        texts.
-        """
+        """The arguments of BertViz's head_view and model_view for all three attentions and both texts."""
+        sides = {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}
         return {
-            "encoder_attention": _layers(self.encoder.pattern),
-            "decoder_attention": _layers(self.decoder.pattern),
-            "cross_attention": _layers(self.cross.pattern),
+            **{f"{name}_attention": list(side.pattern[:, None]) for name, side in sides.items()},
             "encoder_tokens": list(self.source.pieces),
             "decoder_tokens": list(self.target.pieces),
             "prettify_tokens": False,
@@ -289,8 +268,3 @@ class PairTrace:
     def __repr__(self) -> str:
         size = f"{len(self.source)} source and {len(self.target)} target tokens"
         return f"<PairTrace of {size} through {self.cross.model_name}>"
-
-
-def _layers(pattern: Tensor) -> list[Tensor]:
-    """BertViz wants a batch axis of 1 per layer."""
-    return [layer[None] for layer in pattern]

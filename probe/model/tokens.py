@@ -7,9 +7,9 @@ Most families get the special tokens that their own tokenizer puts ([CLS] and [S
 """
 
 import unicodedata
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from probe.errors import InputError
@@ -20,10 +20,7 @@ BATCH_TOKENS = 1024
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text cut into tokens.
-
-    `ids`, `pieces`, `spans` and `labels` have one entry per position; spans exclude leading space.
-    """
+    """A text cut into tokens: an id, a piece, a span (without leading space) and a label per position."""
 
     text: str
     ids: tuple[int, ...]
@@ -70,9 +67,16 @@ def tokenize(model: Model, text: str) -> Tokens:
         )
     if not text.strip():
         raise InputError("Reading the text: got an empty text, expected at least one word; give a sentence.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:  # a lone surrogate, which no UTF-8 tokenizer can read
+        raise InputError(
+            f"Reading the text: got half of a surrogate pair at character {error.start}, expected text that can be "
+            "written as UTF-8; repair the file's encoding."
+        ) from error
     bos = model.config.prepend_bos
     encoded = model.tokenizer(
-        _encodable(text),
+        text,
         add_special_tokens=model.config.special_tokens,
         split_special_tokens=True,  # "<|endoftext|>" in a user's text is text
         return_offsets_mapping=True,
@@ -85,35 +89,27 @@ def tokenize(model: Model, text: str) -> Tokens:
             f"Reading the text {_shorten(text)!r}: got {len(ids)} tokens, expected at most {model.config.n_ctx}, "
             f"the context window of {model.name}; shorten the text or split it."
         )
-    offsets = [_without_leading_space(text, start, end) for start, end in encoded["offset_mapping"]]
     put = [bool(mark) and model.config.special_tokens for mark in encoded["special_tokens_mask"]]
-    pieces = tuple(
-        model.tokenizer.convert_ids_to_tokens(number) if special else text[start:end]
-        for number, special, (start, end) in zip(encoded["input_ids"], put, encoded["offset_mapping"], strict=True)
-    )
+    spans, names = encoded["offset_mapping"], model.tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    offsets = [_without_leading_space(text, start, end) for start, end in spans]
+    own = zip(names, put, spans, strict=True)
+    pieces = tuple(name if special else text[start:end] for name, special, (start, end) in own)
     first = bos or (bool(put) and put[0])
     return Tokens(text, ids, (model.tokenizer.bos_token,) * bos + pieces, ((0, 0),) * bos + tuple(offsets), first)
 
 
 def target_tokens(model: Model, target: str) -> Tokens:
-    """What the decoder reads when it has to predict `target`: the start token in front, the last special token left
-    away.
-    """
+    """What the decoder reads to predict `target`: the start token in front, the last special token left away."""
     whole, start = tokenize(model, target), model.config.start_token
     if start is None:
         raise InputError(f"Tracing a target text through {model.name}: it has no decoder; give one text only.")
     kept = len(whole) - (whole.spans[-1] == (0, 0))
-    piece = model.tokenizer.convert_ids_to_tokens(start) or ""
-    return Tokens(
-        target, (start, *whole.ids[:kept]), (piece, *whole.pieces[:kept]), ((0, 0), *whole.spans[:kept]), True
-    )
+    pieces = (model.tokenizer.convert_ids_to_tokens(start) or "", *whole.pieces[:kept])
+    return Tokens(target, (start, *whole.ids[:kept]), pieces, ((0, 0), *whole.spans[:kept]), bos=True)
 
 
 def find_word(text: str, word: str, occurrence: int = 1) -> tuple[int, int]:
-    """The character span of the n-th occurrence of `word` in `text`: whole words first, then any place.
-
-    Raises InputError when it is not there that often.
-    """
+    """The span of the n-th `word` in `text`, whole words first, then any place; InputError where it is not there."""
     lowered, wanted = text.casefold(), word.casefold()
     if len(lowered) != len(text):  # some letters fold to two: spans must stay those of the text
         lowered, wanted = text, word
@@ -134,25 +130,18 @@ def positions_of_span(tokens: Tokens, start: int, end: int) -> range:
 
     Raises InputError when the span is empty, outside the text, or white space only.
     """
+    doing = f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}:"
     if not 0 <= start < end <= len(tokens.text):
-        raise InputError(
-            f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}: expected a span inside its "
-            f"{len(tokens.text)} characters; correct start and end."
-        )
+        wanted = f"a span inside its {len(tokens.text)} characters"
+        raise InputError(f"{doing} expected {wanted}; correct start and end.")
     touched = [pos for pos, (low, high) in enumerate(tokens.spans) if low < end and high > start]
     if not touched or not tokens.text[start:end].strip():
-        raise InputError(
-            f"Placing characters {start} to {end} in {_shorten(tokens.text)!r}: got only white space, expected a word; "
-            "correct start and end."
-        )
+        raise InputError(f"{doing} got only white space, expected a word; correct start and end.")
     return range(touched[0], touched[-1] + 1)
 
 
 def position(tokens: Tokens, at: int | str) -> int:
-    """A position as it is; of a word, where it is read: the last token of its first occurrence.
-
-    Raises InputError where the word does not stand in the text.
-    """
+    """A position as it is; of a word, where its first occurrence is read; InputError where it is not there."""
     return tokens.positions_of(at)[-1] if isinstance(at, str) else at
 
 
@@ -162,24 +151,19 @@ def is_one_token(model: Model, piece: str) -> bool:
 
 
 def batch_by_length(lengths: Sequence[int], *, most_rows: int) -> list[list[int]]:
-    """Row numbers grouped by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a fixed order.
+    """Row numbers by equal length, at most BATCH_TOKENS tokens and `most_rows` rows together, in a fixed order.
 
     Equal lengths need no padding, and so no attention mask that could be wrong.
     """
-    groups: dict[int, list[int]] = defaultdict(list)
-    for row, length in enumerate(lengths):
-        groups[length].append(row)
     batches = []
-    for length, members in sorted(groups.items()):
-        size = max(1, min(most_rows, BATCH_TOKENS // length))
+    for length, group in groupby(sorted(range(len(lengths)), key=lengths.__getitem__), lengths.__getitem__):
+        members, size = list(group), max(1, min(most_rows, BATCH_TOKENS // length))
         batches += [members[start : start + size] for start in range(0, len(members), size)]
     return batches
 
 
 def batch_of_like_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest of
-    them.
-    """
+    """Row numbers from short to long, as many together as are BATCH_TOKENS tokens once filled up to the longest."""
     batches: list[list[int]] = [[]]
     for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batches[-1] and lengths[row] * (len(batches[-1]) + 1) > BATCH_TOKENS:
@@ -194,32 +178,15 @@ def in_order(batches: Sequence[Sequence[int]]) -> list[int]:
     return sorted(range(len(laid)), key=laid.__getitem__)
 
 
-def _encodable(text: str) -> str:
-    """The text itself; raises InputError for lone surrogates, which no UTF-8 tokenizer can read."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"Reading the text: got half of a surrogate pair at character {error.start}, expected text that can be "
-            "written as UTF-8; repair the file's encoding."
-        ) from error
-    return text
-
-
 def _without_leading_space(text: str, start: int, end: int) -> tuple[int, int]:
     lead = len(text[start:end]) - len(text[start:end].lstrip())
     return (start + lead, end) if lead < end - start else (start, end)
 
 
 def _is_whole(text: str, start: int, end: int) -> bool:
-    return not any(_continues_a_word(neighbour) for neighbour in (text[start - 1 : start], text[end : end + 1]))
-
-
-def _continues_a_word(character: str) -> bool:
-    """Letters, digits, and marks that combine with the letter before them: the e of a decomposed "café" is not
-    whole.
-    """
-    return character.isalnum() or (character != "" and unicodedata.category(character).startswith("M"))
+    """No letter, digit or combining mark is beside it: a decomposed "café" ends in no whole e."""
+    beside = text[start - 1 : start] + text[end : end + 1]
+    return not any(one.isalnum() or unicodedata.category(one).startswith("M") for one in beside)
 
 
 def _shorten(text: str) -> str:

@@ -48,9 +48,7 @@ class HookedRun:
 
 
 def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) -> HookedRun:
-    """Run `ids` (and `target` through the decoder, where there is one) and keep every tensor of every attention, on the
-    CPU.
-    """
+    """One run of `ids` (and of `target` through a decoder): every tensor of every attention, on the CPU."""
     with _kept(model, lambda name, tensor: tensor[0].cpu()) as kept:
         logits = run(model, [ids], None if target is None else [target])
     stacks = read_stacks(model.weights, model.config)
@@ -61,14 +59,12 @@ def read(model: Model, ids: Sequence[int], target: Sequence[int] | None = None) 
 def run(
     model: Model, rows: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None, *, head: bool = True
 ) -> Tensor:
-    """One forward of the bridge on texts filled up on the right, with masks made from their lengths. `-> row pos
-    d_vocab`
+    """One forward of the bridge on texts filled up on the right, masked by their lengths. `-> row pos d_vocab`
 
     A mask made from ids would drop a padding token that is part of a text. Behind a text's end the numbers mean
     nothing. A decoder needs no mask: what is filled in comes after everything that is read; and with one, where layers
-    look back only so far, what is filled in would see nothing at all and become NaN. Without `head`
-    the unembedding is left out, which for many sentences is a good part of the work, and the last vectors come back:
-    `row pos d_model`.
+    look back only so far, what is filled in would see nothing at all and become NaN. Without `head` the unembedding,
+    a good part of the work for many sentences, is left out, and the last vectors come back: `row pos d_model`.
     """
     ids = filled(model, rows)
     ends = [ids.shape[1] if model.config.causal else len(row) for row in rows]
@@ -88,8 +84,7 @@ def filled(model: Model, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def read_at(model: Model, rows: Sequence[Sequence[int]], at: Sequence[int]) -> dict[str, Tensor]:
-    """What `probe.model.records.TargetStates` holds of one position of each text, read in one run of a model with one
-    stack.
+    """What `TargetStates` holds of one position of each text, read in one run of a model with one stack.
 
     `resid: row depth d_model` · `mlp_out: row layer d_model` · `q k v z: row layer head d_head` · `pattern: row layer
     head key_pos`.
@@ -130,21 +125,18 @@ def _kept(
     """Inference that keeps what `select` takes of every tensor, or of those of these names, of every layer: by
     attention and name. The hooks are removed again whatever happens.
     """
+    kept: dict[str, dict[str, list[Tensor]]] = {}
+    hooks = []
 
-    def keep(layers: list[Tensor], name: str, tensor: Tensor, hook: object) -> None:
-        layers.append(select(name, tensor).clone())
+    def keep(attention: str, name: str, tensor: Tensor, hook: object) -> None:
+        kept[attention][name].append(select(name, tensor).clone())
 
-    attentions = model.config.family.attentions
-    kept: dict[str, dict[str, list[Tensor]]] = {
-        attention.name: {name: [] for name in attention.hooks if names is None or name in names}
-        for attention in attentions
-    }
-    hooks = [
-        (f"{attention.blocks}.{layer}.{attention.hooks[name]}", partial(keep, layers, name))
-        for attention in attentions
-        for name, layers in kept[attention.name].items()
-        for layer in range(layers_of(attention, model.config))
-    ]
+    for attention in model.config.family.attentions:
+        kept[attention.name] = {name: [] for name in attention.hooks if names is None or name in names}
+        for name in kept[attention.name]:
+            for layer in range(layers_of(attention, model.config)):
+                where = f"{attention.blocks}.{layer}.{attention.hooks[name]}"
+                hooks.append((where, partial(keep, attention.name, name)))
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
         yield kept
 
@@ -153,20 +145,18 @@ def _stacked(model: Model, kept: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     """Layers side by side, the stream in one piece, keys and values repeated for the heads that share them."""
     kept["resid"] = [*kept.pop("resid_pre"), kept.pop("resid_post")[-1]]
     states = {name: torch.stack(layers, dim=1).cpu() for name, layers in kept.items()}
-    heads = model.config.n_heads
-    shared = {name: formulas.share_heads(states[name].unsqueeze(-2), heads).squeeze(-2) for name in SHARED}
-    return states | shared
+    for name in SHARED:
+        states[name] = formulas.share_heads(states[name].unsqueeze(-2), model.config.n_heads).squeeze(-2)
+    return states
 
 
 def _whole(stack: Weights, kept: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
     """Stacked over layers, heads first, keys and values repeated for the heads that share them, repairs made."""
     tensors = {name: torch.stack(list(layers)) for name, layers in kept.items()}
     tensors |= {name: tensors[name].transpose(1, 2) for name in HEAD_VECTORS}
-    heads = stack.config.n_heads
-    tensors |= {name: formulas.share_heads(tensors[name], heads) for name in SHARED}
+    tensors |= {name: formulas.share_heads(tensors[name], stack.config.n_heads) for name in SHARED}
     if "scores" in stack.attention.lies:
         bias = forward.position_bias(stack, tensors["q"].shape[-2])
-        bias = None if bias is None else bias.cpu()
         layers = zip(stack.blocks, tensors["q"], tensors["k"], strict=True)
         tensors["scores"] = torch.stack([forward.score(stack, block, q, k, bias) for block, q, k in layers])
     if "resid_mid" not in tensors:
@@ -183,22 +173,17 @@ def check_hooks(model: Model, ids: Sequence[int]) -> None:
     target = [model.config.start_token or 0, *ids[:-1]] if family.kind == "encoder-decoder" else None
     reading = read(model, ids, target)
     for attention in family.attentions:
-        pattern = reading.tensors[attention.name]["pattern"]
-        sums = pattern.sum(-1)
-        problems = {
-            "the rows of its attention pattern do not sum to 1": not torch.allclose(
-                sums, torch.ones_like(sums), rtol=0, atol=1e-5
-            ),
-            "a position looks ahead at a later token": attention.causal
-            and (bool((pattern.triu(1) != 0).any()) or not _looks_back_only(model, ids, target, reading.logits)),
-            "an edit of a head's z does not change its logits": not _edit_is_felt(
-                model, attention, ids, target, reading
-            ),
-        }
-        for problem, there in problems.items():
-            if there:
-                step = f"load an unmodified {family.name}"
-                raise refuse(model.origin.location, f"its hooks fail the self-check: {problem}", step)
+        pattern, problem = reading.tensors[attention.name]["pattern"], ""
+        sums, ahead = pattern.sum(-1), bool((pattern.triu(1) != 0).any())
+        if not torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5):
+            problem = "the rows of its attention pattern do not sum to 1"
+        elif attention.causal and (ahead or not _looks_back_only(model, ids, target, reading.logits)):
+            problem = "a position looks ahead at a later token"
+        elif not _edit_is_felt(model, attention, ids, target, reading):
+            problem = "an edit of a head's z does not change its logits"
+        if problem:
+            step = f"load an unmodified {family.name}"
+            raise refuse(model.origin.location, f"its hooks fail the self-check: {problem}", step)
 
 
 def _looks_back_only(model: Model, ids: Sequence[int], target: Sequence[int] | None, logits: Tensor) -> bool:
@@ -217,9 +202,7 @@ def _edit_is_felt(
 ) -> bool:
     """True when moving the z of one head moves the logits; heads whose W_O writes nothing cannot tell."""
     blocks = reading.stacks[attention.name].blocks
-    writers = [
-        (layer, head) for layer, block in enumerate(blocks) for head, w in enumerate(block.w_o) if (w != 0).any()
-    ]
+    writers = [(layer, head) for layer, one in enumerate(blocks) for head, w in enumerate(one.w_o) if (w != 0).any()]
 
     def edit(head: int, z: Tensor, hook: object) -> Tensor:
         moved = z.clone()
@@ -246,30 +229,25 @@ def trace(model: Model, text: str, target: str | None = None) -> Trace | PairTra
     Raises InputError for an empty or over-long text, and where a target is missing or cannot be used.
     """
     if (target is None) == (model.config.start_token is not None):
-        problem = "it is an encoder-decoder; give trace(model, source, target)"
-        problem = problem if target is None else "it has no decoder for a target; give one text only"
+        problem = "it has no decoder for a target; give one text only"
+        problem = "it is an encoder-decoder; give trace(model, source, target)" if target is None else problem
         raise InputError(f"Tracing a text through {model.name}: {problem}.")
     tokens = tokenize(model, text)
     given = None if target is None else target_tokens(model, target)
     reading = read(model, tokens.ids, None if given is None else given.ids)
-    tensors, stacks, name = reading.tensors, reading.stacks, model.name
+
+    def side(name: str, read: Tokens, logits: Tensor | None = None) -> Trace:
+        return Trace(read, model.name, reading.stacks[name], head_output=logits, **reading.tensors[name])
+
     if given is None:
-        logits = reading.logits if model.config.has_head else None
-        return Trace(tokens=tokens, model_name=name, stack=stacks[""], head_output=logits, **tensors[""])
-    return PairTrace(
-        source=tokens,
-        target=given,
-        encoder=Trace(tokens=tokens, model_name=name, stack=stacks["encoder"], head_output=None, **tensors["encoder"]),
-        decoder=Trace(
-            tokens=given, model_name=name, stack=stacks["decoder"], head_output=reading.logits, **tensors["decoder"]
-        ),
-        cross=CrossTrace(tokens=given, source=tokens, stack=stacks["cross"], model_name=name, **tensors["cross"]),
-    )
+        return side("", tokens, reading.logits if model.config.has_head else None)
+    stack, tensors = reading.stacks["cross"], reading.tensors["cross"]
+    cross = CrossTrace(given, model.name, stack, source=tokens, **tensors)
+    return PairTrace(tokens, given, side("encoder", tokens), side("decoder", given, reading.logits), cross)
 
 
 def trace_target(model: Model, tokens: Tokens, at: int | str) -> TargetTrace:
-    """Run one text and keep what is read at position `at`, or at a word, and every head's values of all positions that
-    it may look at.
+    """One text kept to what is read at position `at`, or at a word, and every head's values that it may look at.
 
     What a full trace of a long text holds grows with the square of its length; in a causal model this grows with its
     length: the text is run up to `at` in chunks, each against the keys and values of those before it, which changes no
@@ -301,10 +279,8 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
     texts in one that reads both ways. Raises UnsupportedModel for an encoder-decoder.
     """
     weights = read_weights(model)
-    rows = [
-        tokens.ids[: target + 1] if weights.causal else tokens.ids
-        for tokens, target in zip(sentences, targets, strict=True)
-    ]
+    placed = list(zip(sentences, targets, strict=True))
+    rows = [tokens.ids[: at + 1] if weights.causal else tokens.ids for tokens, at in placed]
     width, states = max(map(len, rows)), defaultdict(list)
     batches = batch_of_like_length([len(row) for row in rows])
     for batch in batches:
@@ -314,8 +290,7 @@ def target_states(model: Model, sentences: Sequence[Tokens], targets: Sequence[i
             states[name].append(part)
     order = in_order(batches)
     together = {name: torch.cat(parts)[order] for name, parts in states.items()}
-    last = [tokens.ids[at] for tokens, at in zip(sentences, targets, strict=True)]
-    return with_embeddings(weights, together, last, targets)
+    return with_embeddings(weights, together, [tokens.ids[at] for tokens, at in placed], targets)
 
 
 def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
@@ -327,17 +302,9 @@ def at_position(tensors: Mapping[str, Tensor], at: int) -> dict[str, Tensor]:
 def with_embeddings(
     weights: Weights, read: Mapping[str, Tensor], ids: Sequence[int], targets: Sequence[int]
 ) -> TargetStates:
-    """What was read at the targets, with the embeddings of the tokens there; no position vectors where a family has
-    none.
-    """
+    """What was read at the targets, with their embeddings; position vectors are 0 where a family has none."""
     last, target = torch.tensor(ids), torch.tensor(targets)
     parts = forward.embedding_parts(weights, last.to(weights.device), target.to(weights.device))
     token = parts["token embedding"].cpu()
-    position = parts.get("position embedding")
-    return TargetStates(
-        ids=last,
-        target=target,
-        token_embedding=token,
-        position_embedding=torch.zeros_like(token) if position is None else position.cpu(),
-        **{name: whole.cpu() for name, whole in read.items()},
-    )
+    place = parts.get("position embedding", torch.zeros_like(token)).cpu()
+    return TargetStates(last, target, token, place, **{name: whole.cpu() for name, whole in read.items()})

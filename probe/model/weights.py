@@ -1,11 +1,11 @@
-"""Raw tensors by the table of architectures: which must be there and of which shape, and the same arranged per stack,
-layer and head.
+"""Raw tensors by the table of architectures: which must be there, their shapes, and the same by stack, layer and head.
 
 `read_weights` gives the one record that everything from raw weights works on: the forward from scratch, the engine of
 swaps, the ledger. Its tensors are views of the model's own.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -22,8 +22,7 @@ NORMS = ("norm", "norm_q", "norm_k", "norm_out", "norm_mlp", "norm_mlp_out")
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The weights of one attention of one layer, and of the MLP behind it where there is one; None where the family has
-    none.
+    """The weights of one attention of one layer, and of the MLP behind it; None where the family has none.
 
     `w_q: head d_model d_head`, `w_k w_v: kv_head d_model d_head`, `b_q b_k b_v: head d_head`, `w_o: head d_head
     d_model`, `w_in w_gate w_up: d_model d_mlp`, `w_out: d_mlp d_model`; `w_gate` and `w_up` in a gated MLP in place of
@@ -58,10 +57,7 @@ class Block:
 
     @cached_property
     def fused(self) -> tuple[Tensor, Tensor | None]:
-        """W_Q, W_K and W_V of all heads side by side, and their biases, for one product.
-
-        `d_model (head d_head)`, `(head d_head)`
-        """
+        """W_Q, W_K, W_V of all heads side by side, and biases. `d_model (head d_head)`, `(head d_head)`"""
         parts, biases = (self.w_q, self.w_k, self.w_v), (self.b_q, self.b_k, self.b_v)
         biased = [bias.flatten() for bias in biases if bias is not None]
         return torch.cat([_side_by_side(part) for part in parts], dim=1), torch.cat(biased) if biased else None
@@ -77,8 +73,8 @@ class Block:
         return 0 if self.w_out is None else self.w_out.shape[0]
 
     def to(self, dtype: torch.dtype, device: str | torch.device) -> "Block":
-        held: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {n: part.to(device, dtype) for n, part in held.items() if isinstance(part, Tensor)}
+        held = ((field.name, getattr(self, field.name)) for field in fields(self))
+        moved: dict[str, Any] = {name: part.to(device, dtype) for name, part in held if isinstance(part, Tensor)}
         return replace(self, **moved)
 
 
@@ -88,9 +84,7 @@ def _side_by_side(part: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights of one stack of a model: its blocks, all raw tensors by name, and what the config and the table say
-    of it.
-    """
+    """The weights of one stack: its blocks, all raw tensors by name, and what the config and the table say of it."""
 
     blocks: tuple[Block, ...]
     raw: Mapping[str, Tensor]
@@ -121,12 +115,10 @@ class Weights:
         return self.attention.causal
 
     def norm(self, name: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Weight and bias of the norm `name`, "{}" in it standing for this stack; None for what the model does not
-        have. `d_model`
-        """
-        held = [self.raw.get(f"{name.format(self.attention.name)}.{kind}") for kind in ("weight", "bias")]
-        weight, bias = (part if part is None else part.to(dtype) for part in held)
-        return weight, bias
+        """Weight and bias of the norm `name`, None for what is not there; "{}" stands for this stack. `d_model`"""
+        name = name.format(self.attention.name)
+        weight, bias = self.raw.get(f"{name}.weight"), self.raw.get(f"{name}.bias")
+        return None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
 
     def on(self, device: str | torch.device) -> "Weights":
         """The same weights on another device."""
@@ -134,34 +126,34 @@ class Weights:
         return replace(self, blocks=blocks, raw={name: tensor.to(device) for name, tensor in self.raw.items()})
 
 
+def stored_types(kinds: Iterable[str], called: Mapping[str, str]) -> str:
+    """The element types of some tensors as they are `called`, that of most tensors first: "Q4_1, float32, Q8_0"."""
+    often = Counter(kinds)
+    return ", ".join(called.get(kind, kind) for kind in sorted(often, key=lambda kind: (-often[kind], kind)))
+
+
 def check_finite(values: torch.Tensor, name: str, *, where: object) -> None:
     """Raises ModelError when any number in a weight is NaN or infinite: it would spread into every result."""
     extremes = torch.stack(torch.aminmax(values))  # one pass and no mask as large as the tensor; NaN wins
-    if bool(torch.isfinite(extremes).all()):
-        return
-    kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
-    raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
+    if not bool(torch.isfinite(extremes).all()):
+        kind = "NaN" if bool(torch.isnan(extremes).any()) else "an infinite number"
+        raise refuse(where, f"{name} contains {kind}", "take an undamaged copy of the weights")
 
 
 def read_weights(model: Model) -> Weights:
-    """The weights of `model`'s one stack of blocks, in its own type, where the model has them.
-
-    Raises UnsupportedModel for an encoder-decoder: see `read_stacks`.
-    """
+    """The weights of a model's one stack, in its own type, where it has them; UnsupportedModel where it has more."""
     require_single(model.config.architecture, "the reading of a word")
     (weights,) = read_stacks(model.weights, model.config).values()
     return weights
 
 
 def read_stacks(raw: Mapping[str, Tensor], config: Config) -> Mapping[str, Weights]:
-    """The weights of every attention by its name in the table: one of "" or three of "encoder", "decoder" and
-    "cross".
-    """
-    stacks: dict[str, Weights] = {}
-    for attention in config.family.attentions:
-        blocks = tuple(_block(raw, attention, layer, config) for layer in range(layers_of(attention, config)))
-        stacks[attention.name] = Weights(blocks, raw, config, attention)
-    return stacks
+    """The weights of every attention by its name in the table: one of "", or of "encoder", "decoder" and "cross"."""
+
+    def blocks(attention: Attention) -> tuple[Block, ...]:
+        return tuple(_block(raw, attention, layer, config) for layer in range(layers_of(attention, config)))
+
+    return {one.name: Weights(blocks(one), raw, config, one) for one in config.family.attentions}
 
 
 def layers_of(attention: Attention, config: Config) -> int:
@@ -169,35 +161,31 @@ def layers_of(attention: Attention, config: Config) -> int:
     return config.n_decoder_layers if attention.name in ("decoder", "cross") else config.n_layers
 
 
-def expected_shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name (without the family's prefix) and shape of every tensor that must be there, lazily: an absurd number of
-    layers costs nothing.
+def expected_shapes(config: Config, held: Container[str] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name (without the family's prefix) and shape of every tensor that must be there, and of the optional ones `held`.
+
+    Lazily: an absurd number of layers costs nothing.
     """
-    family = config.family
-    for name, shape in family.outside.items():
+    for name, shape in _named_shapes(config, held):
         yield from _sized(name, shape, config)
+
+
+def _named_shapes(config: Config, held: Container[str]) -> Iterator[tuple[str, str]]:
+    """The same by raw name, without its ending, and words of shape."""
+    family = config.family
+    yield from family.outside.items()
     for attention in family.attentions:
+        both = {"in", "gate"} <= attention.parts.keys()  # forms of MLP: the config says which one the model has
+        left_out = () if not both else ("in",) if config.gated else ("gate", "up")
         for layer in range(layers_of(attention, config)):
             for role, (name, shape) in attention.parts.items():
-                if not _left_out(role, attention, config):
-                    yield from _sized(attention.layers.format(layer) + name, shape, config)
+                if role not in left_out:
+                    yield attention.layers.format(layer) + name, shape
     if config.has_head:
-        for name, shape in family.head.items():
-            yield from _sized(name, shape, config)
+        yield from family.head.items()
         if not config.tied:
-            yield from _sized(family.unembed, "v d", config)
-
-
-def optional_shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The same of tensors that are read where a file holds them."""
-    for name, shape in config.family.optional.items():
-        yield from _sized(name, shape, config)
-
-
-def _left_out(role: str, attention: Attention, config: Config) -> bool:
-    """Where the table gives both forms of MLP, the config says which one the model has."""
-    both = {"in", "gate"} <= set(attention.parts)
-    return both and role in (("in",) if config.gated else ("gate", "up"))
+            yield family.unembed, "v d"
+    yield from ((name, shape) for name, shape in family.optional.items() if name in held)
 
 
 def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -210,22 +198,10 @@ def _sized(name: str, shape: str, config: Config) -> Iterator[tuple[str, tuple[i
 
 
 def _size(word: str, config: Config) -> int:
-    heads, groups, places = config.n_heads * config.d_head, config.n_kv_heads * config.d_head, config.positions
-    return {
-        "1": 1,
-        "d": config.d_model,
-        "e": config.d_head,
-        "h": heads,
-        "g": groups,
-        "hgg": heads + 2 * groups,
-        "m": config.d_mlp,
-        "2m": 2 * config.d_mlp,
-        "v": config.d_vocab,
-        "p": places.rows,
-        "t": config.n_token_types,
-        "b": places.buckets,
-        "n": config.n_heads,
-    }[word]
+    c, heads, groups = config, config.n_heads * config.d_head, config.n_kv_heads * config.d_head
+    sizes = {"1": 1, "d": c.d_model, "e": c.d_head, "h": heads, "g": groups, "hgg": heads + 2 * groups, "n": c.n_heads}
+    sizes |= {"m": c.d_mlp, "2m": 2 * c.d_mlp, "v": c.d_vocab, "t": c.n_token_types}
+    return (sizes | {"p": c.positions.rows, "b": c.positions.buckets})[word]
 
 
 def _block(weights: Mapping[str, Tensor], attention: Attention, layer: int, config: Config) -> Block:
@@ -258,10 +234,7 @@ def _block(weights: Mapping[str, Tensor], attention: Attention, layer: int, conf
 
 
 def _projections(raw: Callable[..., Any], matrix: Callable[[str], Any], config: Config, fused: str) -> dict[str, Any]:
-    """Queries, keys and values per head, from a tensor each or from one of all three.
-
-    `-> head d_model d_head`, biases `head d_head`
-    """
+    """Queries, keys and values, from one tensor or three. `-> head d_model d_head`, biases `head d_head`"""
     counts = (config.n_heads, config.n_kv_heads, config.n_kv_heads)
     if fused == "by head":  # (head 3 d_head) side by side
         whole, bias = (part.unflatten(-1, (config.n_heads, 3, -1)) for part in (matrix("qkv"), raw("qkv", "bias")))

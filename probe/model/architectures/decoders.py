@@ -6,18 +6,16 @@ from dataclasses import replace
 
 from probe.model.architectures.family import (
     GGUF_PLAIN,
-    GGUF_SIZES,
     HIDDEN,
-    RECOMPUTED,
     Family,
     GgufKeys,
     Keys,
     Repair,
     causal,
-    norm_written_repairs,
+    recomputed,
+    without,
 )
 
-SCORES = {"scores": Repair("attn.hook_attn_scores", RECOMPUTED)}
 PARALLEL = {"resid_mid": Repair("", "E + attn_out, which no hook holds")}
 
 GPT2 = Family(
@@ -29,6 +27,7 @@ GPT2 = Family(
             "n_layers": "n_layer",
             "n_heads": "n_head",
             "d_model": "n_embd",
+            "d_mlp": "n_inner",
             "d_vocab": "vocab_size",
             "n_ctx": "n_positions",
         },
@@ -40,7 +39,7 @@ GPT2 = Family(
             "reorder_and_upcast_attn": (False,),
             "add_cross_attention": (False,),
         },
-        wide="n_inner",
+        wide=True,
     ),
     prefix="transformer.",
     turned=True,
@@ -57,48 +56,31 @@ GPT2 = Family(
         fused="by role",
         layers="h.{}.",
     ),
-    outside={"wte": "v d", "wpe": "p d", "ln_f": "d +"},
     embed="wte",
     position_table="wpe",
     final_norm="ln_f",
-    ignored=(".attn.bias", ".attn.masked_bias"),
+    ignored=("*.attn.bias", "*.attn.masked_bias"),
     gguf=GgufKeys(
         "gpt2",
-        {
-            "block_count": "n_layer",
-            "embedding_length": "n_embd",
-            "feed_forward_length": "n_inner",
-            "context_length": "n_positions",
-            "attention.head_count": "n_head",
-            "attention.layer_norm_epsilon": "layer_norm_epsilon",
-            "vocab_size": "vocab_size",
-        },
+        {"attention.layer_norm_epsilon": "layer_norm_epsilon"},
         must={"attention.causal": (True,)},
         transformers=True,
     ),
 )
-GPT_NEO = Family(
-    "GPT-Neo",
-    "decoder",
-    ("GPTNeoForCausalLM",),
-    Keys(
-        {
-            "n_layers": "num_layers",
-            "n_heads": "num_heads",
-            "d_model": "hidden_size",
-            "d_vocab": "vocab_size",
-            "n_ctx": "max_position_embeddings",
-        },
-        ("layer_norm_epsilon", 1e-5),
-        ("activation_function", "gelu_new"),
-        wide="intermediate_size",
+GPT_NEO = replace(
+    GPT2,
+    name="GPT-Neo",
+    architectures=("GPTNeoForCausalLM",),
+    keys=replace(
+        GPT2.keys,
+        sizes=HIDDEN | {"n_layers": "num_layers", "n_heads": "num_heads"},
+        must={},
         window=("window_size", 256),
         kinds="attention_types",
     ),
-    prefix="transformer.",
+    turned=False,
     scaled=False,
     single=("scores", "softmax"),
-    special_tokens=False,
     attentions=causal(
         {
             "norm": ("ln_1", "d +"),
@@ -108,27 +90,23 @@ GPT_NEO = Family(
             "in": ("mlp.c_fc", "m d +"),
             "out": ("mlp.c_proj", "d m +"),
         },
-        SCORES,
+        recomputed(),
         layers="h.{}.",
     ),
-    outside={"wte": "v d", "wpe": "p d", "ln_f": "d +"},
-    embed="wte",
-    position_table="wpe",
-    final_norm="ln_f",
-    ignored=(".attention.bias", ".attention.masked_bias"),
+    ignored=("*.attention.bias", "*.attention.masked_bias"),
+    gguf=None,
 )
-GPTJ = Family(
-    "GPT-J",
-    "decoder",
-    ("GPTJForCausalLM",),
-    replace(GPT2.keys, must={}, tied=False, rotary_dims="rotary_dim"),
-    prefix="transformer.",
+GPTJ = replace(
+    GPT2,
+    name="GPT-J",
+    architectures=("GPTJForCausalLM",),
+    keys=replace(GPT2.keys, must={}, tied=False, rotary_dims="rotary_dim"),
+    turned=False,
     positions="rotary",
     paired=True,
     single=("scores", "softmax"),
     plain_rounds=True,
     parallel=True,
-    special_tokens=False,
     attentions=causal(
         {
             "norm": ("ln_1", "d +"),
@@ -137,15 +115,12 @@ GPTJ = Family(
             "in": ("mlp.fc_in", "m d +"),
             "out": ("mlp.fc_out", "d m +"),
         },
-        SCORES | PARALLEL,
+        recomputed() | PARALLEL,
         layers="h.{}.",
     ),
-    outside={"wte": "v d", "ln_f": "d +"},
-    head={"lm_head.bias": "v ="},
-    embed="wte",
-    final_norm="ln_f",
+    position_table="",
     head_bias="lm_head.bias",
-    ignored=(".attn.bias", ".attn.masked_bias"),
+    gguf=None,
 )
 GPT_NEOX = Family(
     "GPT-NeoX",
@@ -174,15 +149,13 @@ GPT_NEOX = Family(
         PARALLEL,
         fused="by head",
     ),
-    outside={"embed_in": "v d", "final_layer_norm": "d +"},
     embed="embed_in",
     final_norm="final_layer_norm",
     unembed="embed_out",
-    ignored=(".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"),
+    ignored=("*.attention.bias", "*.attention.masked_bias", "*.rotary_emb.inv_freq"),
     gguf=GgufKeys(
         "gptneox",
-        GGUF_SIZES
-        | {
+        {
             "attention.layer_norm_epsilon": "layer_norm_eps",
             "rope.freq_base": "rope_theta",
             "use_parallel_residual": "use_parallel_residual",
@@ -204,12 +177,13 @@ PARTS = {
     "norm_mlp": ("post_attention_layernorm", "d"),
 }
 NORMS_WRITTEN = {"norm_out": ("post_attention_layernorm", "d"), "norm_mlp_out": ("post_feedforward_layernorm", "d")}
-# In front of its norm, which the bridge's own hook is behind.
+# Of what is written in front of its norm; the bridge's own hooks are behind it.
 WRITTEN = {"attn_out": "attn.o.hook_out", "mlp_out": "mlp.hook_out"}
+WRITTEN_REPAIRS = {name: Repair(f"hook_{name}", "read in front of its norm") for name in WRITTEN}
 GEMMA_PARTS = PARTS | NORMS_WRITTEN | {"norm_mlp": ("pre_feedforward_layernorm", "d")}
 WINDOW = ("sliding_window", 4096)
 GGUF_HEAD_SIZES = ("attention.key_length", "attention.value_length", "rope.dimension_count")  # read with the others
-GGUF_ROTARY = GGUF_SIZES | {
+GGUF_ROTARY = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
@@ -238,11 +212,10 @@ LLAMA = Family(
     positions="rotary",
     single=("norm", "softmax"),
     attentions=causal(PARTS),
-    outside={"embed_tokens": "v d", "norm": "d"},
     embed="embed_tokens",
     final_norm="norm",
     free_heads=True,
-    ignored=(".rotary_emb.inv_freq",),
+    ignored=("*.rotary_emb.inv_freq",),
     gguf=GgufKeys(
         "llama",
         GGUF_ROTARY,
@@ -280,10 +253,11 @@ QWEN3 = replace(
     attentions=causal(PARTS | _norms("e", "e")),
     gguf=replace(QWEN2_GGUF, architecture="qwen3"),
 )
+GGUF_WINDOW = GGUF_ROTARY | {"attention.sliding_window": "sliding_window"}
 PHI3_GGUF = replace(
     QWEN2_GGUF,
     architecture="phi3",
-    sizes=GGUF_ROTARY | {"attention.sliding_window": "sliding_window"},
+    numbers=GGUF_WINDOW,
     unread=(*GGUF_HEAD_SIZES, "rope.scaling.original_context_length"),
 )
 PHI3 = replace(
@@ -295,7 +269,7 @@ PHI3 = replace(
     plain_rounds=True,
     free_heads=False,
     attentions=causal(
-        {role: part for role, part in PARTS.items() if role not in ("q", "k", "v", "gate", "up")}
+        without(PARTS, "q", "k", "v", "gate", "up")
         | {"qkv": ("self_attn.qkv_proj", "hgg d"), "gate_up": ("mlp.gate_up_proj", "2m d")},
         fused="by role",
     ),
@@ -310,8 +284,8 @@ OLMO2 = replace(
     norm_written=True,
     free_heads=False,
     attentions=causal(
-        {role: part for role, part in PARTS.items() if not role.startswith("norm")} | NORMS_WRITTEN | _norms("h", "g"),
-        norm_written_repairs(),
+        without(PARTS, "norm", "norm_mlp") | NORMS_WRITTEN | _norms("h", "g"),
+        WRITTEN_REPAIRS,
         read=WRITTEN | {"x": "attn.q.hook_in"},
     ),
     gguf=replace(QWEN2_GGUF, architecture="olmo2", transformers=False),
@@ -336,15 +310,11 @@ GEMMA2 = replace(
     offset=True,
     scaled_embedding=True,
     single=("norm", "gain", "softmax"),
-    attentions=causal(GEMMA_PARTS, norm_written_repairs(), read=WRITTEN),
+    attentions=causal(GEMMA_PARTS, WRITTEN_REPAIRS, read=WRITTEN),
     gguf=replace(
         PHI3_GGUF,
         architecture="gemma2",
-        sizes={
-            **PHI3_GGUF.sizes,
-            "attn_logit_softcapping": "attn_logit_softcapping",
-            "final_logit_softcapping": "final_logit_softcapping",
-        },
+        numbers=GGUF_WINDOW | {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
         query_scalar=46,
     ),
 )
@@ -361,12 +331,12 @@ GEMMA3 = replace(
         score_cap=("", None),
         logit_cap=("final_logit_softcapping", None),
     ),
-    attentions=causal(GEMMA_PARTS | _norms("e", "e"), norm_written_repairs(), read=WRITTEN),
+    attentions=causal(GEMMA_PARTS | _norms("e", "e"), WRITTEN_REPAIRS, read=WRITTEN),
     gguf=replace(
         PHI3_GGUF,
         architecture="gemma3",
-        sizes={
-            **PHI3_GGUF.sizes,
+        numbers=GGUF_WINDOW
+        | {
             "attention.sliding_window_pattern": "sliding_window_pattern",
             "rope.freq_base_swa": "rope_local_base_freq",
             "final_logit_softcapping": "final_logit_softcapping",

@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 from probe.model.architectures.family import (
-    GGUF_SIZES,
     HIDDEN,
-    RECOMPUTED,
     Attention,
     Family,
     GgufKeys,
@@ -14,6 +12,8 @@ from probe.model.architectures.family import (
     norm_first_hooks,
     norm_last_hooks,
     norm_last_repairs,
+    recomputed,
+    without,
 )
 
 BERT = Family(
@@ -37,7 +37,6 @@ BERT = Family(
     attentions=(
         Attention(
             "",
-            "blocks",
             norm_last_hooks(),
             "encoder.layer.{}.",
             {
@@ -53,17 +52,6 @@ BERT = Family(
             lies=norm_last_repairs() | {"attn_out": Repair("hook_attn_out", "read in front of the sum and its norm")},
         ),
     ),
-    outside={
-        "embeddings.word_embeddings": "v d",
-        "embeddings.position_embeddings": "p d",
-        "embeddings.token_type_embeddings": "t d",
-        "embeddings.LayerNorm": "d +",
-    },
-    head={
-        "cls.predictions.transform.dense": "d d +",
-        "cls.predictions.transform.LayerNorm": "d +",
-        "cls.predictions.bias": "v =",
-    },
     embed="embeddings.word_embeddings",
     position_table="embeddings.position_embeddings",
     type_table="embeddings.token_type_embeddings",
@@ -71,10 +59,10 @@ BERT = Family(
     unembed="cls.predictions.decoder",
     transform=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", ""),
     head_bias="cls.predictions.bias",
-    ignored=("pooler.", "cls.seq_relationship.", "cls.predictions.decoder.bias", "embeddings.position_ids"),
+    ignored=("pooler.*", "cls.seq_relationship.*", "cls.predictions.decoder.bias", "embeddings.position_ids"),
     gguf=GgufKeys(
         "bert",
-        GGUF_SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+        {"attention.layer_norm_epsilon": "layer_norm_eps"},
         must={"attention.causal": (False,)},
         unread=("pooling_type",),
     ),
@@ -86,18 +74,14 @@ ROBERTA = replace(
     keys=replace(BERT.keys, first=("pad_token_id", 1)),
     headless=("RobertaModel",),
     prefix="roberta.",
-    head={"lm_head.dense": "d d +", "lm_head.layer_norm": "d +", "lm_head.bias": "v ="},
     unembed="lm_head.decoder",
     transform=("lm_head.dense", "lm_head.layer_norm", "gelu"),
     head_bias="lm_head.bias",
-    ignored=("pooler.", "lm_head.decoder.bias", "embeddings.position_ids"),
+    ignored=("pooler.*", "lm_head.decoder.bias", "embeddings.position_ids"),
     gguf=None,
 )
 
-
-def _crossing(hooks: dict[str, str]) -> dict[str, str]:
-    """The hooks of a cross-attention, behind which no MLP stands."""
-    return {name: hook for name, hook in hooks.items() if name not in ("mlp_out", "resid_post")}
+MLP = ("mlp_out", "resid_post")  # what a cross-attention, behind which no MLP stands, has no hooks of
 
 
 def _t5_parts(number: int, attn: str) -> dict[str, tuple[str, str]]:
@@ -139,45 +123,28 @@ T5 = Family(
     scaled=False,
     single=("variance",),
     attentions=(
-        Attention(
-            "encoder",
-            "encoder_blocks",
-            norm_first_hooks(),
-            "encoder.block.{}.",
-            _t5_parts(0, "SelfAttention") | _t5_mlp(1),
-        ),
+        Attention("encoder", norm_first_hooks(), "encoder.block.{}.", _t5_parts(0, "SelfAttention") | _t5_mlp(1)),
         Attention(
             "decoder",
-            "decoder_blocks",
-            {name: hook for name, hook in norm_first_hooks("self_attn").items() if name != "scores"},
+            without(norm_first_hooks("self_attn"), "scores"),
             "decoder.block.{}.",
             _t5_parts(0, "SelfAttention") | _t5_mlp(2),
             causal=True,
-            lies={"scores": Repair("self_attn.hook_attn_scores", RECOMPUTED)},
+            lies=recomputed("self_attn"),
         ),
         Attention(
             "cross",
-            "decoder_blocks",
-            _crossing(
-                norm_first_hooks("cross_attn", "ln2")
-                | {
-                    "resid_pre": "hook_resid_mid",
-                    "attn_out": "hook_cross_attn_out",
-                    "resid_mid": "hook_resid_mid2",
-                    "memory": "cross_attn.k.hook_in",
-                }
-            ),
+            without(norm_first_hooks("cross_attn", "ln2"), *MLP)
+            | {
+                "resid_pre": "hook_resid_mid",
+                "attn_out": "hook_cross_attn_out",
+                "resid_mid": "hook_resid_mid2",
+                "memory": "cross_attn.k.hook_in",
+            },
             "decoder.block.{}.",
             _t5_parts(1, "EncDecAttention"),
         ),
     ),
-    outside={
-        "shared": "v d",
-        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias": "b n",
-        "encoder.final_layer_norm": "d",
-        "decoder.block.0.layer.0.SelfAttention.relative_attention_bias": "b n",
-        "decoder.final_layer_norm": "d",
-    },
     embed="shared",
     position_table="{}.block.0.layer.0.SelfAttention.relative_attention_bias",
     final_norm="{}.final_layer_norm",
@@ -191,17 +158,12 @@ T5 = Family(
     gguf=GgufKeys(  # no key holds how far its buckets of positions reach: 128 tokens, as in every T5 that is published
         "t5",
         {
-            "block_count": "num_layers",
             "decoder_block_count": "num_decoder_layers",
-            "embedding_length": "d_model",
-            "feed_forward_length": "d_ff",
             "context_length": "n_positions",
-            "attention.head_count": "num_heads",
             "attention.key_length": "d_kv",
             "attention.relative_buckets_count": "relative_attention_num_buckets",
             "attention.layer_norm_epsilon": "layer_norm_epsilon",
             "decoder_start_token_id": "decoder_start_token_id",
-            "vocab_size": "vocab_size",
         },
         unread=("attention.value_length", "attention.layer_norm_rms_epsilon"),
         transformers=True,
@@ -252,7 +214,6 @@ BART = Family(
     attentions=(
         Attention(
             "encoder",
-            "encoder_blocks",
             norm_last_hooks(),
             "encoder.layers.{}.",
             _bart_parts("self_attn") | BART_MLP,
@@ -260,7 +221,6 @@ BART = Family(
         ),
         Attention(
             "decoder",
-            "decoder_blocks",
             norm_last_hooks("self_attn"),
             "decoder.layers.{}.",
             _bart_parts("self_attn") | BART_MLP,
@@ -269,22 +229,13 @@ BART = Family(
         ),
         Attention(
             "cross",
-            "decoder_blocks",
-            _crossing(
-                norm_last_hooks("cross_attn", "ln2") | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"}
-            ),
+            without(norm_last_hooks("cross_attn", "ln2"), *MLP)
+            | {"resid_pre": "ln1.hook_out", "memory": "cross_attn.k.hook_in"},
             "decoder.layers.{}.",
             _bart_parts("encoder_attn"),
-            lies={"scores": Repair("cross_attn.hook_attn_scores", RECOMPUTED)},
+            lies=recomputed("cross_attn"),
         ),
     ),
-    outside={
-        "shared": "v d",
-        "encoder.embed_positions": "p d",
-        "encoder.layernorm_embedding": "d +",
-        "decoder.embed_positions": "p d",
-        "decoder.layernorm_embedding": "d +",
-    },
     optional={"final_logits_bias": "1 v ="},
     embed="shared",
     position_table="{}.embed_positions",
@@ -297,7 +248,6 @@ MARIAN = replace(
     architectures=("MarianMTModel",),
     keys=replace(BART.keys, first=0, reserved=0),
     positions="sinusoidal",
-    outside={"shared": "v d"},
     position_table="",
     embedding_norm="",
     ignored=(*BART.ignored, "encoder.embed_positions.weight", "decoder.embed_positions.weight"),

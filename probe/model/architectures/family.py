@@ -16,9 +16,7 @@ Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 @dataclass(frozen=True)
 class Repair:
-    """A hook that holds another quantity (`raw`, within its block; empty where there is none) and, in words, what the
-    trace holds instead.
-    """
+    """A hook in a block that holds something else (`raw`, empty where there is none), what the trace has instead."""
 
     raw: str
     instead: str
@@ -26,7 +24,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention per layer: its `name` in an encoder-decoder, its place among the hooks, its weights and its mask.
+    """One attention per layer: its `name` in an encoder-decoder, its hooks, its weights and its mask.
 
     `hooks` maps quantities of a Trace to hooks within the block; `lies` maps quantities to hooks that hold something
     else. `layers` is the beginning of the raw names of a layer, `parts` the raw name and shape of each weight behind
@@ -35,7 +33,6 @@ class Attention:
     """
 
     name: Literal["", "encoder", "decoder", "cross"]
-    blocks: str
     hooks: Mapping[str, str]
     layers: str
     parts: Mapping[str, tuple[str, str]]
@@ -43,20 +40,24 @@ class Attention:
     lies: Mapping[str, Repair] = field(default_factory=dict)
     fused: Literal["", "by role", "by head"] = ""
 
+    @property
+    def blocks(self) -> str:
+        """The list of blocks in the bridge that it stands in."""
+        return {"": "blocks", "encoder": "encoder_blocks"}.get(self.name, "decoder_blocks")
+
 
 @dataclass(frozen=True)
 class Keys:
     """The config keys of a family: sizes in our words; epsilon, activation and tie with what an absent key means there.
 
     A key of `must` may be absent; one that is there must be one of its values. The two keys of a pair in `equal` must
-    agree. `d_mlp` is in `sizes`, or `wide` names its key and it is 4 d_model where that is absent. `first` is the first
-    row of the position table that a token uses and `reserved` how many rows the table has beyond the context; a key in
-    place of a number is counted from behind that token's row. `context` is a usual length for positions that have no
-    end.
+    agree. `wide`: d_mlp is 4 d_model where its key is absent. `first` is the first row of the position table that a
+    token uses and `reserved` how many rows the table has beyond the context; a key in place of a number is counted from
+    behind that token's row. `context` is a usual length for positions that have no end.
 
     `window` is how far local layers look back; `kinds` names the list of what each layer is; where there is no such
-    list every `global_every`-th layer is global, none where it is 0. `query_scalar` is what
-    stands under the root in place of d_head; the caps bound scores and logits. With each goes what an absent key means.
+    list every `global_every`-th layer is global, none where it is 0. `query_scalar` is what stands under the root in
+    place of d_head; the caps bound scores and logits. With each goes what an absent key means.
     """
 
     sizes: Mapping[str, str]
@@ -65,7 +66,7 @@ class Keys:
     tied: bool = True
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     equal: tuple[tuple[str, str], ...] = ()
-    wide: str = ""
+    wide: bool = False
     first: int | tuple[str, int] = 0
     reserved: int = 0
     context: int = 0
@@ -84,20 +85,19 @@ class Keys:
 
 @dataclass(frozen=True)
 class GgufKeys:
-    """A family in a GGUF file: its `architecture` there, and what its metadata and tensors hold otherwise than a
-    checkpoint.
+    """What a GGUF file of a family holds otherwise than a checkpoint; `architecture` is its name there.
 
-    `sizes` maps metadata keys, without the architecture in front, to the config's; a key of `must` may be absent, and
-    one that is there must be one of its values; those of `unread` change no formula; any other is refused. The rows of
-    a `paired` role, which positions turn two by two, stand pair beside pair instead of half behind half. Always,
-    queries, keys and values of a single tensor are held by role, matrices output x input, and `offset` norms as 1 +
-    their weight. `query_scalar` is how many layers the one size has whose scores are divided by the root of d_model /
-    n_heads, which no key tells; the others' are by that of the head. `transformers` says that this library has a reader
-    of its own for the architecture.
+    `numbers` maps metadata keys, without the architecture in front, to the config's, beside those of GGUF_SIZES; a key
+    of `must` may be absent, and one that is there must be one of its values; those of `unread` change no formula; any
+    other is refused. The rows of a `paired` role, which positions turn two by two, stand pair beside pair instead of
+    half behind half. Always, queries, keys and values of a single tensor are held by role, matrices output x input, and
+    `offset` norms as 1 + their weight. `query_scalar` is how many layers the one size has whose scores are divided by
+    the root of d_model / n_heads, which no key tells; the others' are by that of the head. `transformers` says that
+    this library has a reader of its own for the architecture.
     """
 
     architecture: str
-    sizes: Mapping[str, str]
+    numbers: Mapping[str, str]
     must: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     paired: tuple[str, ...] = ()
@@ -114,10 +114,13 @@ class Family:
     is 1 + its weight. `paired` rotary positions turn coordinates 2 i and 2 i + 1 together, the others i and i + dims/2.
     `single` says what the architecture's own code computes in float32 whatever the model's type: the variance of its
     norms, its norms up to the gain or with it, its scores, its softmax. `plain_rounds` says that in float64 Hugging
-    Face's model and the hooked one do not round to float32 in the same place. `outside` and `head` are the weights of
-    no layer, by raw name and shape; `unembed` is among them only when it is not the transposed `embed`. `ignored` may
-    be there: no formula reads it. `turned` families hold their matrices input x output, the others output x input. Raw
-    names with "{}" have one tensor per stack. `gguf` says how a GGUF file holds the family, None where it does not.
+    Face's model and the hooked one do not round to float32 in the same place. `turned` families hold the matrices of
+    their layers input x output, the others output x input.
+
+    `embed` to `head_bias` are the raw names of the weights of no layer; names with "{}" have one tensor per stack.
+    `transform` is the product, the norm and the activation (the config's where empty) in front of the unembedding.
+    `optional` weights, with their shapes, are read where they are there; `ignored` ones are read by no formula, "*" in
+    them standing for any text. `gguf` says how a GGUF file holds the family, None where it does not.
     """
 
     name: str
@@ -143,8 +146,6 @@ class Family:
     special_tokens: bool = True
     free_heads: bool = False
     attentions: tuple[Attention, ...] = ()
-    outside: Mapping[str, str] = field(default_factory=dict)
-    head: Mapping[str, str] = field(default_factory=dict)
     optional: Mapping[str, str] = field(default_factory=dict)
     embed: str = ""
     position_table: str = ""
@@ -163,38 +164,51 @@ class Family:
         """Whether what attention and the MLP give is added to the stream as it is."""
         return not (self.norm_last or self.norm_written)
 
+    @property
+    def outside(self) -> dict[str, str]:
+        """The raw name and shape of every weight of no layer, without those of a language-model head."""
+        norm = "d +" if self.norm == "LayerNorm" else "d"
+        shapes = {self.embed: "v d", self.position_table: "b n" if self.positions == "relative bias" else "p d"}
+        shapes |= {self.type_table: "t d", self.embedding_norm: norm, self.final_norm: norm}
+        stacks = [attention.name for attention in self.attentions if attention.name != "cross"]
+        return {name.format(stack): shape for stack in stacks for name, shape in shapes.items() if name}
 
-RECOMPUTED = "scores recomputed from q.k"
-
-
-def _attention_hooks(attn: str) -> dict[str, str]:
-    return {name: f"{attn}.hook_{name}" for name in ("q", "k", "v", "pattern", "z")}
+    @property
+    def head(self) -> dict[str, str]:
+        """The same of a language-model head, the unembedding apart."""
+        shapes = {self.transform[0]: "d d +", self.transform[1]: "d +", self.head_bias: "v ="}
+        return {name: shape for name, shape in shapes.items() if name}
 
 
 def norm_first_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     """Hooks of a block that norms what attention reads: E → x = norm(E) → E + attention."""
-    streams = {"resid_pre": "hook_resid_pre", "x": f"{norm}.hook_out", "attn_out": "hook_attn_out"}
-    after = {"resid_mid": "hook_resid_mid", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
-    return streams | _attention_hooks(attn) | {"scores": f"{attn}.hook_attn_scores"} | after
+    return {
+        **{name: f"hook_{name}" for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")},
+        **{name: f"{attn}.hook_{name}" for name in ("q", "k", "v", "pattern", "z")},
+        "x": f"{norm}.hook_out",
+        "scores": f"{attn}.hook_attn_scores",
+    }
 
 
 def norm_last_hooks(attn: str = "attn", norm: str = "ln1") -> dict[str, str]:
     """Hooks of a block that norms the sum: x = E → norm(E + attention); the scores are recomputed."""
-    streams = {"resid_pre": "hook_resid_pre", "x": f"{attn}.q.hook_in", "attn_out": f"{attn}.o.hook_out"}
-    after = {"resid_mid": f"{norm}.hook_out", "mlp_out": "hook_mlp_out", "resid_post": "hook_resid_post"}
-    return streams | _attention_hooks(attn) | after
+    other = {"x": f"{attn}.q.hook_in", "attn_out": f"{attn}.o.hook_out", "resid_mid": f"{norm}.hook_out"}
+    return without(norm_first_hooks(attn), "scores") | other
 
 
-def norm_written_repairs() -> dict[str, Repair]:
-    """Where a norm stands behind what is written, the bridge's own hooks of the two writes are behind it."""
-    return {name: Repair(f"hook_{name}", "read in front of its norm") for name in ("attn_out", "mlp_out")}
+def without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """A table without some of its rows."""
+    return {name: row for name, row in table.items() if name not in names}
+
+
+def recomputed(attn: str = "attn") -> dict[str, Repair]:
+    """Scores whose hook holds something else."""
+    return {"scores": Repair(f"{attn}.hook_attn_scores", "scores recomputed from q.k")}
 
 
 def norm_last_repairs(attn: str = "attn") -> dict[str, Repair]:
-    return {
-        "scores": Repair(f"{attn}.hook_attn_scores", RECOMPUTED),
-        "resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum"),
-    }
+    """Repairs of a block that norms the sum."""
+    return recomputed(attn) | {"resid_mid": Repair("hook_resid_mid", "read behind the norm of the sum")}
 
 
 def causal(
@@ -206,11 +220,11 @@ def causal(
     layers: str = "layers.{}.",
 ) -> tuple[Attention]:
     """The single stack of a decoder that norms what attention reads; `read` are hooks other than the usual ones."""
-    hooks = {name: hook for name, hook in norm_first_hooks().items() if name not in lies} | dict(read)
-    return (Attention("", "blocks", hooks, layers, parts, causal=True, lies=lies, fused=fused),)
+    hooks = without(norm_first_hooks(), *lies) | dict(read)
+    return (Attention("", hooks, layers, parts, causal=True, lies=lies, fused=fused),)
 
 
-# Keys that several families share: sizes in config.json and in a GGUF file, and what must be plain there.
+# Keys that several families share: sizes in config.json; sizes in a GGUF file, of all, and what must be plain there.
 HIDDEN = {
     "n_layers": "num_hidden_layers",
     "n_heads": "num_attention_heads",
@@ -220,12 +234,12 @@ HIDDEN = {
     "n_ctx": "max_position_embeddings",
 }
 GGUF_SIZES = {
-    "block_count": "num_hidden_layers",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "context_length": "max_position_embeddings",
-    "attention.head_count": "num_attention_heads",
-    "vocab_size": "vocab_size",
+    "block_count": "n_layers",
+    "embedding_length": "d_model",
+    "feed_forward_length": "d_mlp",
+    "context_length": "n_ctx",
+    "attention.head_count": "n_heads",
+    "vocab_size": "d_vocab",
 }
 GGUF_PLAIN = {
     "rope.scaling.type": ("none",),

@@ -18,7 +18,7 @@ from .model.tokens import tokenize as tokenize
 from .model.trace import target_states as target_states
 from .model.trace import trace as trace
 from .model.weights import read_weights as read_weights
-from .pages.folder import write_evaluation as write_evaluation
+from .pages.output import write_evaluation as write_evaluation
 from .pages.report import write_report as write_report
 from .pages.walk.page import write_walk as write_walk
 from .pages.walk.walk import walk as walk

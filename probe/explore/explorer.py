@@ -28,11 +28,11 @@ from probe.model.records import Trace
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
-from probe.pages.walk import choose, tracing
+from probe.pages.walk import choose
 from probe.pages.walk.frames import carried, packed
 from probe.pages.walk.numbers import measure
 from probe.pages.walk.page import write_walk
-from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen
+from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen, read_pair, trace_steps, two_traced
 from probe.pages.walk.walk import answer, check_head, check_steps, walk
 from probe.patching import live, positions, swaps
 from probe.patching.live import Both, Change, Read, Run, rerun, write_on
@@ -288,19 +288,19 @@ class Explorer:
         yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
 
     def _pair(self, stand: Stand) -> tuple[Read, tuple[int, ...]]:
-        """Both sentences as `tracing.read_pair` has them. Raises InputError for sentences that cannot be traced."""
+        """Both sentences as `read_pair` has them. Raises InputError for sentences that cannot be traced."""
         if stand.there is None:
             raise InputError("Tracing two sentences: got one only; give a second one with the same word.")
-        return tracing.read_pair(self.weights, stand.here, stand.there)
+        return read_pair(self.weights, stand.here, stand.there)
 
     def trace(self, question: Question) -> Iterator[Message]:
         """The causal trace of both sentences. `component layer pos`"""
         stand = self.stand(question)
         read, offsets = self._pair(stand)
-        for done, moved in tracing.trace_steps(read, offsets, positions.COMPONENTS):
+        for done, moved in trace_steps(read, offsets, positions.COMPONENTS):
             yield {"doing": "tracing", "progress": done}
         assert stand.there is not None
-        traced = tracing.two_traced(stand.here, stand.there, offsets, moved)
+        traced = two_traced(stand.here, stand.there, offsets, moved)
         yield {"result": {"columns": traced.columns(), "arrays": {"trace": packed(traced.moved)}}}
 
     def trace_heads(self, question: Question) -> Iterator[Message]:
@@ -310,7 +310,7 @@ class Explorer:
         at, last = stand.here.at, stand.here.at if self.weights.causal else len(stand.here.tokens) - 1
         if not 0 <= question.pos <= last:
             raise InputError(f"Tracing position {question.pos}: the word stands at {at}; click on a cell.")
-        for done, moved in tracing.trace_steps(read, [question.pos - at], [positions.HEAD]):
+        for done, moved in trace_steps(read, [question.pos - at], [positions.HEAD]):
             yield {"doing": "tracing", "progress": done}
         yield {"result": {"pos": question.pos, "arrays": {"trace_heads": packed(moved[positions.HEAD][..., 0])}}}
 

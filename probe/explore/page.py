@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from probe.errors import InputError
 from probe.model.model import Model
-from probe.pages import html
+from probe.pages import output
 from probe.pages.walk import page as walk_page
 from probe.pages.walk.walk import Walk, walk
 from probe.patching import live, positions
@@ -48,7 +48,7 @@ def opened(model: Model) -> Walk:
 def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:
     """The page for a host of HOSTS and its content security policy, which lets it ask its host and nobody else."""
     templates = _templates()
-    assets = html.assets(templates, sheet="explore.css.j2", script="explore.js", values=walk_page.LOOKS)
+    assets = output.assets(templates, "explore.css.j2", "explore.js")
     assets["policy"] = f"{assets['policy']}{HOSTS[host]}"
     values = walk_page.values(replace(opened, later=None, caution=None))
     values["formulas"] |= walk_page.formulas(*FORMULAS)

@@ -12,15 +12,79 @@ from probe import charts
 from probe.charts import of_word
 from probe.charts.evidence import ROUTES
 from probe.pages import remarks
-from probe.pages.rows import Frames, Row, Section, head_name, sense_marks, with_sentences, with_tests, words_of
+from probe.pages.answers import question
+from probe.pages.output import BAR, TINTS
+from probe.pages.rows import (
+    Frames,
+    Row,
+    Section,
+    head_name,
+    leaders,
+    names_of,
+    sense_marks,
+    with_sentences,
+    with_tests,
+    words_of,
+)
 from probe.pages.sections import head_facts
-from probe.stats.numbers import decimal, measured, percent
+from probe.stats.numbers import counted, decimal, grouped, interval, measured, percent
 from probe.study import suppliers
 
-TINTS = 20
-BAR = 20
 SAID = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written
 VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+
+
+def opening(frames: Frames, model_name: str, origin: str) -> Section:
+    """The question of the page, its answer in a sentence, what it rests on, and the lines; `origin` is the model's."""
+    heads, words = frames["heads"], words_of(frames)
+    layers, per_layer = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
+    used = int((frames["sentences"]["part"] != "neither").sum())
+    facts = [model_name, f"{layers * per_layer} heads in {layers} layers", counted(len(words), "word")]
+    return {
+        "question": question(words),
+        "across": remarks.across(frames, words),
+        "facts": [*facts, f"{grouped(used)} sentences"],
+        "cautions": remarks.cautions(frames, model_name, origin),
+        "lines": [_line(frames, word) for word in words],
+    }
+
+
+def _line(frames: Frames, word: str) -> Section:
+    shown = names_of(with_sentences(frames, word))
+    return {
+        "word": word,
+        "place": words_of(frames).index(word),
+        "heads": [
+            {
+                "name": head_name(head),
+                "shown": head_name(head) in shown,
+                "effect": percent(head["net"]),
+                "interval": interval(100 * head["net_low"], 100 * head["net_high"], 0),
+                "verdict": head["verdict"],
+                "mark": charts.MARKS[head["verdict"]],
+            }
+            for head in leaders(frames, word)
+        ],
+        "example": _example(frames, word),
+        "sure": remarks.sure(frames, word),
+    }
+
+
+def _example(frames: Frames, word: str) -> Section | None:
+    """Of the sentences drawn for the page, the one in which the leading head brings most from the cue to its sense.
+
+    From all tokens where no cue is marked; None where no head has sentences.
+    """
+    rows = of_word(frames["readings"], word).merge(
+        of_word(frames["word_heads"], word)[["layer", "head", "rank"]], on=["layer", "head"]
+    )
+    if rows.empty:
+        return None
+    first = rows[rows["rank"] == rows["rank"].min()]
+    toward = first["contribution"].where(first["sense"] == first["sense_a"], -first["contribution"])
+    cues = first["role"].eq("cue")
+    brought = toward.where(cues | (not cues.any()), 0.0).groupby(first["sentence"], sort=False).sum()
+    return sentence(frames, word, int(brought.idxmax()))
 
 
 def bar_limit(rows: pd.DataFrame) -> float:

@@ -1,9 +1,7 @@
 """The report of a study: a folder with one page, its tables and graphs, and what made them; and what a notebook shows.
 
-The page is one HTML file: no network, no eval, every text escaped, the same bytes from the same study. What keeps the
-file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there. A
-notebook shows HTML without scripts, its pictures inside, so that it stays when the notebook is saved, sent and opened
-where nothing runs.
+Without scripts the answers, the tokens and the tables of the page are still there. A notebook shows HTML without
+scripts, its pictures inside, so that it stays when the notebook is saved, sent and opened where nothing runs.
 """
 
 import os
@@ -19,25 +17,44 @@ from probe import charts
 from probe.charts import grid, heads
 from probe.charts.palette import image
 from probe.model.records import Trace
-from probe.pages import excerpts, html, opening, remarks, sections, ways
-from probe.pages.folder import REPORT, check_folder, write_folder
+from probe.pages import excerpts, output, remarks, sections, ways
+from probe.pages.output import REPORT
+from probe.pages.rows import Frames
 from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
 from probe.study.columns import LEADERS, dictionary
 from probe.study.study import Study
 
 
-def render(study: Study, manifest: Mapping[str, Any]) -> str:
-    """The page of a study; `manifest` says what made it (everything but the time is shown)."""
-    frames, columns = study.frames, dictionary(study.frames)
-    templates = html.environment("report")
-    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": LEADERS}
+def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
+
+    `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
+    """
+    output.check_folder(out)
+    made = manifest(
+        study.model_name,
+        study.origin,
+        seed=study.options["seed"],
+        command=command,
+        data_sha256=study.data_sha256,
+        dtype=study.certificate.dtype,
+        options=study.options,
+    )
+    frames = study.frames | {"columns": dictionary(study.frames)}
+    files = {REPORT: render(frames, made)} | ways.graphs(frames, study.model_name)
+    return output.write_folder(out, files, frames=frames, made=made) / REPORT
+
+
+def render(frames: Frames, made: Mapping[str, Any]) -> str:
+    """The page of a study's frames; `made` is the manifest (everything but the time is shown)."""
+    templates = output.environment("report")
     return templates.get_template("ambiguity.html.j2").render(
-        all_verdicts=[(name, charts.MARKS[name], charts.MEANINGS[name]) for name in ORDER],
+        all_verdicts=[(name, charts.MEANINGS[name]) for name in ORDER],
         causal=bool(frames["words"]["causal"].all()),
         predicts=bool(frames["heads"]["p_said"].notna().any()),
-        model_name=study.model_name,
-        opening=opening.opening(frames, study.model_name, manifest["origin"]["kind"]),
+        model_name=made["model"],
+        opening=excerpts.opening(frames, made["model"], made["origin"]["kind"]),
         scope=remarks.scope(frames),
         cards=sections.cards(frames),
         maps=sections.maps(frames),
@@ -52,31 +69,11 @@ def render(study: Study, manifest: Mapping[str, Any]) -> str:
         supplied=excerpts.ledgers(frames),
         certificate=sections.certificate(frames["certificate"]),
         data=sections.data_used(frames),
-        downloads=sections.downloads(frames | {"columns": columns}),
-        dictionary=columns.to_dict("records"),
-        manifest=manifest,
-        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
+        downloads=sections.downloads(frames),
+        dictionary=frames["columns"].to_dict("records"),
+        manifest=made,
+        **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
-
-
-def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
-
-    `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
-    """
-    check_folder(out)
-    made = manifest(
-        study.model_name,
-        study.origin,
-        seed=study.options["seed"],
-        command=command,
-        data_sha256=study.data_sha256,
-        dtype=study.certificate.dtype,
-        options=study.options,
-    )
-    frames = study.frames | {"columns": dictionary(study.frames)}
-    files = {REPORT: render(study, made)} | ways.graphs(study.frames, study.model_name)
-    return write_folder(out, files, frames=frames, made=made) / REPORT
 
 
 HUES = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
@@ -123,7 +120,7 @@ def _weights(trace: Trace) -> pd.DataFrame:
 def _study(study: Study) -> str:
     """The first screen of its report: the answer, the maps, and a line for each word."""
     frames = study.frames
-    shown = opening.opening(frames, study.model_name, study.origin.kind)
+    shown = excerpts.opening(frames, study.model_name, study.origin.kind)
     lines = "".join(
         f"<tr><th>{escape(line['word'])}</th><td>{_heads(line['heads'])}</td><td>{escape(line['sure'])}</td></tr>"
         for line in shown["lines"]

@@ -15,8 +15,8 @@ import pandas as pd
 from probe import charts
 from probe.charts import of_word
 from probe.errors import InputError
-from probe.pages import answers, excerpts, html, sections
-from probe.pages.folder import SWEEP, write_folder
+from probe.pages import answers, output, sections
+from probe.pages.output import SWEEP
 from probe.pages.rows import Frames, head_name, sense_marks, words_of
 from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
@@ -71,7 +71,7 @@ def write_page(
         )
     frames["columns"] = dictionary(frames)
     page = render(frames, made, _chosen(frames, words))
-    return write_folder(out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / SWEEP
+    return output.write_folder(out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / SWEEP
 
 
 def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
@@ -89,9 +89,7 @@ def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
 
 def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str:
     """The page as one self-contained HTML file."""
-    templates = html.environment("sweep", "report")
-    templates.filters["grouped"] = grouped
-    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": LEADERS}
+    templates = output.environment("sweep", "report")
     maps = frames["word_heads"].assign(verdict=NO_VERDICT)
     return templates.get_template("sweep.html.j2").render(
         question=f"Which heads move {_some(words)}?",
@@ -105,7 +103,7 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
         dictionary=frames["columns"].to_dict("records"),
         level=LEVEL,
         smallest=percent(SMALLEST),
-        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
+        **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
 
 

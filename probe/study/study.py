@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from probe.display import Shown
 from probe.errors import InputError
 from probe.model.architectures import require_single
 from probe.model.check import Certificate, certify
 from probe.model.load import untrained
 from probe.model.model import Model
+from probe.model.records import Shown
 from probe.model.tokens import is_one_token
 from probe.provenance import Origin
 from probe.study import cost, examples, tables, ways

@@ -11,7 +11,7 @@ from seeds import mostly_campaign
 
 import probe
 from probe.pages import remarks
-from probe.pages.excerpts import BAR
+from probe.pages.output import BAR
 from probe.stats.numbers import decimal, measured
 from probe.study import suppliers
 from probe.study.columns import dictionary

@@ -6,9 +6,8 @@ there is no torch.
 """
 
 import base64
-import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,11 @@ from probe.model.parameters import Count
 from probe.model.tokens import Tokens
 from probe.pages.walk import numbers
 from probe.pages.walk.numbers import AXES, Measured, Quantities
-from probe.pages.walk.scene import STREAM_NUMBERS, Scene, Seen
-from probe.pages.walk.tracing import TwoTraced
-from probe.study.columns import rounded
+from probe.pages.walk.scene import STREAM_NUMBERS, Scene, Seen, TwoTraced
+from probe.study.columns import dictionary, rounded
 from probe.study.tables import certificate_rows
 
-DESCRIBED: dict[str, dict[str, dict[str, str]]] = tomllib.loads(
+DESCRIBED: dict[str, dict[str, str]] = tomllib.loads(
     Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
 )
 GRIDS = ("dot", "score", "pattern", "open", "steep")
@@ -68,21 +66,7 @@ def frames(
         "certificate": certified(certificate),
     }
     tables = {name: rounded(frame) for name, frame in made.items() if frame is not None}
-    return tables | {"columns": described(tables)}
-
-
-def described(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Every column of every table with its meaning, formula and unit, these five columns too (`columns.toml`).
-
-    KeyError for a column that is not described.
-    """
-    own = tuple(DESCRIBED["columns"])
-    named = [(table, str(column)) for table, frame in tables.items() for column in frame]
-    rows = []
-    for table, column in [*named, *(("columns", column) for column in own)]:
-        said = (DESCRIBED["any"] | DESCRIBED[table])[re.sub(r"\d+$", "#", column)]
-        rows.append({"table": table, "column": column} | {part: said.get(part, "") for part in own[2:]})
-    return pd.DataFrame(rows, columns=list(own))
+    return tables | {"columns": dictionary(tables, DESCRIBED, ("meaning", "formula", "unit"))}
 
 
 def tokens(scene: Scene) -> pd.DataFrame:

@@ -4,7 +4,7 @@ as a folder.
 The script of the page fills pictures and tables for the head and token that are followed, at first those of the walk's
 frames, from the arrays of `probe.pages.walk.frames.carried`. A step that the family or the walk does not have is left
 out, or says so: by the facts of the table of architectures, never by a family's name. What keeps the file by itself is
-in `probe.pages.html`.
+in `probe.pages.output`.
 """
 
 import ast
@@ -24,8 +24,8 @@ from jinja2 import Environment
 from probe.charts import depth, grid
 from probe.model import attention, forward
 from probe.model.parameters import published, told
-from probe.pages import excerpts, html, remarks
-from probe.pages.folder import WALK, check_folder, write_folder
+from probe.pages import excerpts, output, remarks
+from probe.pages.output import WALK
 from probe.pages.walk.numbers import named
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS
 from probe.patching import positions
@@ -77,7 +77,6 @@ FORMULAS: tuple[Callable[..., Any], ...] = (
     positions.donated_neurons,
     Axis.effect,
 )
-LOOKS = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
 
 
@@ -87,7 +86,7 @@ def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") 
     `command` is printed on the page as what made it. The same walk gives the same bytes; times of day live only in the
     manifest. Raises InputError when the folder cannot be written.
     """
-    check_folder(out)
+    output.check_folder(out)
     made = manifest_of(
         walk.model_name,
         walk.origin,
@@ -97,24 +96,20 @@ def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") 
         dtype=walk.certificate.dtype,
         options=walk.options,
     )
-    return write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK
+    return output.write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK
 
 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     """The page of a walk; `manifest` says what made it (everything but the time is shown)."""
     templates = environment()
-    assets = html.assets(templates, sheet="walk.css.j2", script="walk.js", values=LOOKS)
+    assets = output.assets(templates, "walk.css.j2", "walk.js")
     return templates.get_template("walk.html.j2").render(values(walk), manifest=manifest, **assets)
 
 
 def environment(*folders: str | Path) -> Environment:
     """The walk's templates, behind those of the folders given, with the filters that they use."""
-    templates = html.environment(*folders, "walk", "report")
-    templates.filters |= {
-        "grouped": lambda number: thin(f"{number:,}"),
-        "thin": thin,
-        "shortened": shortened,
-    }
+    templates = output.environment(*folders, "walk", "report")
+    templates.filters |= {"thin": thin, "shortened": shortened}
     return templates
 
 
@@ -138,7 +133,7 @@ def values(walk: "Walk") -> dict[str, Any]:
         "rows": certificate.sort_values("error", ascending=False, kind="stable").to_dict("records"),
         "repaired": sorted({note.removeprefix("repaired: ") for note in certificate["note"]} - {""}),
         "downloads": [{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in frames.items()],
-        "data": html.as_json(walk.block),
+        "data": output.as_json(walk.block),
     }
 
 

@@ -20,12 +20,11 @@ from probe.model.parameters import Count, count_tensors
 from probe.model.records import PairTrace
 from probe.model.tokens import Tokens, positions_of_word, target_tokens
 from probe.model.trace import trace
-from probe.pages.walk import choose, tracing
+from probe.pages.walk import choose
 from probe.pages.walk.choose import Head
 from probe.pages.walk.frames import Block, carried, frames
 from probe.pages.walk.numbers import Measured, measure
-from probe.pages.walk.scene import Asked, Elsewhere, Place, Scene, Seen
-from probe.pages.walk.tracing import TwoTraced
+from probe.pages.walk.scene import Asked, Elsewhere, Place, Scene, Seen, TwoTraced, trace_two
 from probe.patching import cross
 from probe.provenance import Origin, content_key
 from probe.stats.numbers import decimal, percent
@@ -272,7 +271,7 @@ def _traced(scene: Scene) -> tuple[str | None, TwoTraced | None]:
     if scene.other is None or not scene.contrast:
         return None, None
     try:
-        traced = tracing.trace_two(scene.seen.weights, scene.here, scene.other.place)
+        traced = trace_two(scene.seen.weights, scene.here, scene.other.place)
     except InputError as error:
         return str(error), None
     return traced.said(), traced

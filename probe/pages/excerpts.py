@@ -22,12 +22,13 @@ from probe.pages.rows import (
     leaders,
     names_of,
     sense_marks,
+    with_interval,
     with_sentences,
     with_tests,
     words_of,
 )
 from probe.pages.sections import head_facts
-from probe.stats.numbers import counted, decimal, grouped, interval, measured, percent
+from probe.stats.numbers import counted, decimal, grouped, interval, percent
 from probe.study import suppliers
 
 SAID = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written
@@ -87,11 +88,6 @@ def _example(frames: Frames, word: str) -> Section | None:
     return sentence(frames, word, int(brought.idxmax()))
 
 
-def bar_limit(rows: pd.DataFrame) -> float:
-    """The contribution of a full bar: the largest of any token of a head's sentences, rounded up to 0.01."""
-    return max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
-
-
 def readings(frames: Frames) -> list[Section]:
     """For each word its leading heads, each with its numbers and the sentences it reads."""
     sections = []
@@ -103,10 +99,13 @@ def readings(frames: Frames) -> list[Section]:
         marks = sense_marks(frames, word)
         leaders = [
             head_facts(head)
-            | {"id": f"word-{number}-{head_name(head)}"}
             | _sentences(_of_head(rows, word, head), marks)
-            | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
-            | {"apart": remarks.numbers_apart(head)}
+            | {
+                "id": f"word-{number}-{head_name(head)}",
+                "reasons": _reasons(frames["verdicts"], word, head),
+                "routes": _routes(frames["routes"], word, head),
+                "apart": remarks.numbers_apart(head),
+            }
             for head in shown.to_dict("records")
         ]
         sections.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
@@ -128,23 +127,19 @@ def _reasons(verdicts: pd.DataFrame, word: str, head: Row) -> list[Section]:
 
 
 def _routes(routes: pd.DataFrame, word: str, head: Row) -> list[tuple[str, str]]:
-    """Effect of swapping a part of the head with its interval, means over the pairs of senses; a swap that was not made
-    is not listed.
-    """
+    """Effect of each swap that was made of a part of the head, with its interval: means over the pairs of senses."""
     names = {name: ROUTES[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")}
     names |= {"ablation": "lost with its mean"}
-    rows, ends = _of_head(routes, word, head), ("", "_low", "_high")
-    means = rows[[f"{name}{end}" for name in names for end in ends]].astype(float).mean()
-    return [
-        (text, measured(*(means[f"{name}{end}"] for end in ends)))
-        for name, text in names.items()
-        if pd.notna(means[name])
-    ]
+    measures = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+    means = _of_head(routes, word, head)[measures].astype(float).mean().to_dict()
+    return [(text, with_interval(means, name)) for name, text in names.items() if pd.notna(means[name])]
 
 
 def _sentences(rows: pd.DataFrame, marks: dict[str, str]) -> Section:
-    """The sentences that one head reads, and what a full bar stands for in them."""
-    limit = bar_limit(rows)
+    """The sentences that one head reads, and what a full bar stands for: the largest contribution of any token of them,
+    rounded up to 0.01.
+    """
+    limit = max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
     shown = [_sentence(group, marks, limit) for _, group in rows.groupby("sentence", sort=False)]
     return {"sentences": shown, "full": percent(limit)}
 
@@ -159,8 +154,6 @@ def _sentence(rows: pd.DataFrame, marks: dict[str, str], limit: float) -> Sectio
         "mark": marks[first["sense"]],
         "a": first["sense_a"],
         "b": first["sense_b"],
-        "mark_a": marks[first["sense_a"]],
-        "mark_b": marks[first["sense_b"]],
         "cue_share": percent(sum(on_cue)) if on_cue else None,
         "sum": f"{decimal(100 * sum(token['contribution'] for token in tokens), 0)}",
         "tokens": [_token(token, target, marks, limit) for token in tokens],

@@ -29,7 +29,7 @@ from markupsafe import Markup
 from probe.charts import palette, themed
 from probe.errors import InputError
 from probe.provenance import sha256_of_bytes, write_atomically
-from probe.stats.numbers import decimal, grouped, percent, scientific
+from probe.stats.numbers import decimal, grouped, p_value, percent, scientific
 from probe.study.columns import dictionary
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def environment(*folders: str | Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {named.__name__: named for named in (percent, decimal, grouped, scientific, together)}
+    made.filters |= {named.__name__: named for named in (percent, decimal, grouped, scientific, p_value, together)}
     made.globals["chart"] = partial(_placed, count(1))
     return made
 

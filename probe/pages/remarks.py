@@ -58,28 +58,21 @@ def cautions(frames: Frames, model_name: str, origin: str) -> list[str]:
     grammar = f"{model_name} learned from a grammar: it shows how the method works, not how English is read."
     said = [grammar] if origin == "embedded" else []
     for word in words_of(frames):
-        sentences, late = of_word(frames["sentences"], word), of_word(frames["left_out"], word)["reason"].eq(LATE)
-        said += [*_forms(sentences, word), *_pieces(sentences, word)]
-        if number := int(late.sum()):
-            which = "sentence is" if number == 1 else "sentences are"
+        sentences = of_word(frames["sentences"], word)
+        spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
+        forms = pd.Series([text[int(start) : int(end)] for text, start, end in spans]).value_counts()
+        if len(forms) > 1:  # which a model need not read alike
+            told = ", ".join(f"“{form}” ({count})" for form, count in forms.items())
+            said.append(f"“{word}” stands in {len(forms)} forms, each a token of its own to the model: {told}.")
+        if cut := int((sentences["tokens_of_word"] > 1).sum()):
+            every = len(sentences)
+            said.append(f"“{word}” is cut into pieces in {cut} of {every} sentences and read at the last one.")
+        if late := int(of_word(frames["left_out"], word)["reason"].eq(LATE).sum()):
+            which = "sentence is" if late == 1 else "sentences are"
             said.append(
-                f"{number} {which} left out because the cue comes after “{word}”, and this model reads left to right."
+                f"{late} {which} left out because the cue comes after “{word}”, and this model reads left to right."
             )
     return said
-
-
-def _forms(sentences: pd.DataFrame, word: str) -> list[str]:
-    """That the word stands in several surface forms, which a model need not read alike."""
-    spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
-    forms = pd.Series([text[int(start) : int(end)] for text, start, end in spans]).value_counts()
-    told = ", ".join(f"“{form}” ({count})" for form, count in forms.items())
-    return [f"“{word}” stands in {len(forms)} forms, each a token of its own to the model: {told}."] * (len(forms) > 1)
-
-
-def _pieces(sentences: pd.DataFrame, word: str) -> list[str]:
-    """That the word is cut into several tokens, of which the last is read."""
-    cut, every = int((sentences["tokens_of_word"] > 1).sum()), len(sentences)
-    return [f"“{word}” is cut into pieces in {cut} of {every} sentences and read at the last one."] * bool(cut)
 
 
 def sure(frames: Frames, word: str) -> str:
@@ -96,28 +89,21 @@ def sure(frames: Frames, word: str) -> str:
     return f"{few}{_confirmed(names_of(first), names_of(resolvers(frames, word)), pairs)}{overlaps}"
 
 
-def _confirmed(first: Sequence[str], shown: Sequence[str], pairs: pd.DataFrame) -> str:
-    """Which of the leading heads are among those shown to resolve the word, or which others are."""
+def _confirmed(first: list[str], shown: list[str], pairs: pd.DataFrame) -> str:
+    """Which of the leading heads are among those shown to resolve the word, or which others are; and on how much."""
     among, missed = ([name for name in first if (name in shown) == wanted] for wanted in (True, False))
     if not shown:
         return "Not confirmed: no head passes every test."
     which = "All confirmed"
     if not among:
-        which = f"None of these confirmed, but {_named(shown)} {'is' if len(shown) == 1 else 'are'}"
+        others = listed(shown) if len(shown) <= LEADERS else counted(len(shown), "other")
+        which = f"None of these confirmed, but {others} {'is' if len(shown) == 1 else 'are'}"
     elif missed:
         which = f"{listed(among)} confirmed, {listed(missed)} not"
-    return f"{which}, on {_amount(pairs)} that nothing was fitted to."
-
-
-def _named(names: Sequence[str]) -> str:
-    return listed(list(names)) if len(names) <= LEADERS else counted(len(names), "other")
-
-
-def _amount(pairs: pd.DataFrame) -> str:
-    """The pairs of sentences and of cue words with which heads were swapped; the fewest of several pairs of senses."""
     swapped, cues = (int(pairs.loc[pairs["ranked"], name].min()) for name in ("pairs", "cue_words"))
-    each = "" if len(pairs) == 1 else " for each pair of meanings"
-    return f"{counted(swapped, 'pair')} of sentences ({counted(cues, 'pair')} of cue words){each}"
+    each = "" if len(pairs) == 1 else " for each pair of meanings"  # of several pairs of senses, the fewest
+    amount = f"{counted(swapped, 'pair')} of sentences ({counted(cues, 'pair')} of cue words){each}"
+    return f"{which}, on {amount} that nothing was fitted to."
 
 
 def agreement(certificate: pd.DataFrame) -> str:
@@ -159,9 +145,9 @@ def second_model(row: Row) -> str:
     )
     if not row["shown"]:
         return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
-    if not bool(pd.notna(row["share"])):
+    if pd.isna(row["share"]):
         return said
-    marked = bool(pd.notna(row["cue_share"]))
+    marked = not pd.isna(row["cue_share"])
     without = decimal(row["coordinate"] * (1 - row["share"]))
     told = f"Of single words “{row['source']}” counts most. Coordinate with it hidden: {without}"
     if marked and row["cue"] != row["source"]:
@@ -181,9 +167,8 @@ def _nearest(row: Row) -> str:
 def reading(row: Row, ranked: bool) -> str:
     """The nearest sense at the word, and where the word stands between two senses."""
     ends = f"from −0.50 for {row['sense_b']} to 0.50 for {row['sense_a']}"
-    said = f"At the word the model is {_nearest(row)}, {ends})."
     guess = " The senses were not shown to be apart in this model, so this is no better than a guess."
-    return said if ranked else said + guess
+    return f"At the word the model is {_nearest(row)}, {ends}).{'' if ranked else guess}"
 
 
 MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
@@ -200,15 +185,12 @@ def evidence(frames: Frames, word: str) -> list[str]:
 
 def _behind(frames: Frames, word: str) -> list[str]:
     """Where the heads behind the read-out were read; nothing where it is after the last layer."""
-    depth = int(of_word(frames["words"], word)["depth"].iloc[0])
-    last = int(frames["heads"]["layer"].max())
+    depth, last = int(of_word(frames["words"], word)["depth"].iloc[0]), int(frames["heads"]["layer"].max())
     if depth > last:
         return []
-    upto, behind = ("layer 0" if depth == 1 else f"layers 0 to {depth - 1}", _layers(depth, last))
-    first = (
-        f"What the heads of {upto} do is read after layer {depth - 1}, the first that tells the senses apart as well"
-    )
-    return [f"{first} as any; what those of {behind} do, after the last layer."]
+    read = f"read after layer {depth - 1}, the first that tells the senses apart as well as any"
+    upto, behind = _layers(0, depth - 1), _layers(depth, last)
+    return [f"What the heads of {upto} do is {read}; what those of {behind} do, after the last layer."]
 
 
 def _layers(first: int, last: int) -> str:
@@ -337,24 +319,17 @@ def _others(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
     rest = rows[rows["verdict"] != "resolver"]
     if rest.empty:
         return []
-    apart = of_distance(frames, word) > 1
+    distances = of_word(frames["distances"], word)["distance"]  # of a cue from the word, in tokens
+    apart = bool((distances > 1).any())
     told = [_kind(rest, name, apart=apart) for name in WHAT if name in set(rest["verdict"])]
     if nothing := int((rest["verdict"] == "none").sum()):
         told.append(f"of {nothing} nothing was shown")
     bound = max(math.ceil(round(100 * float(rest[["net_low", "net_high"]].abs().max().max()), 6)), 1)
-    number = "one" if len(rest) == 1 else str(len(rest))
-    noun = "head" if number == "one" else "heads"
-    who = f"{number} other {noun}" if heads else f"{number} {noun}"
-    within = f"{'all ' if len(rest) > 1 else ''}within ±{bound}{NARROW}%."
+    number, noun, every = ("one", "head", "") if len(rest) == 1 else (str(len(rest)), "heads", "all ")
+    who, within = f"{number} {'other ' if heads else ''}{noun}", f"{every}within ±{bound}{NARROW}%."
     if nothing == len(rest):
         return [f"Of the {who} nothing was shown; {within}"]
     return [f"The {who}: {listed(told)}; {within}"]
-
-
-def of_distance(frames: Frames, word: str) -> int:
-    """The farthest that a cue of the word was measured from it, in tokens; 1 where every cue stands beside it."""
-    distances = of_word(frames["distances"], word)["distance"]
-    return int(distances.max()) if len(distances) else 1
 
 
 def _kind(rest: pd.DataFrame, name: str, *, apart: bool) -> str:

@@ -118,7 +118,8 @@ def _resolve(heads: Sequence[Row], pairs: pd.DataFrame, word: str) -> list[str]:
     places = [f" (in {head['resolves']} of {number} pairs)" if number and not same else "" for head in named]
     way = "two senses" if len(pairs) > 1 else f"{pairs.iloc[0]['sense_a']} and {pairs.iloc[0]['sense_b']}"
     moved = [(head_name(head), with_interval(head, "net"), place) for head, place in zip(named, places, strict=True)]
-    lead = "{} moves it {} of the way between {way}{}".format(*moved[0], way=way)
+    name, effect, place = moved[0]
+    lead = f"{name} moves it {effect} of the way between {way}{place}"
     told = listed([lead, *(f"{name} {effect}{place}" for name, effect, place in moved[1:])])
     each = f"each in {named[0]['resolves']} of {number} pairs" if same and number else ""
     over = "; ".join(part for part in (each, _mean(pairs)) if part)

@@ -145,9 +145,9 @@ def second_model(row: Row) -> str:
     )
     if not row["shown"]:
         return f"{said} These senses were not shown to be apart in this model, so this is no better than a guess."
-    if pd.isna(row["share"]):
+    if not bool(pd.notna(row["share"])):
         return said
-    marked = not pd.isna(row["cue_share"])
+    marked = bool(pd.notna(row["cue_share"]))
     without = decimal(row["coordinate"] * (1 - row["share"]))
     told = f"Of single words “{row['source']}” counts most. Coordinate with it hidden: {without}"
     if marked and row["cue"] != row["source"]:

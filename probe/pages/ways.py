@@ -83,7 +83,7 @@ def _together(first: Row, number: int) -> str:
     if number == 1:
         return f"{chance.capitalize()}."
     size = first["size"]
-    kept = "" if pd.isna(size) else f", {counted(int(size), 'edge')} of theirs {percent(first['kept'])}"
+    kept: str = "" if pd.isna(size) else f", {counted(int(size), 'edge')} of theirs {percent(first['kept'])}"
     return f"All {number} ways together carry {percent(first['together'])} of the gap{kept}; {chance}."
 
 

@@ -77,6 +77,7 @@ FORMULAS: tuple[Callable[..., Any], ...] = (
     positions.donated_neurons,
     Axis.effect,
 )
+VARIANTS = {"pattern": grid.DIVIDED, "steep": grid.UNDIVIDED}
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
 
 
@@ -125,7 +126,7 @@ def values(walk: "Walk") -> dict[str, Any]:
         "texts": {side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
         "embedding": embedding,
         "apart": {row["part"]: row["difference"] for row in embedding},
-        "pictures": {name: emptied(chart) for name, chart in pictures(walk).items()},
+        "pictures": {name: _emptied(chart) for name, chart in pictures(walk).items()},
         "formulas": formulas(*FORMULAS),
         "told": told(walk.parameters),
         "gpt3": published("gpt3"),
@@ -145,9 +146,9 @@ def _root(d_head: int) -> str:
 
 def pictures(walk: "Walk") -> dict[str, Any]:
     """Every chart of the page by name, of the head and token that are followed first."""
-    frames, texts = walk.frames, walk.frames["tokens"]["text"].unique()
-    looking = frames["tokens"][frames["tokens"]["text"] == texts[-1]].query("drawn")["pos"]
-    looked_at = frames["tokens"][frames["tokens"]["text"] == texts[0]].query("drawn")["pos"]
+    frames = walk.frames
+    drawn = [tokens.query("drawn")["pos"] for _, tokens in frames["tokens"].groupby("text", sort=False)]
+    looking, looked_at = drawn[-1], drawn[0]
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
     titles = grid.NAMES if walk.target is None else ACROSS
     made = {
@@ -164,7 +165,7 @@ def pictures(walk: "Walk") -> dict[str, Any]:
         norms = frames["layer_norm"][frames["layer_norm"]["pos"].isin(looking)]
         made["lengths"] = grid.lengths(norms, norm=walk.block["norm"])
     if "steep" in cells:
-        made["softmax"] = grid.softmax_bars(weights_of(cells[cells["chosen"]]))
+        made["softmax"] = grid.softmax_bars(_long(cells[cells["chosen"]], "key", VARIANTS, "variant", "weight"))
     return made | _planes(frames["vectors"], walk.at, looking, looked_at) | _by_depth(frames["layers"])
 
 
@@ -180,14 +181,20 @@ def _planes(vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at
 
 
 def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
-    turns = [name for name in ("token_cosine", "beside_cosine") if name in layers]
+    lengths = dict(zip(("norm", "attention", "mlp"), depth.LENGTHS, strict=True))
+    turns = dict(zip(("token_cosine", "beside_cosine"), depth.TURNS, strict=True))
     return {
-        "stream_lengths": depth.stream_lengths(_long(layers, depth.LENGTHS, ["norm", "attention", "mlp"])),
-        "stream_turns": depth.stream_turns(_long(layers, depth.TURNS, turns)),
+        "stream_lengths": depth.stream_lengths(_long(layers, "depth", lengths, "what", "value").dropna()),
+        "stream_turns": depth.stream_turns(_long(layers, "depth", turns, "what", "value").dropna()),
     }
 
 
-def emptied(chart: Any) -> Any:
+def _long(frame: pd.DataFrame, key: str, names: Mapping[str, str], what: str, value: str) -> pd.DataFrame:
+    """The columns of `names` that are there, below each other, each by its name."""
+    return frame.rename(columns=names).melt(key, [names[column] for column in names if column in frame], what, value)
+
+
+def _emptied(chart: Any) -> Any:
     """The chart without its rows, which the script of the page makes from the tensors that the page carries anyway."""
     bare = chart.copy(deep=False)
     bare.data = alt.InlineData(values=[], name=chart.data.name)
@@ -197,20 +204,6 @@ def emptied(chart: Any) -> Any:
 def thin(text: str) -> str:
     """Thousands apart by a narrow space, and a true multiplication sign."""
     return re.sub(r"(?<=\d),(?=\d{3})", "\u202f", text).replace(" x ", " × ")
-
-
-def weights_of(row: pd.DataFrame) -> pd.DataFrame:
-    """One query's weights with and without the division by sqrt(d_head), long."""
-    variants = {grid.DIVIDED: "pattern", grid.UNDIVIDED: "steep"}
-    parts = [row[["key"]].assign(variant=name, weight=row[column]) for name, column in variants.items()]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _long(layers: pd.DataFrame, names: Mapping[str, str], columns: list[str]) -> pd.DataFrame:
-    parts = [
-        layers[["depth"]].assign(what=what, value=layers[column]) for what, column in zip(names, columns, strict=False)
-    ]
-    return pd.concat(parts, ignore_index=True).dropna()
 
 
 def formula(function: Callable[..., Any]) -> tuple[str, str]:

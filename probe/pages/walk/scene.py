@@ -124,8 +124,8 @@ class Seen:
         return self.attention.memory[layer] if isinstance(self.attention, CrossTrace) else self.attention.x[layer]
 
     def added(self, layer: int, written: Tensor, at: slice | int = slice(None)) -> Tensor:
-        """What is written, as it is added to the stream at the positions `at`: itself; where a family norms what its
-        heads write, times the gain over the root mean square of Σ ΔE in this run. `... d_model -> ... d_model`
+        """What is written, as it is added to the stream at `at`: itself; in a family that norms what its heads write,
+        times the gain over the root mean square of Σ ΔE in this run. `... d_model -> ... d_model`
         """
         gain, config = self.weights.blocks[layer].norm_out, self.weights.config
         if gain is None:
@@ -199,21 +199,19 @@ class Scene:
     @cached_property
     def drawn_keys(self) -> list[int]:
         """The tokens looked at that are drawn: all of a short text; of a long one those that get most attention, and
-        where it looks at
-        itself the word, the first token and the next one."""
-        n, row = len(self.seen.source), self.seen.attention.pattern[self.layer, self.head, self.at]
-        kept: set[int] = set(range(n)) if n <= DRAWN else set()
-        if self.seen.alone and n > DRAWN:
-            kept = {0, *self.here.positions[-OF_LONG // 2 :], min(self.at + 1, n - 1)}
-        open_to = self.seen.allowed[self.at].sum().item()
-        order = row[: int(open_to)].argsort(descending=True, stable=True).tolist()
-        return sorted(kept | set([pos for pos in order if pos not in kept][: max(0, OF_LONG - len(kept))]))
+        where it looks at itself the word, the first token and the next one.
+        """
+        n = len(self.seen.source)
+        if n <= DRAWN:
+            return list(range(n))
+        row = self.seen.attention.pattern[self.layer, self.head, self.at, : int(self.seen.allowed[self.at].sum())]
+        kept = {0, *self.here.positions[-OF_LONG // 2 :], min(self.at + 1, n - 1)} if self.seen.alone else set()
+        order = [pos for pos in row.argsort(descending=True, stable=True).tolist() if pos not in kept]
+        return sorted(kept | set(order[: max(0, OF_LONG - len(kept))]))
 
     @cached_property
     def drawn_queries(self) -> list[int]:
-        """The tokens that look and are drawn: the same ones of a single text; else all of a short target, of a long one
-        a part.
-        """
+        """The tokens that look and are drawn: those of a single text; all of a short target, a part of a long one."""
         if self.seen.alone:
             return self.drawn_keys
         n = len(self.seen.tokens)
@@ -222,9 +220,7 @@ class Scene:
 
     @cached_property
     def layers(self) -> list[int]:
-        """The layers whose heads can be followed on the page: all, or in a large model or text as many around the one
-        that was chosen as CELLS allow.
-        """
+        """The layers whose heads can be followed on the page: as many around the chosen one as CELLS allow."""
         layers, heads = self.sizes[:2]
         fit = min(layers, max(1, CELLS // (heads * len(self.drawn_keys) * len(self.drawn_queries))))
         first = min(max(0, self.layer - fit // 2), layers - fit)
@@ -240,7 +236,8 @@ class Scene:
         """The place of the head that is followed first among these."""
         return self.heads.index((self.layer, self.head))
 
-    def undrawn(self) -> Sequence[int]:
+    @property
+    def undrawn(self) -> list[int]:
         """The tokens looked at that are not drawn."""
         return sorted(set(range(len(self.seen.source))) - set(self.drawn_keys))
 

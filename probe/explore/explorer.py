@@ -106,9 +106,11 @@ class Explorer:
         here, seen, other = stand.here, Seen.within(self.traced(question.text)), None
         yield {"doing": "reading", "progress": 0.4}
         if stand.there is not None and question.other is not None:
-            other = Elsewhere(self.traced(question.other), stand.there)
+            other = Elsewhere(Seen.within(self.traced(question.other)), stand.there)
             yield {"doing": "reading", "progress": 0.6}
-        layer, head, because = self._choose(seen, here, other, question.follow)
+        asked = question.follow or (None, None)
+        found = choose.differs_most(seen, here, asked, other) or choose.choose_head(seen, here, asked)
+        layer, head, because = found
         scene = Scene(seen, here, layer, head, other, contrast=other is not None)
         measured = measure(scene, neighbours=False)
         yield {"doing": "reading", "progress": 0.9}
@@ -122,17 +124,6 @@ class Explorer:
         following = None if seen.stream.head_output is None else self._likeliest(seen.stream.logits[self._reads(here)])
         told |= {"block": block | said, "choices": choices(tokens), "next": following}
         yield {"result": told | {"lexicon": bool(choose.ambiguous(here.word))}}
-
-    def _choose(
-        self, seen: Seen, here: Place, other: Elsewhere | None, asked: tuple[int, int] | None
-    ) -> tuple[int, int, str]:
-        """The head that is followed: the one asked for, or whose ΔE differs most, or that moves the word most."""
-        if asked is None and other is not None:
-            differs = choose.apart(seen, here, Seen.within(other.trace), other.place)
-            most = choose.differs_most(seen, here, (None, None), differs)
-            if most is not None:
-                return most
-        return choose.choose_head(seen, here, asked or (None, None))
 
     def _reads(self, here: Place) -> int:
         """Where what comes next is read: behind the text, or at the word where the model reads both ways."""

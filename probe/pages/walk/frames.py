@@ -93,7 +93,7 @@ def embedding(scene: Scene) -> pd.DataFrame | None:
     """
     if scene.other is None:
         return None
-    places = ((scene.seen, scene.at), (Seen.within(scene.other.trace), scene.other.place.at))
+    places = ((scene.seen, scene.at), (scene.other.seen, scene.other.place.at))
     both = [_entering(seen, at) for seen, at in places]
     rows: Rows = []
     for part in both[0]:

@@ -166,9 +166,9 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class Elsewhere:
-    """The same word in another sentence."""
+    """The same word in another sentence, read by a model with one stack."""
 
-    trace: Trace
+    seen: Seen
     place: Place
 
 

@@ -21,14 +21,7 @@ from probe.model.model import Model
 from probe.pages import output
 from probe.pages.walk import page as walk_page
 from probe.pages.walk.walk import Walk, walk
-from probe.patching import live, positions
-from probe.stats.axes import Axis
 
-FORMULAS = (  # of numbers that the walk does not have
-    Axis.coordinate,
-    live.swapped,
-    positions.donated_heads,
-)
 TEMPLATES = Path(__file__).parent / "templates"
 HOSTS = {"server": "; connect-src 'self'", "notebook": ""}  # what else the page of each may reach
 EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
@@ -51,7 +44,6 @@ def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:
     assets = output.assets(templates, "explore.css.j2", "explore.js")
     assets["policy"] = f"{assets['policy']}{HOSTS[host]}"
     values = walk_page.values(replace(opened, later=None, caution=None))
-    values["formulas"] |= walk_page.formulas(*FORMULAS)
     page = templates.get_template("explore.html.j2").render(values, examples=EXAMPLES, host=host, **assets)
     return page, str(assets["policy"])
 

@@ -28,12 +28,14 @@ from markupsafe import Markup
 
 from probe.charts import palette, themed
 from probe.errors import InputError
-from probe.provenance import sha256_of_bytes, write_atomically
+from probe.provenance import manifest, sha256_of_bytes, write_atomically
 from probe.stats.numbers import decimal, grouped, p_value, percent, scientific
 from probe.study.columns import dictionary
 
 if TYPE_CHECKING:
+    from probe.pages.walk.walk import Walk
     from probe.study.evaluation import Evaluation
+    from probe.study.study import Study
 TEMPLATES = Path(__file__).parent / "templates"
 TINTS, BAR = 20, 20  # steps of a token's tint, pixels of a full bar: classes of the style sheet
 REPORT, WALK, SWEEP = PAGES = ("ambiguity.html", "walk.html", "sweep.html")
@@ -90,7 +92,7 @@ def assets(
     looks: dict[str, object] = {
         name: getattr(palette, name) for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
     }
-    looks |= {"tint": _rgb(palette.WITH), "against": _rgb(palette.AGAINST)}
+    looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
     looks |= {"tints": tints, "bar": bar, "leaders": leaders}
     style, code = Markup(templates.get_template(sheet).render(looks)), Markup(templates.get_template(script).render())
     sources = f"default-src 'none'; script-src {_hash(vega())} {_hash(code)}; style-src {_hash(style)}"
@@ -98,8 +100,9 @@ def assets(
     return {"style": style, "script": code, "vega": vega(), "policy": policy}
 
 
-def _rgb(colour: str) -> str:
-    return " ".join(map(str, bytes.fromhex(colour.removeprefix("#"))))
+def rgb(colour: str) -> list[str]:
+    """Red, green and blue of #rrggbb, each from 0 to 255."""
+    return [str(part) for part in bytes.fromhex(colour.removeprefix("#"))]
 
 
 @cache
@@ -126,6 +129,19 @@ def write_folder(
         write_atomically(Path(out) / name, content)
     write_atomically(Path(out) / "manifest.json", json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
     return Path(out)
+
+
+def made_by(result: "Study | Walk", command: str) -> dict[str, Any]:
+    """The manifest of a study or a walk."""
+    return manifest(
+        result.model_name,
+        result.origin,
+        seed=result.options.get("seed"),
+        command=command,
+        data_sha256=result.data_sha256,
+        dtype=result.certificate.dtype,
+        options=result.options,
+    )
 
 
 def write_evaluation(evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = "") -> Path:

@@ -7,11 +7,11 @@ scripts, its pictures inside, so that it stays when the notebook is saved, sent 
 import os
 from collections.abc import Mapping
 from functools import singledispatch
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from probe import charts
 from probe.charts import grid, heads
@@ -20,7 +20,6 @@ from probe.model.records import Trace
 from probe.pages import excerpts, output, remarks, sections, ways
 from probe.pages.output import REPORT
 from probe.pages.rows import Frames
-from probe.provenance import manifest
 from probe.stats.verdicts import ORDER
 from probe.study.columns import LEADERS, dictionary
 from probe.study.study import Study
@@ -32,15 +31,7 @@ def write_report(study: Study, out: str | os.PathLike[str], *, command: str = ""
     `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
     """
     output.check_folder(out)
-    made = manifest(
-        study.model_name,
-        study.origin,
-        seed=study.options["seed"],
-        command=command,
-        data_sha256=study.data_sha256,
-        dtype=study.certificate.dtype,
-        options=study.options,
-    )
+    made = output.made_by(study, command)
     frames = study.frames | {"columns": dictionary(study.frames)}
     files = {REPORT: render(frames, made)} | ways.graphs(frames, study.model_name)
     return output.write_folder(out, files, frames=frames, made=made) / REPORT
@@ -76,15 +67,6 @@ def render(frames: Frames, made: Mapping[str, Any]) -> str:
     )
 
 
-HUES = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
-LOOK = "background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block"
-CHIP = f'<span style="{LOOK}">{{}}</span>'
-READ = (
-    "Attention of every head, layers down and heads across. In a square the tokens that look go down and those looked "
-    "at go across, both from 0 at the top left."
-)
-
-
 @singledispatch
 def html_of(result: object) -> str:
     """The HTML of a result; TypeError for what has none."""
@@ -94,46 +76,19 @@ def html_of(result: object) -> str:
 @html_of.register
 def _trace(trace: Trace) -> str:
     """Tokens, the attention of every head, and what the trace holds."""
-    layers, head_count, d_model, d_head = trace.stack.shape
-    n = len(trace.tokens)
-    chips = "".join(CHIP.format(HUES[pos % 4], escape(label)) for pos, label in enumerate(trace.tokens.labels))
-    shapes = {
-        "q k v z": f"{layers} layer × {head_count} head × {n} pos × {d_head} d_head",
-        "scores pattern": f"{layers} layer × {head_count} head × {n} query_pos × {n} key_pos",
-        "x resid_pre attn_out resid_mid mlp_out resid_post": f"{layers} layer × {n} pos × {d_model} d_model",
-    }
-    rows = "".join(f"<tr><td><code>{names}</code></td><td>{shape}</td></tr>" for names, shape in shapes.items())
-    return (
-        f"<div><p><b>Trace</b> of {n} tokens through {escape(trace.model_name)}</p><p>{chips}</p>"
-        f"{image(grid.head_grids(_weights(trace), tokens=n))}<p>{READ}</p><table>{rows}</table></div>"
-    )
-
-
-def _weights(trace: Trace) -> pd.DataFrame:
-    """Every attention weight of the trace."""
     names = ["layer", "head", "query_pos", "key_pos"]
     index = pd.MultiIndex.from_product([*map(range, trace.pattern.shape)], names=names)
-    return pd.Series(trace.pattern.flatten().double().numpy(), index, name="weight").reset_index()
+    weights = pd.Series(trace.pattern.flatten().double().numpy(), index, name="weight").reset_index()
+    picture = Markup(image(grid.head_grids(weights, tokens=len(trace.tokens))))
+    shown = {"model_name": trace.model_name, "labels": trace.tokens.labels, "sizes": trace.stack.shape}
+    return output.environment("notebook").get_template("trace.html.j2").render(shown, picture=picture)
 
 
 @html_of.register
 def _study(study: Study) -> str:
     """The first screen of its report: the answer, the maps, and a line for each word."""
     frames = study.frames
-    shown = excerpts.opening(frames, study.model_name, study.origin.kind)
-    lines = "".join(
-        f"<tr><th>{escape(line['word'])}</th><td>{_heads(line['heads'])}</td><td>{escape(line['sure'])}</td></tr>"
-        for line in shown["lines"]
-    )
-    notes = "".join(f"<p>{escape(caution)}</p>" for caution in shown["cautions"])
-    maps = image(heads.head_maps(frames["word_heads"])) if len(frames["word_heads"]) else ""
-    head = "<tr><th>word</th><th>first heads: per cent of the way between two meanings</th><th>how sure</th></tr>"
-    return (
-        f"<div><p><b>Study</b> of {escape(study.model_name)}: {escape(shown['question'])}</p>"
-        f"<p><b>{escape(shown['across'])}</b></p>{notes}{maps}"
-        f"<table><thead>{head}</thead><tbody>{lines}</tbody></table><p>frames: {', '.join(frames)}</p></div>"
-    )
-
-
-def _heads(shown: list[dict[str, str]]) -> str:
-    return ", ".join(f"{head['name']} {head['effect']} {head['interval']}" for head in shown) or "none"
+    opening = excerpts.opening(frames, study.model_name, study.origin.kind)
+    picture = Markup(image(heads.head_maps(frames["word_heads"]))) if len(frames["word_heads"]) else ""
+    shown = {"model_name": study.model_name, "opening": opening, "frames": frames}
+    return output.environment("notebook").get_template("study.html.j2").render(shown, picture=picture)

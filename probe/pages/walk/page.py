@@ -28,8 +28,7 @@ from probe.pages import excerpts, output, remarks
 from probe.pages.output import WALK
 from probe.pages.walk.numbers import named
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS
-from probe.patching import positions
-from probe.provenance import manifest as manifest_of
+from probe.patching import live, positions
 from probe.stats.axes import Axis
 from probe.stats.numbers import decimal
 
@@ -55,28 +54,7 @@ TABLES = {
     "certificate": "the hooked model against the from-scratch math, row by row",
     "columns": "what every column of these tables says, how it is worked out, and its unit",
 }
-FORMULAS: tuple[Callable[..., Any], ...] = (
-    forward.embed,
-    attention.layer_norm,
-    attention.rms_norm,
-    attention.project,
-    attention.share_heads,
-    attention.rotate,
-    attention.scores,
-    attention.matches,
-    attention.cap,
-    attention.mask,
-    attention.softmax,
-    attention.mix,
-    attention.write,
-    attention.write_by_source,
-    forward.merge_heads,
-    forward.unembed,
-    positions.donated_stream,
-    positions.donated_attention,
-    positions.donated_neurons,
-    Axis.effect,
-)
+FORMULAS = {"attention": attention, "forward": forward, "positions": positions, "live": live, "axes": Axis}
 VARIANTS = {"pattern": grid.DIVIDED, "steep": grid.UNDIVIDED}
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
 
@@ -88,15 +66,7 @@ def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") 
     manifest. Raises InputError when the folder cannot be written.
     """
     output.check_folder(out)
-    made = manifest_of(
-        walk.model_name,
-        walk.origin,
-        seed=None,
-        command=command,
-        data_sha256=walk.data_sha256,
-        dtype=walk.certificate.dtype,
-        options=walk.options,
-    )
+    made = output.made_by(walk, command)
     return output.write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK
 
 
@@ -110,8 +80,15 @@ def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
 def environment(*folders: str | Path) -> Environment:
     """The walk's templates, behind those of the folders given, with the filters that they use."""
     templates = output.environment(*folders, "walk", "report")
-    templates.filters |= {"thin": thin, "shortened": shortened}
+    templates.filters |= {"thin": thin, "shortened": shortened, "formula": lambda name: formula(_function(name))}
     return templates
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """The function that a template names: attention.scores."""
+    home, _, function = name.partition(".")
+    found: Callable[..., Any] = getattr(FORMULAS[home], function)
+    return found
 
 
 def values(walk: "Walk") -> dict[str, Any]:
@@ -127,7 +104,6 @@ def values(walk: "Walk") -> dict[str, Any]:
         "embedding": embedding,
         "apart": {row["part"]: row["difference"] for row in embedding},
         "pictures": {name: _emptied(chart) for name, chart in pictures(walk).items()},
-        "formulas": formulas(*FORMULAS),
         "told": told(walk.parameters),
         "gpt3": published("gpt3"),
         "certificate": remarks.agreement(certificate),
@@ -213,11 +189,6 @@ def formula(function: Callable[..., Any]) -> tuple[str, str]:
     lines = [ast.unparse(line) for line in tree.body[1:]]
     arguments = ", ".join(argument.arg for argument in tree.args.args)
     return f"{named(function)}({arguments})", "\n".join(lines)
-
-
-def formulas(*functions: Callable[..., Any]) -> dict[str, tuple[str, str]]:
-    """`formula` of each, by the function's name."""
-    return {function.__name__: formula(function) for function in functions}
 
 
 def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:

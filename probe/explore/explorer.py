@@ -1,9 +1,8 @@
 """What a model answers to the questions of the explorer's page, as messages of plain JSON.
 
-An answer is an iterator of messages: any
-number of {"doing": ..., "progress": 0 to 1}, then {"result": ...}. Traces, runs and axes are kept, the last few of
-each, so that a swap costs a run from the word on and nothing else. It is closed between two messages where the answer
-is no longer wanted.
+An answer is an iterator of messages: any number of {"doing": ..., "progress": 0 to 1}, then {"result": ...}; it is
+closed between two of them where it is no longer wanted. Traces, runs and axes are kept, the last few of each, so that a
+swap costs a run from the word on and nothing else.
 """
 
 import base64
@@ -29,7 +28,7 @@ from probe.model.tokens import Placed, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
 from probe.pages.walk import choose
-from probe.pages.walk.frames import carried, packed
+from probe.pages.walk.frames import carried, packed, tokens
 from probe.pages.walk.numbers import measure
 from probe.pages.walk.page import write_walk
 from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen, read_pair, trace_steps, two_traced
@@ -87,13 +86,13 @@ class Explorer:
         for text in texts:
             if "\x00" in text:
                 raise InputError("Reading the text: it holds a NUL character, which no tokenizer reads; take it out.")
-            tokens = tokenize(self.model, text)
-            if len(tokens) > LONGEST:
+            length = len(tokenize(self.model, text))
+            if length > LONGEST:
                 raise InputError(
-                    f"Reading the text: got {len(tokens)} tokens, expected at most {LONGEST} here; shorten it, or use "
+                    f"Reading the text: got {length} tokens, expected at most {LONGEST} here; shorten it, or use "
                     f"`probe walk`."
                 )
-            check_steps(self.model, len(tokens))
+            check_steps(self.model, length)
         here = choose.place(self.model, question.text, question.word, also_in=question.other)
         for layer, head in [*filter(None, [question.follow]), *((one.layer, one.head) for one in question.swaps)]:
             check_head(self.model, layer, head)
@@ -105,8 +104,8 @@ class Explorer:
         stand = self.stand(question)
         here, seen, other = stand.here, Seen.within(self.traced(question.text)), None
         yield {"doing": "reading", "progress": 0.4}
-        if stand.there is not None and question.other is not None:
-            other = Elsewhere(Seen.within(self.traced(question.other)), stand.there)
+        if stand.there is not None:
+            other = Elsewhere(Seen.within(self.traced(stand.there.tokens.text)), stand.there)
             yield {"doing": "reading", "progress": 0.6}
         asked = question.follow or (None, None)
         found = choose.differs_most(seen, here, asked, other) or choose.choose_head(seen, here, asked)
@@ -117,12 +116,8 @@ class Explorer:
         block = carried(self.model, scene, measured)
         said = {"answer": answer(scene, measured), "word": here.word, "because": because}
         told: Message = {"text": question.text, "other": question.other, "caution": choose.caution(seen, here)}
-        tokens = [
-            {"pos": pos, "piece": piece, "word": pos in here.positions, "drawn": pos in scene.drawn_queries}
-            for pos, piece in enumerate(seen.tokens.pieces)
-        ]
         following = None if seen.stream.head_output is None else self._likeliest(seen.stream.logits[self._reads(here)])
-        told |= {"block": block | said, "choices": choices(tokens), "next": following}
+        told |= {"block": block | said, "choices": choices(tokens(scene)), "next": following}
         yield {"result": told | {"lexicon": bool(choose.ambiguous(here.word))}}
 
     def _reads(self, here: Place) -> int:
@@ -183,11 +178,12 @@ class Explorer:
             if entry.layer is not None and entry.head is not None and entry.pos is not None:
                 heads[entry.layer, entry.head, entry.pos] = moved
             source = None if entry.pos is None else traced.tokens.pieces[entry.pos]
-            rows.append({"name": entry.component, "layer": entry.layer, "head": entry.head, "moved": moved})
-            rows[-1] |= {"pos": entry.pos, "source": source}
+            row = {"name": entry.component, "layer": entry.layer, "head": entry.head, "moved": moved}
+            rows.append(row | {"pos": entry.pos, "source": source})
         places = {"here": _coordinate(axis, residual_stream(traced, here.at))}
-        if stand.there is not None and question.other is not None:
-            places["there"] = _coordinate(axis, residual_stream(self.traced(question.other), stand.there.at))
+        if stand.there is not None:
+            there = self.traced(stand.there.tokens.text)
+            places["there"] = _coordinate(axis, residual_stream(there, stand.there.at))
         leading = sorted(rows, key=lambda row: -abs(row["moved"]))[:LEADING]
         told = {"senses": [axis.sense_a, axis.sense_b], "depth": axis.depth, "fitted": known.fitted, "places": places}
         arrays = {"toward": packed(heads.sum(-1)), "toward_source": packed(heads)}
@@ -202,12 +198,12 @@ class Explorer:
         """z of every head at the word, by what a head can get. `layer head d_head` each."""
         made = {"off": torch.zeros(*self.weights.shape[:2], self.weights.shape[-1], dtype=self.weights.dtype)}
         if "other" in kinds:
-            if stand.there is None or stand.question.other is None:
+            if stand.there is None:
                 raise InputError(
                     "Swapping a head with the other sentence's: got one sentence only; give a second one with the same "
                     "word, or take the head's mean, or turn it off."
                 )
-            run = self.run(stand.question.other)
+            run = self.run(stand.there.tokens.text)
             made["other"] = torch.stack([step.z[0, stand.there.at] for step in run.steps]).cpu()
         if "mean" in kinds:
             made["mean"] = self._axis(stand).z.to(self.weights.dtype)

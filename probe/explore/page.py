@@ -6,7 +6,7 @@ question. `what` is asked, the `text`, perhaps an `other` one with the same word
 `word`, the head that is followed, the heads that are swapped at the word and by what.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -48,10 +48,10 @@ def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:
     return page, str(assets["policy"])
 
 
-def choices(tokens: Sequence[Mapping[str, Any]]) -> Markup:
+def choices(tokens: pd.DataFrame) -> Markup:
     """The tokens of a text to choose from, as the walk has them above its steps."""
     parts: Any = _templates().get_template("parts.html.j2").module
-    return Markup(parts.choices(walk_page.chips(pd.DataFrame(list(tokens)))))
+    return Markup(parts.choices(walk_page.chips(tokens)))
 
 
 @cache

@@ -29,7 +29,7 @@ from probe.pages.rows import (
     words_of,
 )
 from probe.stats.numbers import decimal, listed, p_value, percent
-from probe.study.columns import LEADERS
+from probe.study.columns import LEADERS, TABLES
 from probe.text.sentences import REPEATS
 
 TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
@@ -288,33 +288,6 @@ def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any]]]:
     return sections
 
 
-DOWNLOADS = {
-    "words": "is the gap there: one row per word and pair of senses",
-    "heads": "every head for every pair of senses: separation, effects, attention, rank",
-    "word_heads": "every head for every word, mean over its pairs of senses",
-    "depth": "how far apart the senses are at every depth",
-    "shares": "who wrote the sense gap, component by component",
-    "readings": "what the leading heads read and write on example sentences, token by token",
-    "ledger": "the word's vector on example sentences as a sum, term by term",
-    "verdicts": "what was shown of every head, and the numbers that led to it",
-    "distances": "net effects by the distance from the cue to the word",
-    "routes": "swaps of where a head looks, of what it carries, of what it takes from the cue, and ablation",
-    "positions": "where the sense travels: swaps of stream, attention, MLP and leading heads, layer by position",
-    "paths": "edges from what writes to what reads it, from the cue to the word: effect, interval, p",
-    "ways": "whole ways from the cue to the word, step by step, and what goes over each",
-    "by_depth": "the net effect of every head at every depth behind it",
-    "curves": "sets of leading heads: what they restore together, and what is lost without them",
-    "random_sets": "the same for random sets with as many heads per layer",
-    "controls": "separation under permuted labels, at a later token, in an untrained model",
-    "showcase": "the sentences that introductions use",
-    "beside": "those whose cue comes after the word, in a second model",
-    "sentences": "every sentence, the part it was used in, where its word was read",
-    "left_out": "what was given and not used, with the reason",
-    "certificate": "the hooked model against the from-scratch math, row by row",
-    "columns": "what every column of these tables says, and its unit",
-}
-
-
-def downloads(frames: Frames, what: Mapping[str, str] = DOWNLOADS) -> list[Section]:
+def downloads(frames: Frames, what: Mapping[str, str] = TABLES) -> list[Section]:
     """The tables in the page's folder, and `what` each holds."""
     return [{"name": name, "what": what.get(name, ""), "rows": len(frame)} for name, frame in frames.items()]

@@ -20,13 +20,13 @@ from probe.pages.output import SWEEP
 from probe.pages.rows import Frames, head_name, sense_marks, with_interval, words_of
 from probe.stats.numbers import counted, decimal, grouped, listed, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
-from probe.study.columns import LEADERS, dictionary
+from probe.study.columns import LEADERS, TABLES, dictionary
 from probe.sweep import summary
 from probe.sweep.work import SET
 
 SHOWN = 24  # words whose charts a page holds before it is slow to open; the tables hold all
 NO_VERDICT = "not given"
-DOWNLOADS = sections.DOWNLOADS | {
+HOLD = TABLES | {
     "heads": "every head for every pair of senses",
     "left_out": "how many sentences of each word were left out, and why",
 }
@@ -100,7 +100,7 @@ def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str
         others=len(words_of(frames)) - len(words),
         limit=percent(charts.effect_limit(maps)),
         certificate=sections.certificate(frames["certificate"]),
-        downloads=sections.downloads(frames, DOWNLOADS),
+        downloads=sections.downloads(frames, HOLD),
         dictionary=frames["columns"].to_dict("records"),
         level=LEVEL,
         smallest=percent(SMALLEST),

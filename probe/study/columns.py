@@ -1,4 +1,4 @@
-"""Columns of the study's tables: order, meaning and unit (`columns.toml`), and the shape that all tables share.
+"""The study's tables: what they and their columns say (`columns.toml`), order, and the shape that all share.
 
 Keys in front, one row per head, floats rounded far below their uncertainty.
 """
@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,15 @@ METHODS = {
     "position": "the word's place alone",
     "length": "the text's length alone",
 }
-COLUMNS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def read_descriptions(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """What each table holds, by name; what is said of each column, by "column" or "table.column"."""
+    columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return columns.pop("tables"), columns
+
+
+TABLES, COLUMNS = read_descriptions(Path(__file__).with_suffix(".toml"))
 
 
 def dictionary(

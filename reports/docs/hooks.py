@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 import probe.cli
 from probe.model.architectures import GGUF_KNOWN, SUPPORTED
-from probe.pages.sections import DOWNLOADS
-from probe.study.columns import COLUMNS
+from probe.study.columns import COLUMNS, TABLES
 
 REPORTS = Path(__file__).parents[1]
 PICTURES = ("lessons/*.png", "real/*.png", "*.png")
@@ -61,7 +60,7 @@ def commands() -> str:
 
 def tables() -> str:
     """Every table of a report, and what a row of it is about."""
-    return "\n".join(["| table | what it holds |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in DOWNLOADS.items())])
+    return "\n".join(["| table | what it holds |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in TABLES.items())])
 
 
 def columns() -> str:

@@ -5,8 +5,8 @@ import pytest
 from example_study import make_study
 
 from probe.pages import remarks
-from probe.pages.sections import DOWNLOADS, data_used, downloads
-from probe.study.columns import COLUMNS, about, dictionary
+from probe.pages.sections import data_used, downloads
+from probe.study.columns import COLUMNS, TABLES, about, dictionary
 from probe.text.sentences import REPEATS
 
 FRAMES = make_study().frames
@@ -34,7 +34,7 @@ def test_every_column_has_a_meaning_and_nothing_else_but_a_unit():
 
 def test_every_table_beside_the_page_says_what_it_holds():
     listed = downloads(FRAMES | {"columns": dictionary(FRAMES)})
-    assert {row["name"] for row in listed} == set(DOWNLOADS) and all(row["what"] for row in listed)
+    assert {row["name"] for row in listed} == set(TABLES) and all(row["what"] for row in listed)
 
 
 def left_out(*rows: tuple[str | None, str]) -> dict[str, object]:

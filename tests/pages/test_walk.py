@@ -15,8 +15,8 @@ from families import family_model
 import probe
 from probe.model import attention
 from probe.pages.walk import choose, numbers, scene
-from probe.pages.walk.frames import DESCRIBED
-from probe.pages.walk.page import TABLES, formula, pictures
+from probe.pages.walk.frames import DESCRIBED, TABLES
+from probe.pages.walk.page import formula, pictures
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 

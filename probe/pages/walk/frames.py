@@ -6,7 +6,6 @@ there is no torch.
 """
 
 import base64
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,12 +23,10 @@ from probe.model.tokens import Tokens
 from probe.pages.walk import numbers
 from probe.pages.walk.numbers import AXES, Measured, Quantities
 from probe.pages.walk.scene import STREAM_NUMBERS, Scene, Seen, TwoTraced
-from probe.study.columns import by_head, dictionary, rounded
+from probe.study.columns import by_head, dictionary, read_descriptions, rounded
 from probe.study.tables import certificate_rows
 
-DESCRIBED: dict[str, dict[str, str]] = tomllib.loads(
-    Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
-)
+TABLES, DESCRIBED = read_descriptions(Path(__file__).with_name("columns.toml"))
 GRIDS = ("dot", "score", "pattern", "open", "steep")
 Rows = list[dict[str, object]]
 Block = dict[str, Any]

@@ -12,7 +12,6 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from math import sqrt
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -26,34 +25,14 @@ from probe.model import attention, forward
 from probe.model.parameters import published, told
 from probe.pages import excerpts, output, remarks
 from probe.pages.output import WALK
+from probe.pages.walk.frames import TABLES
 from probe.pages.walk.numbers import named
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS
 from probe.patching import live, positions
 from probe.stats.axes import Axis
-from probe.stats.numbers import decimal
 
 if TYPE_CHECKING:
     from probe.pages.walk.walk import Walk
-TABLES = {
-    "tokens": "every token, its id, whether it is drawn",
-    "embedding": "the vectors that are added for the word, in both sentences",
-    "layer_norm": "every token before and after the block's norm",
-    "vectors": "query, key and value of every token: length, place in the plane, first coordinates",
-    "attention": "every pair of drawn tokens: Q·K, score, weight, weight without the mask and without the division",
-    "softmax": "the word's row with and without the division: entropy, response, largest weight",
-    "values": "the word's ΔE by source token",
-    "contrast": "both sentences: what the head attends to from the word, and what of ΔE comes from there",
-    "trace": "both sentences: how far the word moves when one part at one layer and token is the other's",
-    "sums": "from E to E′ at the word",
-    "heads": "every head at the word: length of ΔE, what it moves, where it looks",
-    "layers": "the word's vector at every depth",
-    "lens": "the logit lens at the word",
-    "nearest": "the nearest token embeddings at the word",
-    "agreement": "every formula of every layer against its hook",
-    "parameters": "the parameters of the model by part",
-    "certificate": "the hooked model against the from-scratch math, row by row",
-    "columns": "what every column of these tables says, how it is worked out, and its unit",
-}
 FORMULAS = {"attention": attention, "forward": forward, "positions": positions, "live": live, "axes": Axis}
 VARIANTS = {"pattern": grid.DIVIDED, "steep": grid.UNDIVIDED}
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
@@ -98,7 +77,6 @@ def values(walk: "Walk") -> dict[str, Any]:
     return {
         "walk": walk,
         "sizes": walk.block["sizes"],
-        "root": _root(walk.block["sizes"]["d_head"]),
         "numbers": {"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
         "texts": {side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
         "embedding": embedding,
@@ -112,12 +90,6 @@ def values(walk: "Walk") -> dict[str, Any]:
         "downloads": [{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in frames.items()],
         "data": output.as_json(walk.block),
     }
-
-
-def _root(d_head: int) -> str:
-    """8, or √32 = 5.66."""
-    root = sqrt(d_head)
-    return decimal(root, 0) if root.is_integer() else f"√{d_head} = {decimal(root)}"
 
 
 def pictures(walk: "Walk") -> dict[str, Any]:

@@ -4,7 +4,7 @@ The public names stand in `__init__.pyi`, each once, in pipeline order. Each is 
 that `import probe` loads neither torch nor pandas. The rooms, in the order in which data pass through them; a module
 imports only from its own room and from rooms above it:
 
-* errors, provenance, display: what a user is told; what made a result; what a notebook shows of it
+* errors, provenance: what a user is told; what made a result
 * text: sentences and their files, the lexicon, splits
 * stats: what a number is worth: axes, resampling, permutation tests, verdicts, how numbers are written
 * model: the table of architectures, loading, hooks, traces, the from-scratch forward, the certificate, the ledger

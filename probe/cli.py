@@ -98,7 +98,7 @@ def report(
     dtype: DtypeOption = SINGLE,
 ) -> None:
     """Which heads move the words' meaning: a page, its tables and a manifest."""
-    from probe.pages.folder import check_folder
+    from probe.pages.output import check_folder
 
     check_folder(out)
     if shards is not None:
@@ -159,7 +159,7 @@ def walk(
     dtype: DtypeOption = SINGLE,
 ) -> None:
     """One sentence, every step of attention with its real numbers: a page, its tables and a manifest."""
-    from probe.pages.folder import check_folder
+    from probe.pages.output import check_folder
 
     check_folder(out)
     with progress_bar() as progress:
@@ -234,7 +234,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no model."""
-    from probe.pages.folder import check_folder, write_evaluation
+    from probe.pages.output import check_folder, write_evaluation
     from probe.study.evaluation import evaluate
     from probe.text.sentences import read_sentences
 

@@ -31,7 +31,7 @@ from probe.errors import ProbeError
 from probe.model.load import locate, read_checkpoint
 from probe.model.model import read_config
 from probe.model.tokens import positions_of_span, tokenize
-from probe.pages import html
+from probe.pages import output
 from probe.pages.sweep import read_manifest
 from probe.sweep import shards
 from probe.text.files import FileRow, Source, stream
@@ -460,7 +460,7 @@ class Elements(HTMLParser):
 
 @cache
 def piece() -> Any:
-    return html.environment("report").from_string('<p title="{{ text }}"><bdi>{{ text }}</bdi></p>')
+    return output.environment("report").from_string('<p title="{{ text }}"><bdi>{{ text }}</bdi></p>')
 
 
 def show(_: Path, text: str) -> str:
@@ -470,7 +470,7 @@ def show(_: Path, text: str) -> str:
     parser.close()
     assert parser.elements == ["p", "bdi"]
     assert parser.text.replace("\r\n", "\n") == text.replace("\r\n", "\n")
-    placed = str(html.as_json({"text": text, text: [text]}))
+    placed = str(output.as_json({"text": text, text: [text]}))
     assert "<" not in placed and "\u2028" not in placed and json.loads(placed)["text"] == text
     return TAKEN
 

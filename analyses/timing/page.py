@@ -9,8 +9,7 @@ import pandas as pd
 
 from probe import charts
 from probe.charts import Panel
-from probe.pages import html
-from probe.pages.folder import write_folder
+from probe.pages import output
 from probe.stats.numbers import decimal
 
 PAGE = "speed.html"
@@ -26,16 +25,15 @@ def write_page(
     `targets`: `work against target holds ratio ratio_low ratio_high seconds against_seconds unit` · `scaling`: `shape
     axis size seconds megabytes` · `exponents`: `shape axis quantity exponent square_share square_from`.
     """
-    templates, scaling = html.environment(Path(__file__).parent / "templates", "report"), frames["scaling"]
-    values = {"tints": 1, "bar": 0, "leaders": 0}
+    templates, scaling = output.environment(Path(__file__).parent / "templates", "report"), frames["scaling"]
     page = templates.get_template("speed.html.j2").render(
         rows=[_row(row) for row in frames["targets"].to_dict("records")],
         pictures=[(title, _picture(scaling[scaling["axis"] == axis], axis)) for axis, title in AXES.items()],
         exponents=[_exponent(row) for row in frames["exponents"].to_dict("records")],
         machine=dict(machine) | {"date": date},
-        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
+        **output.assets(templates, "style.css.j2", "page.js", tints=1, bar=0),
     )
-    return write_folder(out, {PAGE: page}, frames=frames, made={"machine": dict(machine), "date": date}) / PAGE
+    return output.write_folder(out, {PAGE: page}, frames=frames, made={"machine": dict(machine), "date": date}) / PAGE
 
 
 def _row(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """What a model answers to the questions of the explorer's page, as messages of plain JSON.
 
-An answer is an iterator of messages: any
-number of {"doing": ..., "progress": 0 to 1}, then {"result": ...}. Traces, runs and axes are kept, the last few of
-each, so that a swap costs a run from the word on and nothing else. It is closed between two messages where the answer
-is no longer wanted.
+An answer is an iterator of messages: any number of {"doing": ..., "progress": 0 to 1}, then {"result": ...}; it is
+closed between two of them where it is no longer wanted. Traces, runs and axes are kept, the last few of each, so that a
+swap costs a run from the word on and nothing else.
 """
 
 import base64
@@ -28,11 +27,11 @@ from probe.model.records import Trace
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import trace
 from probe.model.weights import read_weights
-from probe.pages.walk import choose, tracing
-from probe.pages.walk.frames import carried, packed
+from probe.pages.walk import choose
+from probe.pages.walk.frames import carried, packed, tokens
 from probe.pages.walk.numbers import measure
 from probe.pages.walk.page import write_walk
-from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen
+from probe.pages.walk.scene import Elsewhere, Place, Scene, Seen, read_pair, trace_steps, two_traced
 from probe.pages.walk.walk import answer, check_head, check_steps, walk
 from probe.patching import live, positions, swaps
 from probe.patching.live import Both, Change, PairRun, Run, rerun, write_on
@@ -87,13 +86,13 @@ class Explorer:
         for text in texts:
             if "\x00" in text:
                 raise InputError("Reading the text: it holds a NUL character, which no tokenizer reads; take it out.")
-            tokens = tokenize(self.model, text)
-            if len(tokens) > LONGEST:
+            length = len(tokenize(self.model, text))
+            if length > LONGEST:
                 raise InputError(
-                    f"Reading the text: got {len(tokens)} tokens, expected at most {LONGEST} here; shorten it, or use "
+                    f"Reading the text: got {length} tokens, expected at most {LONGEST} here; shorten it, or use "
                     f"`probe walk`."
                 )
-            check_steps(self.model, len(tokens))
+            check_steps(self.model, length)
         here = choose.place(self.model, question.text, question.word, also_in=question.other)
         for layer, head in [*filter(None, [question.follow]), *((one.layer, one.head) for one in question.swaps)]:
             check_head(self.model, layer, head)
@@ -105,34 +104,21 @@ class Explorer:
         stand = self.stand(question)
         here, seen, other = stand.here, Seen.within(self.traced(question.text)), None
         yield {"doing": "reading", "progress": 0.4}
-        if stand.there is not None and question.other is not None:
-            other = Elsewhere(self.traced(question.other), stand.there)
+        if stand.there is not None:
+            other = Elsewhere(Seen.within(self.traced(stand.there.tokens.text)), stand.there)
             yield {"doing": "reading", "progress": 0.6}
-        layer, head, because = self._choose(seen, here, other, question.follow)
+        asked = question.follow or (None, None)
+        found = choose.differs_most(seen, here, asked, other) or choose.choose_head(seen, here, asked)
+        layer, head, because = found
         scene = Scene(seen, here, layer, head, other, contrast=other is not None)
         measured = measure(scene, neighbours=False)
         yield {"doing": "reading", "progress": 0.9}
         block = carried(self.model, scene, measured)
         said = {"answer": answer(scene, measured), "word": here.word, "because": because}
         told: Message = {"text": question.text, "other": question.other, "caution": choose.caution(seen, here)}
-        tokens = [
-            {"pos": pos, "piece": piece, "word": pos in here.positions, "drawn": pos in scene.drawn_queries}
-            for pos, piece in enumerate(seen.tokens.pieces)
-        ]
         following = None if seen.stream.head_output is None else self._likeliest(seen.stream.logits[self._reads(here)])
-        told |= {"block": block | said, "choices": choices(tokens), "next": following}
+        told |= {"block": block | said, "choices": choices(tokens(scene)), "next": following}
         yield {"result": told | {"lexicon": bool(choose.ambiguous(here.word))}}
-
-    def _choose(
-        self, seen: Seen, here: Place, other: Elsewhere | None, asked: tuple[int, int] | None
-    ) -> tuple[int, int, str]:
-        """The head that is followed: the one asked for, or whose ΔE differs most, or that moves the word most."""
-        if asked is None and other is not None:
-            differs = choose.apart(seen, here, Seen.within(other.trace), other.place)
-            most = choose.differs_most(seen, here, (None, None), differs)
-            if most is not None:
-                return most
-        return choose.choose_head(seen, here, asked or (None, None))
 
     def _reads(self, here: Place) -> int:
         """Where what comes next is read: behind the text, or at the word where the model reads both ways."""
@@ -192,11 +178,12 @@ class Explorer:
             if entry.layer is not None and entry.head is not None and entry.pos is not None:
                 heads[entry.layer, entry.head, entry.pos] = moved
             source = None if entry.pos is None else traced.tokens.pieces[entry.pos]
-            rows.append({"name": entry.component, "layer": entry.layer, "head": entry.head, "moved": moved})
-            rows[-1] |= {"pos": entry.pos, "source": source}
+            row = {"name": entry.component, "layer": entry.layer, "head": entry.head, "moved": moved}
+            rows.append(row | {"pos": entry.pos, "source": source})
         places = {"here": _coordinate(axis, residual_stream(traced, here.at))}
-        if stand.there is not None and question.other is not None:
-            places["there"] = _coordinate(axis, residual_stream(self.traced(question.other), stand.there.at))
+        if stand.there is not None:
+            there = self.traced(stand.there.tokens.text)
+            places["there"] = _coordinate(axis, residual_stream(there, stand.there.at))
         leading = sorted(rows, key=lambda row: -abs(row["moved"]))[:LEADING]
         told = {"senses": [axis.sense_a, axis.sense_b], "depth": axis.depth, "fitted": known.fitted, "places": places}
         arrays = {"toward": packed(heads.sum(-1)), "toward_source": packed(heads)}
@@ -211,12 +198,12 @@ class Explorer:
         """z of every head at the word, by what a head can get. `layer head d_head` each."""
         made = {"off": torch.zeros(*self.weights.shape[:2], self.weights.shape[-1], dtype=self.weights.dtype)}
         if "other" in kinds:
-            if stand.there is None or stand.question.other is None:
+            if stand.there is None:
                 raise InputError(
                     "Swapping a head with the other sentence's: got one sentence only; give a second one with the same "
                     "word, or take the head's mean, or turn it off."
                 )
-            run = self.run(stand.question.other)
+            run = self.run(stand.there.tokens.text)
             made["other"] = torch.stack([step.z[0, stand.there.at] for step in run.steps]).cpu()
         if "mean" in kinds:
             made["mean"] = self._axis(stand).z.to(self.weights.dtype)
@@ -288,19 +275,19 @@ class Explorer:
         yield {"result": {"kind": question.kind, "depth": axis.depth, "arrays": {"effect": packed(found)}}}
 
     def _pair(self, stand: Stand) -> tuple[PairRun, tuple[int, ...]]:
-        """Both sentences as `tracing.read_pair` has them. Raises InputError for sentences that cannot be traced."""
+        """Both sentences as `read_pair` has them. Raises InputError for sentences that cannot be traced."""
         if stand.there is None:
             raise InputError("Tracing two sentences: got one only; give a second one with the same word.")
-        return tracing.read_pair(self.weights, stand.here, stand.there)
+        return read_pair(self.weights, stand.here, stand.there)
 
     def trace(self, question: Question) -> Iterator[Message]:
         """The causal trace of both sentences. `component layer pos`"""
         stand = self.stand(question)
         read, offsets = self._pair(stand)
-        for done, moved in tracing.trace_steps(read, offsets, positions.COMPONENTS):
+        for done, moved in trace_steps(read, offsets, positions.COMPONENTS):
             yield {"doing": "tracing", "progress": done}
         assert stand.there is not None
-        traced = tracing.two_traced(stand.here, stand.there, offsets, moved)
+        traced = two_traced(stand.here, stand.there, offsets, moved)
         yield {"result": {"columns": traced.columns(), "arrays": {"trace": packed(traced.moved)}}}
 
     def trace_heads(self, question: Question) -> Iterator[Message]:
@@ -310,7 +297,7 @@ class Explorer:
         at, last = stand.here.at, stand.here.at if self.weights.causal else len(stand.here.tokens) - 1
         if not 0 <= question.pos <= last:
             raise InputError(f"Tracing position {question.pos}: the word stands at {at}; click on a cell.")
-        for done, moved in tracing.trace_steps(read, [question.pos - at], [positions.HEAD]):
+        for done, moved in trace_steps(read, [question.pos - at], [positions.HEAD]):
             yield {"doing": "tracing", "progress": done}
         yield {"result": {"pos": question.pos, "arrays": {"trace_heads": packed(moved[positions.HEAD][..., 0])}}}
 

@@ -6,7 +6,7 @@ question. `what` is asked, the `text`, perhaps an `other` one with the same word
 `word`, the head that is followed, the heads that are swapped at the word and by what.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,17 +18,10 @@ from markupsafe import Markup
 
 from probe.errors import InputError
 from probe.model.model import Model
-from probe.pages import html
+from probe.pages import output
 from probe.pages.walk import page as walk_page
 from probe.pages.walk.walk import Walk, walk
-from probe.patching import live, positions
-from probe.stats.axes import Axis
 
-FORMULAS = (  # of numbers that the walk does not have
-    Axis.coordinate,
-    live.swapped,
-    positions.donated_heads,
-)
 TEMPLATES = Path(__file__).parent / "templates"
 HOSTS = {"server": "; connect-src 'self'", "notebook": ""}  # what else the page of each may reach
 EXAMPLES = (  # a word in two meanings, with as many tokens before it in both
@@ -48,18 +41,17 @@ def opened(model: Model) -> Walk:
 def render(opened: Walk, *, host: str = "server") -> tuple[str, str]:
     """The page for a host of HOSTS and its content security policy, which lets it ask its host and nobody else."""
     templates = _templates()
-    assets = html.assets(templates, sheet="explore.css.j2", script="explore.js", values=walk_page.LOOKS)
+    assets = output.assets(templates, "explore.css.j2", "explore.js")
     assets["policy"] = f"{assets['policy']}{HOSTS[host]}"
     values = walk_page.values(replace(opened, later=None, caution=None))
-    values["formulas"] |= walk_page.formulas(*FORMULAS)
     page = templates.get_template("explore.html.j2").render(values, examples=EXAMPLES, host=host, **assets)
     return page, str(assets["policy"])
 
 
-def choices(tokens: Sequence[Mapping[str, Any]]) -> Markup:
+def choices(tokens: pd.DataFrame) -> Markup:
     """The tokens of a text to choose from, as the walk has them above its steps."""
     parts: Any = _templates().get_template("parts.html.j2").module
-    return Markup(parts.choices(walk_page.chips(pd.DataFrame(list(tokens)))))
+    return Markup(parts.choices(walk_page.chips(tokens)))
 
 
 @cache

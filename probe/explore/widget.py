@@ -7,8 +7,6 @@ import asyncio
 import base64
 from collections.abc import Callable, Mapping
 from functools import partial
-from html import escape
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -21,7 +19,8 @@ from probe.charts.palette import AGAINST, WITH
 from probe.errors import InputError
 from probe.explore.desk import Desk
 from probe.explore.explorer import Explorer, Message
-from probe.stats.numbers import decimal, percent
+from probe.explore.page import TEMPLATES
+from probe.pages.output import environment, rgb
 
 PAUSE = 0.002  # seconds in which a notebook hears of a newer question
 
@@ -39,7 +38,7 @@ class Explored(anywidget.AnyWidget):
     the frame's own id.
     """
 
-    _esm = Path(__file__).parent / "templates" / "widget.js"
+    _esm = TEMPLATES / "widget.js"
     page = traitlets.Unicode().tag(sync=True)
     state = traitlets.Unicode().tag(sync=True)
     said = traitlets.Unicode().tag(sync=True)
@@ -78,42 +77,18 @@ class Explored(anywidget.AnyWidget):
         self.kept = display(self._still(), display_id=True)
 
 
-CELL = "min-width:2.2em;padding:1px 4px;text-align:right;color:#222;background-color:{}"
-
-
 def still(key: str, said: str, results: Mapping[str, Any]) -> str:
-    """The sentences, what came out, and what each head adds to the word's coordinate.
+    """The sentences, what came out, and what each head adds to the word's coordinate, layers down and heads across.
 
     `key`: the id of the frame in whose presence this is hidden · `said`: the outcome as the page says it, the first
     answer where it has said none · `results`: the last ones of "sentence" and "along".
     """
     sentence, along = results["sentence"], results.get("along")
-    given = {"This meaning": sentence["text"], "That meaning": sentence["other"]}
-    texts = "".join(f"<p>{name}: “{escape(text)}”</p>" for name, text in given.items() if text)
-    hidden = f"<style>:root:has(#explored-{key}) #still-{key}{{display:none}}</style>"
-    shown = f"{texts}<p><b>{escape(said or sentence['block']['answer'])}</b></p>{_map(along) if along else ''}"
-    return f'{hidden}<div id="still-{key}" style="background-color:#fff;color:#222;padding:8px">{shown}</div>'
-
-
-def _map(along: Mapping[str, Any]) -> str:
-    """What each head adds along the axis, layers down and heads across."""
-    packed = along["arrays"]["toward"]
-    moved = np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
-    limit = max(float(np.abs(moved).max()), 1e-9)
-    head = "".join(f"<th>H{number}</th>" for number in range(moved.shape[1]))
-    rows = "".join(
-        f"<tr><th>L{layer}</th>{''.join(_cell(value, value / limit) for value in row)}</tr>"
-        for layer, row in enumerate(moved.tolist())
-    )
-    a, b = map(escape, along["senses"])
-    return (
-        f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table><p>What each head adds to "
-        f"the word's vector, in per cent of the way from “{b}” to “{a}”: violet towards “{a}”, ochre towards “{b}”.</p>"
-    )
-
-
-def _cell(value: float, share: float) -> str:
-    hue = WITH if share > 0 else AGAINST
-    tint = f"rgba({','.join(str(int(hue[at : at + 2], 16)) for at in (1, 3, 5))},{abs(share) ** 0.5 * 0.75:.2f})"
-    shown = decimal(100 * value, 0) if abs(value) >= 0.005 else ""
-    return f'<td style="{CELL.format(tint)}" title="{percent(value, 2)}">{shown}</td>'
+    shown: dict[str, Any] = {"key": key, "said": said or sentence["block"]["answer"], "moved": None}
+    shown["texts"] = [("This meaning", sentence["text"]), ("That meaning", sentence["other"])]
+    if along is not None:
+        packed = along["arrays"]["toward"]
+        moved = np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
+        shown |= {"moved": moved.tolist(), "limit": max(float(np.abs(moved).max()), 1e-9), "senses": along["senses"]}
+        shown |= {"towards": ",".join(rgb(WITH)), "away": ",".join(rgb(AGAINST))}
+    return environment(TEMPLATES).get_template("still.html.j2").render(shown)

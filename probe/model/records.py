@@ -7,17 +7,27 @@ V[j] W_O, both computed on demand from the hooked z, pattern and V.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from probe.display import Shown
 from probe.errors import InputError, UnsupportedModel
 from probe.model import attention
 from probe.model.tokens import Tokens, position
 from probe.model.weights import Weights
+
+
+class Shown:
+    """A result that a notebook shows as HTML without scripts, pictures included, which stays in the saved file.
+
+    The page room draws it. It comes after this one, so it is named here and loaded when something is shown.
+    """
+
+    def _repr_html_(self) -> str:
+        return str(import_module("probe.pages.report").html_of(self))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,9 @@
 
 What may be said is bound here. Only a head with the verdict resolver is said to resolve. A percentage is of the sense
 gap, measured on sentences that nothing was fitted or ranked on, and stands with its 95 % interval. Effects are those
-beyond a same-sense swap (`net`). Heads whose rank intervals overlap are named together and never put in order. Looking
-at the cue is described, never offered as a reason. Where the gap is not there nothing is ranked; where nothing was
-shown, the smallest visible effect is said.
+beyond a same-sense swap (`net`). Heads whose rank intervals overlap are never put in order. Looking at the cue is
+described, never offered as a reason. Where the gap is not there nothing is ranked; where nothing was shown, the
+smallest visible effect is said.
 
 `plain` is the first sentence of a word's card, for a reader who has never heard of a head's name. It says no more than
 the verdicts do: that an earlier word gives the meaning is said where a head has half of its effect or more from that
@@ -22,7 +22,6 @@ from probe.charts import gap_at, of_word
 from probe.pages.rows import (
     Frames,
     Row,
-    SmallestSet,
     best_random,
     head_name,
     in_no_order,
@@ -31,13 +30,12 @@ from probe.pages.rows import (
     resolvers,
     senses_of,
     smallest_set,
+    with_interval,
 )
-from probe.stats.numbers import NARROW, counted, decimal, interval, listed, measured, ordinal, p_value, percent
+from probe.stats.numbers import NARROW, counted, decimal, interval, listed, ordinal, p_value, percent
 from probe.stats.verdicts import GATE, LEVEL, SMALLEST
 from probe.study.columns import LEADERS
 from probe.text.splits import ALIGNED
-
-WELL = "would have been seen in 80\u202f% of cases"
 
 
 def question(words: Sequence[str]) -> str:
@@ -85,27 +83,27 @@ def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
         which = f"any of the {len(pairs)} pairs of senses"
     return (
         f"This model was not shown to separate {which} of “{word}” at the word ({shown}), so no head is ranked. "
-        f"{_material(pairs)}, {_visible(pairs)}."
+        f"{_visible(pairs)}."
     )
 
 
 def _visible(pairs: pd.DataFrame) -> str:
-    """What would have been seen: the smallest swap effect, or that no p could have passed with so few cue words."""
-    least = float(pairs["smallest_p"].max())
+    """What would have been seen, and in how much, for the pair of senses that had least: the smallest swap effect, or
+    that no p could have passed with so few cue words.
+    """
+    sentences, cues, swapped = (int(pairs[name].min()) for name in ("sentences_report", "cue_words", "pairs"))
+    seen = f"In {sentences} sentences ({counted(swapped, 'pair')} with {counted(cues, 'pair')} of cue words)"
+    least, effect = float(pairs["smallest_p"].max()), decimal(float(pairs["visible_d_pairs"].max()))
     if least >= LEVEL:
-        return f"no test can come below {p_value(least)}, so nothing could have been shown"
-    return f"an effect of {decimal(float(pairs['visible_d_pairs'].max()))} standard deviations over cue words {WELL}"
+        return f"{seen}, no test can come below {p_value(least)}, so nothing could have been shown"
+    return (
+        f"{seen}, an effect of {effect} standard deviations over cue words would have been seen in 80{NARROW}% of cases"
+    )
 
 
 def gap_text(pair: Mapping[Any, Any]) -> str:
     """The gap of a pair of senses with its 95 % interval."""
     return f"{decimal(pair['gap'])} {interval(pair['gap_low'], pair['gap_high'])}"
-
-
-def _material(pairs: pd.DataFrame) -> str:
-    """How much there was to see something in, for the pair of senses that had least."""
-    sentences, cues, swapped = (int(pairs[name].min()) for name in ("sentences_report", "cue_words", "pairs"))
-    return f"In {sentences} sentences ({counted(swapped, 'pair')} with {counted(cues, 'pair')} of cue words)"
 
 
 def _resolve(heads: Sequence[Row], pairs: pd.DataFrame, word: str) -> list[str]:
@@ -119,9 +117,10 @@ def _resolve(heads: Sequence[Row], pairs: pd.DataFrame, word: str) -> list[str]:
     same = len(named) > 1 and len({head["resolves"] for head in named}) == 1
     places = [f" (in {head['resolves']} of {number} pairs)" if number and not same else "" for head in named]
     way = "two senses" if len(pairs) > 1 else f"{pairs.iloc[0]['sense_a']} and {pairs.iloc[0]['sense_b']}"
-    first, *rest = [(head_name(head), _effect(head), place) for head, place in zip(named, places, strict=True)]
-    lead = f"{first[0]} moves it {first[1]} of the way between {way}{first[2]}"
-    told = listed([lead, *(f"{name} {effect}{place}" for name, effect, place in rest)])
+    moved = [(head_name(head), with_interval(head, "net"), place) for head, place in zip(named, places, strict=True)]
+    name, effect, place = moved[0]
+    lead = f"{name} moves it {effect} of the way between {way}{place}"
+    told = listed([lead, *(f"{name} {effect}{place}" for name, effect, place in moved[1:])])
     each = f"each in {named[0]['resolves']} of {number} pairs" if same and number else ""
     over = "; ".join(part for part in (each, _mean(pairs)) if part)
     overlaps = [f"The ranks of {names} overlap: they are in no order." for names in in_no_order(named)]
@@ -135,21 +134,22 @@ def _mean(pairs: pd.DataFrame) -> str:
     return "" if number == 1 else f"mean over {which}"
 
 
-def _effect(head: Row) -> str:
-    return measured(head["net"], head["net_low"], head["net_high"])
-
-
 def _together(frames: Frames, word: str, heads: Sequence[Row]) -> str:
     """Faithfulness of the smallest set that is enough, against the best random set of its size or the next larger."""
     enough = smallest_set(frames, word)
     if enough is None:
         return ""
-    names, every = enough.names, enough.every
+    names, every, random = enough.names, enough.every, best_random(frames, word, len(enough.names))
     if len(names) == every:
         return f"Nothing less than all {every} heads together keeps 90{NARROW}% of the gap."
     all_of_them = set(names_of(heads)) == set(names)
     who = ("Alone it keeps" if len(names) == 1 else "Together they keep") if all_of_them else _set_name(names)
-    return f"{who} {enough.kept} of the gap{_against(frames, word, enough)}."
+    against = ""
+    if random is not None:
+        drawn, best, said = random
+        same = best >= enough.faithfulness and drawn == len(names)
+        against = f", {said} from the same layers {percent(best)}{': a random set does as well' if same else ''}"
+    return f"{who} {enough.kept} of the gap{against}."
 
 
 def _set_name(names: Sequence[str]) -> str:
@@ -159,28 +159,12 @@ def _set_name(names: Sequence[str]) -> str:
     return f"The first {len(names)} heads{told} together keep"
 
 
-def _against(frames: Frames, word: str, kept: SmallestSet) -> str:
-    size = len(kept.names)
-    random = best_random(frames, word, size)
-    if random is None:
-        return ""
-    drawn, _, best = random
-    same = best >= kept.faithfulness and drawn == size
-    return f", {best_of(random)} from the same layers {percent(best)}{': a random set does as well' if same else ''}"
-
-
-def best_of(random: tuple[int, int, float]) -> str:
-    """In words, the best of some random sets, as `best_random` gives them."""
-    size, sets, _ = random
-    return f"the best of {counted(sets, 'random set')} of {counted(size, 'head')}"
-
-
 def _no_head(frames: Frames, pairs: pd.DataFrame, word: str) -> list[str]:
     best = leaders(frames, word)[0]
-    seen = f"{_material(pairs)}, {_visible(pairs)}"
     verdict = "" if best["verdict"] == "none" else f" ({best['verdict']})"
-    largest = f"the largest effect is {_effect(best)}, by {head_name(best)}{verdict}"
-    return [f"No head was shown to resolve “{word}”, although its senses are apart at the word.", f"{seen}; {largest}."]
+    largest = f"the largest effect is {with_interval(best, 'net')}, by {head_name(best)}{verdict}"
+    none = f"No head was shown to resolve “{word}”, although its senses are apart at the word."
+    return [none, f"{_visible(pairs)}; {largest}."]
 
 
 FEW_LAYERS = 3
@@ -284,8 +268,7 @@ def _plain_way(frames: Frames, word: str, heads: Sequence[Row]) -> str:
     smallest = smallest_set(frames, word)
     enough = [] if smallest is None else [head for head in heads if head_name(head) in smallest.names]
     whole = smallest is not None and len(enough) == len(smallest.names)
-    mostly = "mostly " if whole and len(enough) < len(heads) else "" if whole else "in part "
-    shown = enough if whole else heads
+    mostly, shown = ("mostly " if len(enough) < len(heads) else "", enough) if whole else ("in part ", heads)
     number = counted(len(shown), "attention head", words=True).lower()
     return f"{mostly}by way of {number} in {_layers(frames, shown)}"
 

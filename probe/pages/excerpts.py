@@ -12,19 +12,79 @@ from probe import charts
 from probe.charts import of_word, writes
 from probe.charts.evidence import ROUTES
 from probe.pages import remarks
-from probe.pages.rows import Frames, Row, Section, head_name, sense_marks, with_sentences, with_tests, words_of
+from probe.pages.answers import question
+from probe.pages.output import BAR, TINTS
+from probe.pages.rows import (
+    Frames,
+    Row,
+    Section,
+    head_name,
+    leaders,
+    names_of,
+    sense_marks,
+    with_interval,
+    with_sentences,
+    with_tests,
+    words_of,
+)
 from probe.pages.sections import head_facts
-from probe.stats.numbers import decimal, measured, percent
+from probe.stats.numbers import counted, decimal, grouped, interval, percent
 
-TINTS = 20
-BAR = 20
 SAID = 0.005  # of the gap: a smaller contribution rounds to 0 % and is not written
 VISIBLE = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
-def bar_limit(rows: pd.DataFrame) -> float:
-    """The contribution of a full bar: the largest of any token of a head's sentences, rounded up to 0.01."""
-    return max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
+def opening(frames: Frames, model_name: str, origin: str) -> Section:
+    """The question of the page, its answer in a sentence, what it rests on, and the lines; `origin` is the model's."""
+    heads, words = frames["heads"], words_of(frames)
+    layers, per_layer = int(heads["layer"].max()) + 1, int(heads["head"].max()) + 1
+    used = int((frames["sentences"]["part"] != "neither").sum())
+    facts = [model_name, f"{layers * per_layer} heads in {layers} layers", counted(len(words), "word")]
+    return {
+        "question": question(words),
+        "across": remarks.across(frames, words),
+        "facts": [*facts, f"{grouped(used)} sentences"],
+        "cautions": remarks.cautions(frames, model_name, origin),
+        "lines": [_line(frames, word) for word in words],
+    }
+
+
+def _line(frames: Frames, word: str) -> Section:
+    shown = names_of(with_sentences(frames, word))
+    return {
+        "word": word,
+        "place": words_of(frames).index(word),
+        "heads": [
+            {
+                "name": head_name(head),
+                "shown": head_name(head) in shown,
+                "effect": percent(head["net"]),
+                "interval": interval(100 * head["net_low"], 100 * head["net_high"], 0),
+                "verdict": head["verdict"],
+                "mark": charts.MARKS[head["verdict"]],
+            }
+            for head in leaders(frames, word)
+        ],
+        "example": _example(frames, word),
+        "sure": remarks.sure(frames, word),
+    }
+
+
+def _example(frames: Frames, word: str) -> Section | None:
+    """Of the sentences drawn for the page, the one in which the leading head brings most from the cue to its sense.
+
+    From all tokens where no cue is marked; None where no head has sentences.
+    """
+    rows = of_word(frames["readings"], word).merge(
+        of_word(frames["word_heads"], word)[["layer", "head", "rank"]], on=["layer", "head"]
+    )
+    if rows.empty:
+        return None
+    first = rows[rows["rank"] == rows["rank"].min()]
+    toward = first["contribution"].where(first["sense"] == first["sense_a"], -first["contribution"])
+    cues = first["role"].eq("cue")
+    brought = toward.where(cues | (not cues.any()), 0.0).groupby(first["sentence"], sort=False).sum()
+    return sentence(frames, word, int(brought.idxmax()))
 
 
 def readings(frames: Frames) -> list[Section]:
@@ -38,10 +98,13 @@ def readings(frames: Frames) -> list[Section]:
         marks = sense_marks(frames, word)
         leaders = [
             head_facts(head)
-            | {"id": f"word-{number}-{head_name(head)}"}
             | _sentences(_of_head(rows, word, head), marks)
-            | {"reasons": _reasons(frames["verdicts"], word, head), "routes": _routes(frames["routes"], word, head)}
-            | {"apart": remarks.numbers_apart(head)}
+            | {
+                "id": f"word-{number}-{head_name(head)}",
+                "reasons": _reasons(frames["verdicts"], word, head),
+                "routes": _routes(frames["routes"], word, head),
+                "apart": remarks.numbers_apart(head),
+            }
             for head in shown.to_dict("records")
         ]
         sections.append({"word": word, "id": f"word-{number}", "heads": leaders, "all": len(heads)})
@@ -63,23 +126,19 @@ def _reasons(verdicts: pd.DataFrame, word: str, head: Row) -> list[Section]:
 
 
 def _routes(routes: pd.DataFrame, word: str, head: Row) -> list[tuple[str, str]]:
-    """Effect of swapping a part of the head with its interval, means over the pairs of senses; a swap that was not made
-    is not listed.
-    """
+    """Effect of each swap that was made of a part of the head, with its interval: means over the pairs of senses."""
     names = {name: ROUTES[name] for name in ("pattern_only", "values_only", "cue_only", "other_only")}
     names |= {"ablation": "lost with its mean"}
-    rows, ends = _of_head(routes, word, head), ("", "_low", "_high")
-    means = rows[[f"{name}{end}" for name in names for end in ends]].astype(float).mean()
-    return [
-        (text, measured(*(means[f"{name}{end}"] for end in ends)))
-        for name, text in names.items()
-        if pd.notna(means[name])
-    ]
+    measures = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+    means = _of_head(routes, word, head)[measures].astype(float).mean().to_dict()
+    return [(text, with_interval(means, name)) for name, text in names.items() if pd.notna(means[name])]
 
 
 def _sentences(rows: pd.DataFrame, marks: dict[str, str]) -> Section:
-    """The sentences that one head reads, and what a full bar stands for in them."""
-    limit = bar_limit(rows)
+    """The sentences that one head reads, and what a full bar stands for: the largest contribution of any token of them,
+    rounded up to 0.01.
+    """
+    limit = max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
     shown = [_sentence(group, marks, limit) for _, group in rows.groupby("sentence", sort=False)]
     return {"sentences": shown, "full": percent(limit)}
 
@@ -94,8 +153,6 @@ def _sentence(rows: pd.DataFrame, marks: dict[str, str], limit: float) -> Sectio
         "mark": marks[first["sense"]],
         "a": first["sense_a"],
         "b": first["sense_b"],
-        "mark_a": marks[first["sense_a"]],
-        "mark_b": marks[first["sense_b"]],
         "cue_share": percent(sum(on_cue)) if on_cue else None,
         "sum": f"{decimal(100 * sum(token['contribution'] for token in tokens), 0)}",
         "tokens": [_token(token, target, marks, limit) for token in tokens],

@@ -1,4 +1,9 @@
-"""Remarks around a report's answers: the certificate, late cues, where single words stand, an answer's evidence."""
+"""Remarks around a report's answers: its first screen, the certificate, late cues, where single words stand, an
+answer's evidence.
+
+What a line of the first screen says holds verdicts and counts, no p and no unit that must be looked up; a percentage is
+of the way from one meaning of the word to the other.
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +11,99 @@ from collections.abc import Sequence
 import pandas as pd
 
 from probe.charts import of_word
-from probe.pages.rows import Frames, Row, head_name, heads_of, names_of, resolvers
+from probe.pages.answers import confounders, plain
+from probe.pages.rows import Frames, Row, head_name, heads_of, in_no_order, leaders, names_of, resolvers, words_of
 from probe.stats.numbers import NARROW, counted, decimal, grouped, listed, p_value, percent, scientific
 from probe.stats.verdicts import GATE, LEVEL
 from probe.stats.verdicts import SMALLEST as MOVES
 from probe.study.columns import LEADERS
+from probe.study.material import LATE
+
+NAMED = 4  # heads that the sentence across all words names
+
+
+def across(frames: Frames, words: Sequence[str]) -> str:
+    """Which heads were shown to resolve every word, in the order of the first one; or for which words none was.
+
+    Of a single word, its first sentence. Where a word is exploratory, it says so.
+    """
+    if len(words) == 1:
+        return plain(frames, words[0])
+    said = _across(frames, words)
+    few = frames["words"].loc[frames["words"]["word"].isin(words), "exploratory"].any()
+    return f"As far as a few sentences can tell: {said[0].lower()}{said[1:]}" if few else said
+
+
+def _across(frames: Frames, words: Sequence[str]) -> str:
+    shown = {word: names_of(resolvers(frames, word)) for word in words}
+    some = [word for word in words if shown[word]]
+    if not some:
+        return "No single head was shown to move any of these words."
+    if len(some) < len(words):
+        others = listed([f"“{word}”" for word in words if word not in some])
+        return f"Single heads were shown to move {listed([f'“{word}”' for word in some])}; for {others} none was."
+    every_word = "both words" if len(words) == 2 else f"all {counted(len(words), 'word', words=True).lower()}"
+    shared = [name for name in shown[words[0]] if all(name in shown[word] for word in words)]
+    if not shared:
+        return f"No single head was shown to move {every_word}: each has heads of its own."
+    heads = "head" if len(shared) == 1 else counted(len(shared), "head", words=True).lower()
+    moves, names = "moves" if len(shared) == 1 else "move", listed(shared[:NAMED])
+    if len(shared) > NAMED:
+        return f"The same {heads} {moves} {every_word}, {names} among them."
+    return f"The same {heads}, {names}, {moves} {every_word}."
+
+
+def cautions(frames: Frames, model_name: str, origin: str) -> list[str]:
+    """What a reader should know before the answer: the model, surface forms, words in pieces, cues that come late."""
+    grammar = f"{model_name} learned from a grammar: it shows how the method works, not how English is read."
+    said = [grammar] if origin == "embedded" else []
+    for word in words_of(frames):
+        sentences = of_word(frames["sentences"], word)
+        spans = zip(sentences["text"], sentences["start"], sentences["end"], strict=True)
+        forms = pd.Series([text[int(start) : int(end)] for text, start, end in spans]).value_counts()
+        if len(forms) > 1:  # which a model need not read alike
+            told = ", ".join(f"“{form}” ({count})" for form, count in forms.items())
+            said.append(f"“{word}” stands in {len(forms)} forms, each a token of its own to the model: {told}.")
+        if cut := int((sentences["tokens_of_word"] > 1).sum()):
+            every = len(sentences)
+            said.append(f"“{word}” is cut into pieces in {cut} of {every} sentences and read at the last one.")
+        if late := int(of_word(frames["left_out"], word)["reason"].eq(LATE).sum()):
+            which = "sentence is" if late == 1 else "sentences are"
+            said.append(
+                f"{late} {which} left out because the cue comes after “{word}”, and this model reads left to right."
+            )
+    return said
+
+
+def sure(frames: Frames, word: str) -> str:
+    """How sure the leading heads of a word are: which were confirmed, on how much, and what else might explain them."""
+    pairs = of_word(frames["words"], word)
+    if not pairs["ranked"].any():
+        return "Not shown: in these sentences the meanings could not be told apart at the word, so no head is ranked."
+    apart = pairs[pairs["ranked"]].to_dict("records")
+    if without := list(dict.fromkeys(what for pair in apart for what in confounders(pair))):
+        return f"Not clear: the meanings can also be told apart {listed(without)}."
+    few = "A first look at few sentences. " * bool(pairs["exploratory"].any())
+    first = leaders(frames, word)
+    overlaps = "".join(f" {names} are in no order." for names in in_no_order(first))
+    return f"{few}{_confirmed(names_of(first), names_of(resolvers(frames, word)), pairs)}{overlaps}"
+
+
+def _confirmed(first: list[str], shown: list[str], pairs: pd.DataFrame) -> str:
+    """Which of the leading heads are among those shown to resolve the word, or which others are; and on how much."""
+    among, missed = ([name for name in first if (name in shown) == wanted] for wanted in (True, False))
+    if not shown:
+        return "Not confirmed: no head passes every test."
+    which = "All confirmed"
+    if not among:
+        others = listed(shown) if len(shown) <= LEADERS else counted(len(shown), "other")
+        which = f"None of these confirmed, but {others} {'is' if len(shown) == 1 else 'are'}"
+    elif missed:
+        which = f"{listed(among)} confirmed, {listed(missed)} not"
+    swapped, cues = (int(pairs.loc[pairs["ranked"], name].min()) for name in ("pairs", "cue_words"))
+    each = "" if len(pairs) == 1 else " for each pair of meanings"  # of several pairs of senses, the fewest
+    amount = f"{counted(swapped, 'pair')} of sentences ({counted(cues, 'pair')} of cue words){each}"
+    return f"{which}, on {amount} that nothing was fitted to."
 
 
 def agreement(certificate: pd.DataFrame) -> str:
@@ -74,9 +167,8 @@ def _nearest(row: Row) -> str:
 def reading(row: Row, ranked: bool) -> str:
     """The nearest sense at the word, and where the word stands between two senses."""
     ends = f"from −0.50 for {row['sense_b']} to 0.50 for {row['sense_a']}"
-    said = f"At the word the model is {_nearest(row)}, {ends})."
     guess = " The senses were not shown to be apart in this model, so this is no better than a guess."
-    return said if ranked else said + guess
+    return f"At the word the model is {_nearest(row)}, {ends}).{'' if ranked else guess}"
 
 
 MOSTLY = 0.6  # of a head's attention: more than on the cue and all other tokens together
@@ -93,15 +185,12 @@ def evidence(frames: Frames, word: str) -> list[str]:
 
 def _behind(frames: Frames, word: str) -> list[str]:
     """Where the heads behind the read-out were read; nothing where it is after the last layer."""
-    depth = int(of_word(frames["words"], word)["depth"].iloc[0])
-    last = int(frames["heads"]["layer"].max())
+    depth, last = int(of_word(frames["words"], word)["depth"].iloc[0]), int(frames["heads"]["layer"].max())
     if depth > last:
         return []
-    upto, behind = ("layer 0" if depth == 1 else f"layers 0 to {depth - 1}", _layers(depth, last))
-    first = (
-        f"What the heads of {upto} do is read after layer {depth - 1}, the first that tells the senses apart as well"
-    )
-    return [f"{first} as any; what those of {behind} do, after the last layer."]
+    read = f"read after layer {depth - 1}, the first that tells the senses apart as well as any"
+    upto, behind = _layers(0, depth - 1), _layers(depth, last)
+    return [f"What the heads of {upto} do is {read}; what those of {behind} do, after the last layer."]
 
 
 def _layers(first: int, last: int) -> str:
@@ -230,24 +319,17 @@ def _others(frames: Frames, word: str, heads: Sequence[Row]) -> list[str]:
     rest = rows[rows["verdict"] != "resolver"]
     if rest.empty:
         return []
-    apart = of_distance(frames, word) > 1
+    distances = of_word(frames["distances"], word)["distance"]  # of a cue from the word, in tokens
+    apart = bool((distances > 1).any())
     told = [_kind(rest, name, apart=apart) for name in WHAT if name in set(rest["verdict"])]
     if nothing := int((rest["verdict"] == "none").sum()):
         told.append(f"of {nothing} nothing was shown")
     bound = max(math.ceil(round(100 * float(rest[["net_low", "net_high"]].abs().max().max()), 6)), 1)
-    number = "one" if len(rest) == 1 else str(len(rest))
-    noun = "head" if number == "one" else "heads"
-    who = f"{number} other {noun}" if heads else f"{number} {noun}"
-    within = f"{'all ' if len(rest) > 1 else ''}within ±{bound}{NARROW}%."
+    number, noun, every = ("one", "head", "") if len(rest) == 1 else (str(len(rest)), "heads", "all ")
+    who, within = f"{number} {'other ' if heads else ''}{noun}", f"{every}within ±{bound}{NARROW}%."
     if nothing == len(rest):
         return [f"Of the {who} nothing was shown; {within}"]
     return [f"The {who}: {listed(told)}; {within}"]
-
-
-def of_distance(frames: Frames, word: str) -> int:
-    """The farthest that a cue of the word was measured from it, in tokens; 1 where every cue stands beside it."""
-    distances = of_word(frames["distances"], word)["distance"]
-    return int(distances.max()) if len(distances) else 1
 
 
 def _kind(rest: pd.DataFrame, name: str, *, apart: bool) -> str:

@@ -1,43 +1,51 @@
 """The report of a study: a folder with one page, its tables and graphs, and what made them; and what a notebook shows.
 
-The page is one HTML file: no network, no eval, every text escaped, the same bytes from the same study. What keeps the
-file by itself is in `probe.pages.html`; without scripts the answers, the tokens and the tables are still there. A
-notebook shows HTML without scripts, its pictures inside, so that it stays when the notebook is saved, sent and opened
-where nothing runs.
+Without scripts the answers, the tokens and the tables of the page are still there. A notebook shows HTML without
+scripts, its pictures inside, so that it stays when the notebook is saved, sent and opened where nothing runs.
 """
 
 import os
 from collections.abc import Mapping
 from functools import singledispatch
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from probe import charts
 from probe.charts import grid, heads
 from probe.charts.palette import image
 from probe.model.records import Trace
-from probe.pages import excerpts, html, opening, remarks, sections, ways
-from probe.pages.folder import REPORT, check_folder, write_folder
-from probe.provenance import manifest
+from probe.pages import excerpts, output, remarks, sections, ways
+from probe.pages.output import REPORT
+from probe.pages.rows import Frames
 from probe.stats.verdicts import ORDER
 from probe.study.columns import LEADERS, dictionary
 from probe.study.study import Study
 
 
-def render(study: Study, manifest: Mapping[str, Any]) -> str:
-    """The page of a study; `manifest` says what made it (everything but the time is shown)."""
-    frames, columns = study.frames, dictionary(study.frames)
-    templates = html.environment("report")
-    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": LEADERS}
+def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
+
+    `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
+    """
+    output.check_folder(out)
+    made = output.made_by(study, command)
+    frames = study.frames | {"columns": dictionary(study.frames)}
+    files = {REPORT: render(frames, made)} | ways.graphs(frames, study.model_name)
+    return output.write_folder(out, files, frames=frames, made=made) / REPORT
+
+
+def render(frames: Frames, made: Mapping[str, Any]) -> str:
+    """The page of a study's frames; `made` is the manifest (everything but the time is shown)."""
+    templates = output.environment("report")
     return templates.get_template("ambiguity.html.j2").render(
-        all_verdicts=[(name, charts.MARKS[name], charts.MEANINGS[name]) for name in ORDER],
+        all_verdicts=[(name, charts.MEANINGS[name]) for name in ORDER],
         causal=bool(frames["words"]["causal"].all()),
         predicts=bool(frames["heads"]["p_said"].notna().any()),
-        model_name=study.model_name,
-        opening=opening.opening(frames, study.model_name, manifest["origin"]["kind"]),
+        model_name=made["model"],
+        opening=excerpts.opening(frames, made["model"], made["origin"]["kind"]),
         scope=remarks.scope(frames),
         cards=sections.cards(frames),
         maps=sections.maps(frames),
@@ -52,40 +60,11 @@ def render(study: Study, manifest: Mapping[str, Any]) -> str:
         supplied=excerpts.ledgers(frames),
         certificate=sections.certificate(frames["certificate"]),
         data=sections.data_used(frames),
-        downloads=sections.downloads(frames | {"columns": columns}),
-        dictionary=columns.to_dict("records"),
-        manifest=manifest,
-        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
+        downloads=sections.downloads(frames),
+        dictionary=frames["columns"].to_dict("records"),
+        manifest=made,
+        **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
-
-
-def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
-
-    `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
-    """
-    check_folder(out)
-    made = manifest(
-        study.model_name,
-        study.origin,
-        seed=study.options["seed"],
-        command=command,
-        data_sha256=study.data_sha256,
-        dtype=study.certificate.dtype,
-        options=study.options,
-    )
-    frames = study.frames | {"columns": dictionary(study.frames)}
-    files = {REPORT: render(study, made)} | ways.graphs(study.frames, study.model_name)
-    return write_folder(out, files, frames=frames, made=made) / REPORT
-
-
-HUES = ("#e8f0fe", "#fef3e0", "#e6f4ea", "#fce8f3")
-LOOK = "background:{};color:#222;border-radius:4px;padding:2px 5px;margin:1px;display:inline-block"
-CHIP = f'<span style="{LOOK}">{{}}</span>'
-READ = (
-    "Attention of every head, layers down and heads across. In a square the tokens that look go down and those looked "
-    "at go across, both from 0 at the top left."
-)
 
 
 @singledispatch
@@ -97,46 +76,19 @@ def html_of(result: object) -> str:
 @html_of.register
 def _trace(trace: Trace) -> str:
     """Tokens, the attention of every head, and what the trace holds."""
-    layers, head_count, d_model, d_head = trace.stack.shape
-    n = len(trace.tokens)
-    chips = "".join(CHIP.format(HUES[pos % 4], escape(label)) for pos, label in enumerate(trace.tokens.labels))
-    shapes = {
-        "q k v z": f"{layers} layer × {head_count} head × {n} pos × {d_head} d_head",
-        "scores pattern": f"{layers} layer × {head_count} head × {n} query_pos × {n} key_pos",
-        "x resid_pre attn_out resid_mid mlp_out resid_post": f"{layers} layer × {n} pos × {d_model} d_model",
-    }
-    rows = "".join(f"<tr><td><code>{names}</code></td><td>{shape}</td></tr>" for names, shape in shapes.items())
-    return (
-        f"<div><p><b>Trace</b> of {n} tokens through {escape(trace.model_name)}</p><p>{chips}</p>"
-        f"{image(grid.head_grids(_weights(trace), tokens=n))}<p>{READ}</p><table>{rows}</table></div>"
-    )
-
-
-def _weights(trace: Trace) -> pd.DataFrame:
-    """Every attention weight of the trace."""
     names = ["layer", "head", "query_pos", "key_pos"]
     index = pd.MultiIndex.from_product([*map(range, trace.pattern.shape)], names=names)
-    return pd.Series(trace.pattern.flatten().double().numpy(), index, name="weight").reset_index()
+    weights = pd.Series(trace.pattern.flatten().double().numpy(), index, name="weight").reset_index()
+    picture = Markup(image(grid.head_grids(weights, tokens=len(trace.tokens))))
+    shown = {"model_name": trace.model_name, "labels": trace.tokens.labels, "sizes": trace.stack.shape}
+    return output.environment("notebook").get_template("trace.html.j2").render(shown, picture=picture)
 
 
 @html_of.register
 def _study(study: Study) -> str:
     """The first screen of its report: the answer, the maps, and a line for each word."""
     frames = study.frames
-    shown = opening.opening(frames, study.model_name, study.origin.kind)
-    lines = "".join(
-        f"<tr><th>{escape(line['word'])}</th><td>{_heads(line['heads'])}</td><td>{escape(line['sure'])}</td></tr>"
-        for line in shown["lines"]
-    )
-    notes = "".join(f"<p>{escape(caution)}</p>" for caution in shown["cautions"])
-    maps = image(heads.head_maps(frames["word_heads"])) if len(frames["word_heads"]) else ""
-    head = "<tr><th>word</th><th>first heads: per cent of the way between two meanings</th><th>how sure</th></tr>"
-    return (
-        f"<div><p><b>Study</b> of {escape(study.model_name)}: {escape(shown['question'])}</p>"
-        f"<p><b>{escape(shown['across'])}</b></p>{notes}{maps}"
-        f"<table><thead>{head}</thead><tbody>{lines}</tbody></table><p>frames: {', '.join(frames)}</p></div>"
-    )
-
-
-def _heads(shown: list[dict[str, str]]) -> str:
-    return ", ".join(f"{head['name']} {head['effect']} {head['interval']}" for head in shown) or "none"
+    opening = excerpts.opening(frames, study.model_name, study.origin.kind)
+    picture = Markup(image(heads.head_maps(frames["word_heads"]))) if len(frames["word_heads"]) else ""
+    shown = {"model_name": study.model_name, "opening": opening, "frames": frames}
+    return output.environment("notebook").get_template("study.html.j2").render(shown, picture=picture)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from probe import charts
 from probe.charts import of_word
-from probe.stats.numbers import listed, measured
+from probe.stats.numbers import counted, listed, measured
 from probe.study.columns import LEADERS
 
 WORTH_SHOWING = 0.01  # of the gap: a head with a clear effect from here on has its sentences on the page
@@ -47,6 +47,11 @@ def names_of(heads: Iterable[Mapping[Any, Any]] | pd.DataFrame) -> list[str]:
 def heads_of(frames: Frames, word: str) -> pd.DataFrame:
     """The heads of a word by rank."""
     return of_word(frames["word_heads"], word).sort_values("rank", kind="stable")
+
+
+def with_interval(row: Mapping[Any, Any], name: str) -> str:
+    """A share of the gap in percent with the interval that stands beside it: 41 % [35, 47]."""
+    return measured(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
 def leaders(frames: Frames, word: str) -> list[Row]:
@@ -111,15 +116,15 @@ def smallest_set(frames: Frames, word: str) -> SmallestSet | None:
         return None
     joined = rows.loc[rows["size"].between(1, smallest["size"]), "added"]
     names = [name for added in joined for name in added.split(", ")]
-    kept = measured(*(smallest[f"faithfulness{end}"] for end in ("", "_low", "_high")))
+    kept = with_interval(smallest, "faithfulness")
     return SmallestSet(names, float(smallest["faithfulness"]), kept, int(rows["size"].max()))
 
 
-def best_random(frames: Frames, word: str, size: int) -> tuple[int, int, float] | None:
-    """Size, number and best F of the random sets with `size` heads, or the next more that were drawn."""
+def best_random(frames: Frames, word: str, size: int) -> tuple[int, float, str] | None:
+    """Of the random sets with `size` heads, or the next more that were drawn: their size, the best F, and in words."""
     sets = of_word(frames["random_sets"], word)
-    rows = sets[sets["size"] >= size]
-    if rows.empty:
+    drawn = sets[sets["size"] == sets.loc[sets["size"] >= size, "size"].min()]["faithfulness"]
+    if drawn.empty:
         return None
-    drawn = rows[rows["size"] == rows["size"].min()]["faithfulness"]
-    return int(rows["size"].min()), len(drawn), float(drawn.max())
+    size = int(sets.loc[drawn.index[0], "size"])
+    return size, float(drawn.max()), f"the best of {counted(len(drawn), 'random set')} of {counted(size, 'head')}"

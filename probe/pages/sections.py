@@ -23,12 +23,13 @@ from probe.pages.rows import (
     sense_marks,
     senses_of,
     smallest_set,
+    with_interval,
     with_sentences,
     with_tests,
     words_of,
 )
-from probe.stats.numbers import decimal, listed, measured, p_value, percent
-from probe.study.columns import LEADERS
+from probe.stats.numbers import decimal, listed, p_value, percent
+from probe.study.columns import LEADERS, TABLES
 from probe.text.sentences import REPEATS
 
 TABLE_ROWS = 160  # heads in a word's table: all of a GPT-2 small (144), the first of a larger model
@@ -48,7 +49,7 @@ def _card(frames: Frames, word: str) -> Section:
         "plain": answers.plain(frames, word),
         "answer": answers.answer(frames, word),
         "evidence": remarks.evidence(frames, word),
-        "facts": _card_facts(frames, pairs),
+        "facts": _card_facts(pairs),
         "pairs": [_pair_row(frames["heads"], pair) for pair in pairs] if len(pairs) > 1 else [],
         "depth": profiles(frames, pairs),
         "same_token": all(charts.gap_at(frames["depth"], word, senses_of(pair), depth=-1) == 0 for pair in pairs),
@@ -67,22 +68,24 @@ def profiles(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[tuple[st
     return made
 
 
-def _card_facts(frames: Frames, pairs: list[dict[Any, Any]]) -> list[tuple[str, str]]:
-    first = pairs[0]
-    facts = []
+def _card_facts(pairs: list[dict[Any, Any]]) -> list[tuple[str, str]]:
+    first, apart = pairs[0], sum(bool(pair["ranked"]) for pair in pairs)
+    shown = [("pairs of senses shown to be apart", f"{apart} of {len(pairs)}")]
     if len(pairs) == 1:
-        facts.append(("gap at the word", answers.gap_text(first)))
-        facts.append(("test of the gap", p_value(first["gap_p"])))
-        facts.append(("AUROC of the word's vector", decimal(first["auroc"])))
-    else:
-        apart = sum(bool(pair["ranked"]) for pair in pairs)
-        facts.append(("pairs of senses shown to be apart", f"{apart} of {len(pairs)}"))
-    facts.append(("read", f"after layer {int(first['depth']) - 1}"))
-    if any(pair["exploratory"] for pair in pairs):
-        facts.append(("sample", "exploratory: under 50 sentences per sense, or under 12 pairs of cue words"))
-    facts.append(("pairs of cue words", str(min(int(pair["cue_words"]) for pair in pairs))))
-    facts.append(("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"))
-    return facts
+        tested = ("test of the gap", p_value(first["gap_p"]))
+        shown = [
+            ("gap at the word", answers.gap_text(first)),
+            tested,
+            ("AUROC of the word's vector", decimal(first["auroc"])),
+        ]
+    few = [("sample", "exploratory: under 50 sentences per sense, or under 12 pairs of cue words")]
+    return [
+        *shown,
+        ("read", f"after layer {int(first['depth']) - 1}"),
+        *(few if any(pair["exploratory"] for pair in pairs) else []),
+        ("pairs of cue words", str(min(int(pair["cue_words"]) for pair in pairs))),
+        ("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"),
+    ]
 
 
 def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
@@ -90,13 +93,8 @@ def _pair_row(heads: pd.DataFrame, pair: dict[Any, Any]) -> Section:
     rows = rows[(rows["sense_a"] == pair["sense_a"]) & (rows["sense_b"] == pair["sense_b"])]
     top = rows[rows["rank"] == 1].to_dict("records") if pair["ranked"] else []
     best = f"{head_name(top[0])} {percent(top[0]['swap'] - top[0]['same_sense'])}" if top else "not ranked"
-    return pair | {
-        "gap_text": answers.gap_text(pair),
-        "p_text": p_value(pair["gap_p"]),
-        "auroc_text": decimal(pair["auroc"]),
-        "best": best,
-        "resolvers": listed(names_of(rows[rows["verdict"] == "resolver"])) or "none shown",
-    }
+    resolving = listed(names_of(rows[rows["verdict"] == "resolver"])) or "none shown"
+    return pair | {"gap_text": answers.gap_text(pair), "best": best, "resolvers": resolving}
 
 
 def maps(frames: Frames) -> Section:
@@ -126,15 +124,13 @@ def shares(frames: Frames) -> list[Section]:
         if mine.empty:
             continue
         number = len(mine[["sense_a", "sense_b"]].drop_duplicates())
-        token = mine.loc[mine["component"] == "token embedding", "share"].abs().max()
-        total = decimal(mine["share"].sum() / number)
         sections.append(
             {
                 "word": word,
                 "chart": charts.share_bars(rows, word),
-                "sum": total,
+                "sum": decimal(mine["share"].sum() / number),
                 "pairs": number,
-                "token_is_zero": token == 0,
+                "token_is_zero": mine.loc[mine["component"] == "token embedding", "share"].abs().max() == 0,
                 "normed": bool(mine["component"].str.startswith("norm bias").any()),
             }
         )
@@ -159,7 +155,7 @@ def head_numbers(head: Mapping[Any, Any]) -> dict[str, str]:
     """A head's effects, separation and attention as text."""
     return {
         "name": head_name(head),
-        "net": measured(head["net"], head["net_low"], head["net_high"]),
+        "net": with_interval(head, "net"),
         "swap": percent(head["swap"]),
         "same_sense": percent(head["same_sense"]),
         "direct": percent(head["direct"]),
@@ -175,7 +171,7 @@ def head_facts(head: dict[Any, Any]) -> Section:
     several = head["resolves"] and head["of"] > 1
     return head_numbers(head) | {
         "clear": head["net_low"] > 0 or head["net_high"] < 0,
-        "own": measured(head["direct"], head["direct_low"], head["direct_high"]),
+        "own": with_interval(head, "direct"),
         "self_repair": percent(head["self_repair"]),
         "itself": _known(head["attention_itself"], percent),
         "rank": "none" if pd.isna(head["rank"]) else f"{head['rank']} [{head['rank_low']}, {head['rank_high']}]",
@@ -221,8 +217,8 @@ def _left_out(left_out: pd.DataFrame) -> list[Section]:
     """Sentences left out by word and rule; repetitions count together, and so does what had no word yet."""
     rule = left_out["reason"].where(~left_out["reason"].str.startswith(REPEATS), f"{REPEATS} an earlier row")
     rows = pd.DataFrame({"word": left_out["word"].fillna(""), "reason": rule})
-    counts = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count")
-    return [{str(name): value for name, value in row.items()} for row in counts.to_dict("records")]
+    counts: Any = rows.groupby(["word", "reason"], sort=False).size().reset_index(name="count").to_dict("records")
+    return list(counts)
 
 
 def together(frames: Frames) -> list[Section]:
@@ -240,7 +236,7 @@ def together(frames: Frames) -> list[Section]:
                 "chart": charts.set_curves(frames["curves"], frames["random_sets"], word),
                 "names": smallest.names if smallest and len(smallest.names) < smallest.every else [],
                 "kept": smallest.kept if smallest else "",
-                "rival": f"{answers.best_of(random)} keeps {percent(random[2])}" if random else "",
+                "rival": f"{random[2]} keeps {percent(random[1])}" if random else "",
                 "area": decimal(float(curve["area"].iloc[0])),
             }
         )
@@ -248,22 +244,25 @@ def together(frames: Frames) -> list[Section]:
 
 
 def controls_and_power(frames: Frames) -> Section:
-    """Gate, power, sizes and controls of each word."""
+    """Gate, power and controls of each word: the smallest sizes and the weakest of its pairs of senses."""
     sections = []
     for word in words_of(frames):
         pairs, controls = of_word(frames["words"], word), of_word(frames["controls"], word)
         shown = names_of(resolvers(frames, word)) if pairs["ranked"].any() else []
-        chart = charts.control_strips(frames["controls"], word, shown=shown) if len(controls) else None
-        pair = controls.iloc[0] if len(controls) else None
+        drawn = len(controls) > 0
         sections.append(
             {
                 "word": word,
-                "chart": chart,
-                "pair": "" if pair is None else f"{pair['sense_a']} / {pair['sense_b']}",
+                "chart": charts.control_strips(frames["controls"], word, shown=shown) if drawn else None,
+                "pair": " / ".join(controls.iloc[0][["sense_a", "sense_b"]]) if drawn else "",
+                "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
+                "gate": _bound(pairs["gap_p"], "≤"),
                 "untrained_p": _bound(pairs["untrained_p"], "≥"),
-                "shown": shown,
+                "said": _bound(pairs["said_p"], "≤") if pairs["causal"].all() else "not predicted",
+                "least": pairs[["sentences_fit", "sentences_report", "cue_words", "pairs"]].min().to_dict(),
+                "visible_pairs": decimal(float(pairs["visible_d_pairs"].max())),
+                "exploratory": bool(pairs["exploratory"].any()),
             }
-            | _power(pairs)
         )
     conditions = set(frames["controls"]["condition"])
     return {"words": sections, "later": "later token" in conditions, "drawn": any(item["chart"] for item in sections)}
@@ -274,78 +273,21 @@ def _bound(p: pd.Series, sign: str) -> str:
     return p_value(float(p.max() if sign == "≤" else p.min())).replace("=", "=" if len(p) == 1 else sign)
 
 
-def _power(pairs: pd.DataFrame) -> Section:
-    """Sample sizes and power of a word: the smallest and weakest over its pairs of senses."""
-    return {
-        "gate": _bound(pairs["gap_p"], "≤"),
-        "apart": f"{int(pairs['ranked'].sum())} of {len(pairs)}",
-        "fit": int(pairs["sentences_fit"].min()),
-        "report": int(pairs["sentences_report"].min()),
-        "cues": int(pairs["cue_words"].min()),
-        "pairs": int(pairs["pairs"].min()),
-        "said": _bound(pairs["said_p"], "≤") if pairs["causal"].all() else "not predicted",
-        "visible_pairs": decimal(float(pairs["visible_d_pairs"].max())),
-        "exploratory": bool(pairs["exploratory"].any()),
-    }
-
-
-def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any, str]]]:
-    """By word: charts of the leading heads' effect by distance and by route, each with its title and caption."""
-    sections: dict[str, list[tuple[str, Any, str]]] = {}
+def distances_and_routes(frames: Frames) -> dict[str, list[tuple[str, Any]]]:
+    """By word: charts of the leading heads' effect by distance and by route, each with its title."""
+    sections: dict[str, list[tuple[str, Any]]] = {}
     for word in words_of(frames):
         names = names_of(with_sentences(frames, word))[:LEADERS]
         sections[word] = []
         if names and len(of_word(frames["distances"], word)):
             chart = charts.distance_lines(frames["distances"], word, names)
-            sections[word].append(("By distance from the cue", chart, BY_DISTANCE))
+            sections[word].append(("By distance from the cue", chart))
         if names and len(of_word(frames["routes"], word)):
             chart = charts.route_bars(frames["routes"], frames["word_heads"], word, names)
-            sections[word].append(("By what is replaced", chart, BY_ROUTE))
+            sections[word].append(("By what is replaced", chart))
     return sections
 
 
-BY_DISTANCE = (
-    "A head that only reads the token beside the word falls to zero beyond distance 1; one that finds the cue does not."
-)
-BY_ROUTE = (
-    "From top to bottom: the whole output swapped; the other sentence's attention over its own values; its own "
-    "attention over the other sentence's values; only what it takes from the cue; only what it takes from other words "
-    "that differ; its mean output instead, that is, the part of the gap that is lost without its choice. Measured on "
-    "up to 8 pairs, with 95 % intervals over frames and cue words as for the whole head; over several pairs of senses "
-    "value and ends are means."
-)
-
-
-DOWNLOADS = {
-    "words": "is the gap there: one row per word and pair of senses",
-    "heads": "every head for every pair of senses: separation, effects, attention, rank",
-    "word_heads": "every head for every word, mean over its pairs of senses",
-    "depth": "how far apart the senses are at every depth",
-    "shares": "who wrote the sense gap, component by component",
-    "readings": "what the leading heads read and write on example sentences, token by token",
-    "ledger": "the word's vector on example sentences as a sum, term by term",
-    "verdicts": "what was shown of every head, and the numbers that led to it",
-    "distances": "net effects by the distance from the cue to the word",
-    "routes": "swaps of where a head looks, of what it carries, of what it takes from the cue, and ablation",
-    "positions": "where the sense travels: swaps of stream, attention, MLP and leading heads, layer by position",
-    "paths": "edges from what writes to what reads it, from the cue to the word: effect, interval, p",
-    "ways": "whole ways from the cue to the word, step by step, and what goes over each",
-    "by_depth": "the net effect of every head at every depth behind it",
-    "curves": "sets of leading heads: what they restore together, and what is lost without them",
-    "random_sets": "the same for random sets with as many heads per layer",
-    "controls": "separation under permuted labels, at a later token, in an untrained model",
-    "showcase": "the sentences that introductions use",
-    "beside": "those whose cue comes after the word, in a second model",
-    "sentences": "every sentence, the part it was used in, where its word was read",
-    "left_out": "what was given and not used, with the reason",
-    "certificate": "the hooked model against the from-scratch math, row by row",
-    "columns": "what every column of these tables says, and its unit",
-}
-
-
-def downloads(frames: Frames, what: Mapping[str, str] = DOWNLOADS) -> list[Section]:
+def downloads(frames: Frames, what: Mapping[str, str] = TABLES) -> list[Section]:
     """The tables in the page's folder, and `what` each holds."""
-    return [
-        {"name": name, "what": what.get(name, ""), "rows": len(frame), "columns": frame.shape[1]}
-        for name, frame in frames.items()
-    ]
+    return [{"name": name, "what": what.get(name, ""), "rows": len(frame)} for name, frame in frames.items()]

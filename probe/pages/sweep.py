@@ -15,18 +15,18 @@ import pandas as pd
 from probe import charts
 from probe.charts import of_word
 from probe.errors import InputError
-from probe.pages import answers, excerpts, html, sections
-from probe.pages.folder import SWEEP, write_folder
-from probe.pages.rows import Frames, head_name, sense_marks, words_of
-from probe.stats.numbers import counted, decimal, grouped, listed, measured, p_value, percent
+from probe.pages import answers, output, sections
+from probe.pages.output import SWEEP
+from probe.pages.rows import Frames, head_name, sense_marks, with_interval, words_of
+from probe.stats.numbers import counted, decimal, grouped, listed, p_value, percent
 from probe.stats.verdicts import LEVEL, SMALLEST
-from probe.study.columns import LEADERS, dictionary
+from probe.study.columns import LEADERS, TABLES, dictionary
 from probe.sweep import summary
 from probe.sweep.work import SET
 
 SHOWN = 24  # words whose charts a page holds before it is slow to open; the tables hold all
 NO_VERDICT = "not given"
-DOWNLOADS = sections.DOWNLOADS | {
+HOLD = TABLES | {
     "heads": "every head for every pair of senses",
     "left_out": "how many sentences of each word were left out, and why",
 }
@@ -71,7 +71,7 @@ def write_page(
         )
     frames["columns"] = dictionary(frames)
     page = render(frames, made, _chosen(frames, words))
-    return write_folder(out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / SWEEP
+    return output.write_folder(out, {SWEEP: page}, frames=frames, made={**made, "shards": len(made["shards"])}) / SWEEP
 
 
 def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
@@ -89,28 +89,23 @@ def _chosen(frames: Frames, words: Sequence[str] | None) -> list[str]:
 
 def render(frames: Frames, made: Mapping[str, Any], words: Sequence[str]) -> str:
     """The page as one self-contained HTML file."""
-    templates = html.environment("sweep", "report")
-    templates.filters["grouped"] = grouped
-    values = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": LEADERS}
+    templates = output.environment("sweep", "report")
     maps = frames["word_heads"].assign(verdict=NO_VERDICT)
+    asked = listed(list(words)) if len(words) <= 4 else f"{', '.join(words[:3])} and {len(words) - 3} other words"
     return templates.get_template("sweep.html.j2").render(
-        question=f"Which heads move {_some(words)}?",
+        question=f"Which heads move {asked}?",
         made=made,
         counts=made["counts"],
         cards=[_card(frames, maps, word) for word in words],
         others=len(words_of(frames)) - len(words),
         limit=percent(charts.effect_limit(maps)),
         certificate=sections.certificate(frames["certificate"]),
-        downloads=sections.downloads(frames, DOWNLOADS),
+        downloads=sections.downloads(frames, HOLD),
         dictionary=frames["columns"].to_dict("records"),
         level=LEVEL,
         smallest=percent(SMALLEST),
-        **html.assets(templates, sheet="style.css.j2", script="page.js", values=values),
+        **output.assets(templates, "style.css.j2", "page.js", leaders=LEADERS),
     )
-
-
-def _some(words: Sequence[str]) -> str:
-    return listed(list(words)) if len(words) <= 4 else f"{', '.join(words[:3])} and {len(words) - 3} other words"
 
 
 def _card(frames: Frames, maps: pd.DataFrame, word: str) -> dict[str, Any]:
@@ -124,7 +119,10 @@ def _card(frames: Frames, maps: pd.DataFrame, word: str) -> dict[str, Any]:
         "facts": _facts(pairs),
         "depth": sections.profiles(frames, pairs),
         "map": _map(maps, word) if len(rows) else None,
-        "rows": [_head(row) for row in seen.sort_values("rank").head(sections.TABLE_ROWS).to_dict("records")],
+        "rows": [
+            sections.head_numbers(row) | {"norm": decimal(row["norm"])}
+            for row in seen.sort_values("rank").head(sections.TABLE_ROWS).to_dict("records")
+        ],
         "all": len(seen),
     }
 
@@ -149,7 +147,7 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
     if not moving:
         none = f"no single head's swap was shown to move it by {percent(SMALLEST)} or more"
         return f"{opening}, {which} at “{word}”; {none}."
-    told = [f"{head_name(head)} {measured(head['net'], head['net_low'], head['net_high'])}" for head in moving]
+    told = [f"{head_name(head)} {with_interval(head, 'net')}" for head in moving]
     rest = f", and {len(told) - 3} more" if len(told) > 3 else ""
     return (
         f"{opening}, {which} at “{word}”. Swapping the output of a head moves the word towards the other sense: "
@@ -158,16 +156,12 @@ def _said(pairs: Sequence[Mapping[Any, Any]], rows: pd.DataFrame, word: str) -> 
 
 
 def _facts(pairs: Sequence[Mapping[Any, Any]]) -> list[tuple[str, str]]:
-    first = pairs[0]
-    fitted = [("fitted on", f"{grouped(first['sentences_fit'])} sentences")] if len(pairs) == 1 else []
-    facts = [*fitted, ("read after layer", str(first["depth"] - 1))]
-    if len(pairs) == 1:
-        gap = f"{answers.gap_text(first)}, {p_value(first['gap_p'])}"
-        return [*facts, ("gap on the rest", gap), ("AUROC at the word", decimal(first["auroc"]))]
-    lowest = min(pair["auroc"] for pair in pairs)
-    return [*facts, ("pairs of senses", str(len(pairs))), ("lowest AUROC at the word", decimal(lowest))]
-
-
-def _head(head: Mapping[Any, Any]) -> dict[str, str]:
-    """A head of the sweep as text."""
-    return sections.head_numbers(head) | {"norm": decimal(head["norm"])}
+    first, lowest = pairs[0], decimal(min(pair["auroc"] for pair in pairs))
+    read = ("read after layer", str(first["depth"] - 1))
+    if len(pairs) > 1:
+        return [read, ("pairs of senses", str(len(pairs))), ("lowest AUROC at the word", lowest)]
+    fitted, gap = (
+        f"{grouped(first['sentences_fit'])} sentences",
+        f"{answers.gap_text(first)}, {p_value(first['gap_p'])}",
+    )
+    return [("fitted on", fitted), read, ("gap on the rest", gap), ("AUROC at the word", lowest)]

@@ -82,20 +82,15 @@ def _together(first: Row, number: int) -> str:
     chance = f"the best of random sets of as many edges into the same layers carries {percent(first['random_high'])}"
     if number == 1:
         return f"{chance.capitalize()}."
-    kept: str = (
-        "" if pd.isna(first["size"]) else f", {counted(int(first['size']), 'edge')} of theirs {percent(first['kept'])}"
-    )
+    size = first["size"]
+    kept: str = "" if pd.isna(size) else f", {counted(int(size), 'edge')} of theirs {percent(first['kept'])}"
     return f"All {number} ways together carry {percent(first['together'])} of the gap{kept}; {chance}."
 
 
 def way_told(steps: Sequence[Row], word: str) -> str:
     """A way as a sentence: which head brings the sense from where to where, and what goes this way."""
-    told: list[str] = []
-    for number, step in enumerate(steps):
-        before = steps[number - 1] if number else None
-        told.append(_step(step, before, word))
     sure = "" if steps[0]["p"] < LEVEL else f" (not confirmed for every step, {p_value(steps[0]['p'])})"
-    way = ", ".join(told)
+    way = ", ".join(_step(step, before, word) for before, step in zip([None, *steps[:-1]], steps, strict=True))
     return f"{way[0].upper()}{way[1:]}: {percent(steps[0]['share'])} of the gap goes this way{sure}."
 
 
@@ -133,11 +128,16 @@ def _edge(row: Row, word: str) -> Section:
     """An edge as text for the table."""
     ends = [(row[f"{end}_layer"], row[f"{end}_head"], row[f"{end}_pos"]) for end in ("sender", "receiver")]
     sender, reader = (f"{charts.part_name(layer, head)} at {place(pos, word)}" for layer, head, pos in ends)
-    total = measured(row["total"], row["low"], row["high"])
-    p: str = "not tested" if pd.isna(row["p"]) else p_value(row["p"])
-    composition: str = "" if pd.isna(row["composition"]) else decimal(row["composition"])
-    numbers = {name: percent(row[name]) for name in ("fraction", "direct")} | {"composition": composition}
-    return {"sender": sender, "receiver": reader, "channel": row["channel"], "total": total, "p": p} | numbers
+    return {
+        "sender": sender,
+        "receiver": reader,
+        "channel": row["channel"],
+        "total": measured(row["total"], row["low"], row["high"]),
+        "p": "not tested" if pd.isna(row["p"]) else p_value(row["p"]),
+        "direct": percent(row["direct"]),
+        "fraction": percent(row["fraction"]),
+        "composition": "" if pd.isna(row["composition"]) else decimal(row["composition"]),
+    }
 
 
 LEAST = 0.005  # of the gap

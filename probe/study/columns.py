@@ -1,11 +1,13 @@
-"""Columns of the study's tables: order, meaning and unit (`columns.toml`), and the shape that all tables share.
+"""The study's tables: what they and their columns say (`columns.toml`), order, and the shape that all share.
 
 Keys in front, one row per head, floats rounded far below their uncertainty.
 """
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,22 +42,45 @@ METHODS = {
     "position": "the word's place alone",
     "length": "the text's length alone",
 }
-_DESCRIBED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-COLUMNS: dict[str, str] = {name: said["meaning"] for name, said in _DESCRIBED.items()}
-UNITS: dict[str, str] = {name: said["unit"] for name, said in _DESCRIBED.items() if "unit" in said}
 
 
-def meaning(table: str, column: str) -> str:
-    """What a column of a table says; KeyError for one that is not described."""
-    return COLUMNS.get(f"{table}.{column}") or COLUMNS[column]
+def read_descriptions(path: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """What each table holds, by name; what is said of each column, by "column" or "table.column"."""
+    columns: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return columns.pop("tables"), columns
 
 
-def dictionary(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Every column of every table with its meaning and its unit, these four columns too."""
-    columns = ["table", "column", "meaning", "unit"]
-    named = [(name, list(map(str, frame))) for name, frame in frames.items()] + [("columns", columns)]
-    rows = [[table, name, meaning(table, name), UNITS.get(name, "")] for table, names in named for name in names]
-    return pd.DataFrame(rows, columns=columns)
+TABLES, COLUMNS = read_descriptions(Path(__file__).with_suffix(".toml"))
+
+
+def dictionary(
+    frames: Mapping[str, pd.DataFrame],
+    described: Mapping[str, Mapping[str, str]] = COLUMNS,
+    parts: Sequence[str] = ("meaning", "unit"),
+    *,
+    name: str = "columns",
+) -> pd.DataFrame:
+    """Every column of every table with what is said of it, part by part, and those of this table, `name`, too."""
+    own = ["table", "column", *parts]
+    tables = {table: list(map(str, frame)) for table, frame in frames.items()} | {name: own}
+    rows = [
+        [table, column, *(about(table, column, described).get(part, "") for part in parts)]
+        for table, columns in tables.items()
+        for column in columns
+    ]
+    return pd.DataFrame(rows, columns=own)
+
+
+def about(table: str, column: str, described: Mapping[str, Mapping[str, str]] = COLUMNS) -> dict[str, str]:
+    """What is said of a column: the entry of its name, and over it, part by part, that of "table.column".
+
+    An entry "e#" is of e0, e1, ... KeyError for a column without an entry.
+    """
+    keys = [f"{place}{name}" for place in ("", f"{table}.") for name in (column, re.sub(r"\d+$", "#", column))]
+    said = {part: text for key in keys for part, text in described.get(key, {}).items()}
+    if not said:
+        raise KeyError(f"{table}.{column}")
+    return said
 
 
 DIGITS = 6

@@ -24,12 +24,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from probe.display import Shown
 from probe.errors import InputError
 from probe.model.architectures import FAMILIES, require_single
 from probe.model.check import Certificate, certify
 from probe.model.load import untrained
 from probe.model.model import Model
+from probe.model.records import Shown
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
 from probe.patching import routes

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 import probe.cli
 from probe.model.architectures import GGUF_KNOWN, SUPPORTED
-from probe.pages.sections import DOWNLOADS
-from probe.study.columns import COLUMNS, UNITS
+from probe.study.columns import COLUMNS, TABLES
 
 REPORTS = Path(__file__).parents[1]
 PICTURES = ("lessons/*.png", "real/*.png", "*.png")
@@ -62,13 +61,15 @@ def commands() -> str:
 
 def tables() -> str:
     """Every table of a report, and what a row of it is about."""
-    return "\n".join(["| table | what it holds |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in DOWNLOADS.items())])
+    return "\n".join(["| table | what it holds |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in TABLES.items())])
 
 
 def columns() -> str:
     """Every column by name: what it says and its unit; `table.column` where it says something else in one table."""
     rows = sorted(COLUMNS, key=lambda name: (name.rpartition(".")[2], name))
-    cells = (f"| `{name}`{{ #{name} }} | {COLUMNS[name]} | {UNITS.get(name, '')} |" for name in rows)
+    cells = (
+        f"| `{name}`{{ #{name} }} | {COLUMNS[name]['meaning']} | {COLUMNS[name].get('unit', '')} |" for name in rows
+    )
     return "\n".join(["| column | what it says | unit |", "|---|---|---|", *cells])
 
 

@@ -18,7 +18,7 @@ from probe.model import trace as hooks
 from probe.model.tokens import Placed, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.pages.walk import tracing
+from probe.pages.walk import scene
 from probe.patching.positions import COMPONENTS, trace_positions
 from probe.patching.swaps import swap_heads
 
@@ -134,7 +134,7 @@ def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
 
 def test_the_trace_can_be_stopped_inside_a_column(explorer, monkeypatch):
     whole, heads = (result(explorer, what, pos=3)["arrays"][what] for what in ("trace", "trace_heads"))
-    monkeypatch.setattr(tracing, "TOGETHER", 1)
+    monkeypatch.setattr(scene, "TOGETHER", 1)
     told = said(explorer, "trace")
     layers, columns = unpacked(whole).shape[1:]
     assert [message["progress"] for message in told[:-1]] == [

@@ -12,7 +12,6 @@ PROBE = Path(__file__).parents[2] / "probe"
 ROOMS = (
     "errors",
     "provenance",
-    "display",
     "text",
     "stats",
     "model",

@@ -5,8 +5,8 @@ import pytest
 from example_study import make_study
 
 from probe.pages import remarks
-from probe.pages.sections import DOWNLOADS, data_used, downloads
-from probe.study.columns import COLUMNS, UNITS, dictionary, meaning
+from probe.pages.sections import data_used, downloads
+from probe.study.columns import COLUMNS, TABLES, about, dictionary
 from probe.text.sentences import REPEATS
 
 FRAMES = make_study().frames
@@ -22,18 +22,19 @@ def test_every_column_of_every_table_is_explained_once():
 
 
 def test_a_name_that_stands_for_two_things_is_explained_by_its_table():
-    assert meaning("depth", "auroc") != meaning("heads", "auroc") == COLUMNS["auroc"]
+    assert about("depth", "auroc")["meaning"] != about("heads", "auroc")["meaning"] == COLUMNS["auroc"]["meaning"]
+    assert about("controls", "low")["unit"] == "0 to 1" and about("depth", "low")["unit"] == "fraction of the sense gap"
     with pytest.raises(KeyError):
-        meaning("heads", "nothing")
+        about("heads", "nothing")
 
 
-def test_units_are_of_columns_that_exist():
-    assert set(UNITS) <= set(COLUMNS)
+def test_every_column_has_a_meaning_and_nothing_else_but_a_unit():
+    assert all({"meaning"} <= said.keys() <= {"meaning", "unit"} for said in COLUMNS.values())
 
 
 def test_every_table_beside_the_page_says_what_it_holds():
     listed = downloads(FRAMES | {"columns": dictionary(FRAMES)})
-    assert {row["name"] for row in listed} == set(DOWNLOADS) and all(row["what"] for row in listed)
+    assert {row["name"] for row in listed} == set(TABLES) and all(row["what"] for row in listed)
 
 
 def left_out(*rows: tuple[str | None, str]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from seeds import mostly_campaign
 import probe
 from probe.charts import writes
 from probe.pages import remarks
-from probe.pages.excerpts import BAR
+from probe.pages.output import BAR
 from probe.stats.numbers import decimal, measured
 from probe.study.columns import dictionary
 

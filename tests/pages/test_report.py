@@ -12,7 +12,7 @@ from example_study import make_study
 
 import probe
 from probe.errors import InputError
-from probe.pages.folder import check_folder, tables
+from probe.pages.output import check_folder, tables
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from example_study import make_study
 
-from probe.pages import answers, opening, remarks
+from probe.pages import answers, remarks
 from probe.stats.verdicts import ORDER
 from probe.study.material import LATE as CUE_COMES_LATE
 
@@ -71,20 +71,20 @@ def told(function):
 
 answer, answer_mole = told(answers.answer)
 plain, plain_mole = told(answers.plain)
-sure, sure_mole = told(opening.sure)
+sure, sure_mole = told(remarks.sure)
 evidence, evidence_mole = told(remarks.evidence)
 
 
 def across(frames):
-    return opening.across(frames, ["bank", "mole"])
+    return remarks.across(frames, ["bank", "mole"])
 
 
 def across_one(words):
-    return opening.across(FRAMES, words)
+    return remarks.across(FRAMES, words)
 
 
 def cautions(frames, origin="folder"):
-    return " ".join(opening.cautions(frames, "made-up", origin))
+    return " ".join(remarks.cautions(frames, "made-up", origin))
 
 
 def row_of(name: str, place: int, **changes) -> dict[str, object]:
@@ -386,7 +386,7 @@ def phrases(module) -> set[str]:
     return {node.value for node in texts if id(node) not in quiet and len(re.findall(r"\w+", node.value)) >= 3}
 
 
-@pytest.mark.parametrize("module", [answers, opening, remarks], ids=["answers", "opening", "remarks"])
+@pytest.mark.parametrize("module", [answers, remarks], ids=["answers", "remarks"])
 def test_the_table_lists_every_kind_of_sentence(module):
     every = "\n".join(map(said, range(len(SENTENCES))))
     assert sorted(phrase for phrase in phrases(module) if phrase not in every) == []

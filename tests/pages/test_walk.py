@@ -15,8 +15,8 @@ from families import family_model
 import probe
 from probe.model import attention
 from probe.pages.walk import choose, numbers, scene
-from probe.pages.walk.frames import DESCRIBED
-from probe.pages.walk.page import TABLES, formula, pictures
+from probe.pages.walk.frames import DESCRIBED, TABLES
+from probe.pages.walk.page import formula, pictures
 
 TEXT = "The mole dug a tunnel under the river bank after the flood."
 
@@ -205,8 +205,8 @@ def test_every_column_is_described_and_every_description_has_a_column(model):
             measured = frames[name][column].dtype.kind == "f" and column != "tolerance"
             assert not measured or rows.loc[(name, column), ["formula", "unit"]].all(), (name, column)
             key = re.sub(r"\d+$", "#", column)
-            used.add((name if key in DESCRIBED[name] else "any", key))
-    assert used == {(table, column) for table, columns in DESCRIBED.items() for column in columns}
+            used.add(f"{name}.{key}" if f"{name}.{key}" in DESCRIBED else key)
+    assert used == set(DESCRIBED)
 
 
 def test_formulas_are_the_functions_without_their_docstrings():

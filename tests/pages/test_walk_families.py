@@ -19,7 +19,8 @@ import probe
 from probe.model import attention
 from probe.model.architectures import FAMILIES
 from probe.pages.walk import choose, numbers, scene
-from probe.pages.walk.page import TABLES, render
+from probe.pages.walk.frames import TABLES
+from probe.pages.walk.page import render
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"
 SMALL = ("mistral", "gpt_neo", "gemma2", "gemma3_text")  # whose small models look back over five tokens only

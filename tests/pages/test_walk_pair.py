@@ -18,7 +18,8 @@ from probe import charts
 from probe.charts.grid import token_grid
 from probe.model import attention
 from probe.model.check import certify_pair
-from probe.pages.walk.page import ACROSS, TABLES, pictures
+from probe.pages.walk.frames import TABLES
+from probe.pages.walk.page import ACROSS, pictures
 from probe.patching.cross import first_token
 
 SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roamed", "river"

@@ -18,7 +18,7 @@ from probe.model.weights import read_weights
 from probe.pages import answers
 from probe.pages import ways as pages
 from probe.study import tables, ways
-from probe.study.columns import meaning
+from probe.study.columns import about
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
 
@@ -121,7 +121,7 @@ def test_every_column_is_described_and_in_its_order():
     _, frames = made("two_step")
     for name, columns in ways.COLUMNS.items():
         assert tuple(frames[name]) == columns and len(frames[name])
-        assert all(meaning(name, column) for column in columns)
+        assert all(about(name, column)["meaning"] for column in columns)
     assert len(frames["paths"]) >= ways.LEAST_ROWS and frames["paths"]["p"].dropna().between(0, 1).all()
     assert (frames["paths"]["low"] <= frames["paths"]["total"] + 1e-6).all()
 

@@ -24,7 +24,7 @@ from probe.model.records import TargetStates
 from probe.model.tokens import Tokens, find_word, positions_of_span, tokenize
 from probe.model.trace import target_states
 from probe.model.weights import read_weights
-from probe.pages.walk.scene import Place, Seen
+from probe.pages.walk.scene import Elsewhere, Place, Seen
 from probe.stats.axes import Axis, choose_depth, fit_axis, nearest_sense, separation_by_depth
 from probe.stats.numbers import percent
 from probe.study.material import prepare_usable
@@ -182,14 +182,14 @@ def place(model: Model, text: str, word: str | None, *, also_in: str | None = No
         if not written:
             raise InputError(f"Choosing a word of {text!r}: got no letters or digits; give a text with a word in it.")
         choices = [*written, *(span[:2] for span in ambiguous(text))]
-        both = [span for span in choices if also_in is None or _stands(text[slice(*span)], also_in)]
+        both = [span for span in choices if also_in is None or stands(text[slice(*span)], also_in)]
         start, end = (both or choices)[-1]
     else:
         start, end = find_word(text, word)
     return Place(tokens, text[start:end], positions_of_span(tokens, start, end))
 
 
-def _stands(word: str, text: str) -> bool:
+def stands(word: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
 
@@ -215,46 +215,38 @@ def _differs(model: Model, one: Place, here: Place) -> bool:
 def _usable(model: Model, text: str, word: str) -> bool:
     """Whether the word stands in the text, and the text in the context window with the marks that go around it."""
     fits = len(model.tokenizer(text, add_special_tokens=model.config.special_tokens)["input_ids"]) < model.config.n_ctx
-    return fits and _stands(word, text)
+    return fits and stands(word, text)
 
 
 def content_words(tokens: Tokens) -> Tensor:
-    """Which tokens are part of a word that is no English function word:
-
-    `pos`. Punctuation and marks are part of none.
-    """
-    words = [
-        found.span() for found in re.finditer(r"\w+", tokens.text) if found.group().casefold() not in FUNCTION_WORDS
-    ]
-    return torch.tensor(
-        [any(low < end and high > start for start, end in words) for low, high in tokens.spans], dtype=torch.bool
-    )
+    """Which tokens are part of a word that is no English function word; punctuation and marks are of none. `pos`"""
+    written = re.finditer(r"\w+", tokens.text)
+    words = [found.span() for found in written if found.group().casefold() not in FUNCTION_WORDS]
+    content = [any(low < end and high > start for start, end in words) for low, high in tokens.spans]
+    return torch.tensor(content, dtype=torch.bool)
 
 
 def moved(seen: Seen, layer: int, sources: Tensor) -> Tensor:
-    """How far each head moves each token by what it takes from `sources: query_pos key_pos`: ‖Σ A V W_O‖ / ‖E + Σ ΔE +
-    b_O‖, both as they are added.
+    """How far each head moves each token by what it takes from `sources: query_pos key_pos`.
 
-    `-> head query_pos`
+    ‖Σ A V W_O‖ / ‖E + Σ ΔE + b_O‖, both as they are added. `-> head query_pos`
     """
     trace = seen.attention
     after = trace.resid_pre[layer] + seen.added(layer, trace.attn_out[layer])
-    written = attention.write(
-        attention.mix(trace.pattern[layer] * sources, trace.v[layer]), seen.weights.blocks[layer].w_o
-    )
+    taken = attention.mix(trace.pattern[layer] * sources, trace.v[layer])
+    written = attention.write(taken, seen.weights.blocks[layer].w_o)
     return seen.added(layer, written).norm(dim=-1) / after.norm(dim=-1)
 
 
-def apart(seen: Seen, here: Place, other: Seen, there: Place) -> Tensor:
-    """How far each head's ΔE at the word differs between two sentences: ‖ΔE - ΔE'‖ / half of ‖E + Σ ΔE + b_O‖ of both,
-    all as they are added.
+def apart(seen: Seen, here: Place, other: Elsewhere) -> Tensor:
+    """How far each head's ΔE at the word differs between two sentences.
 
-    `-> layer head`
+    ‖ΔE - ΔE'‖ / half of ‖E + Σ ΔE + b_O‖ of both, all as they are added. `-> layer head`
     """
     differences = []
     for layer, block in enumerate(seen.weights.blocks):
         writes, lengths = [], []
-        for side, at in ((seen, here.at), (other, there.at)):
+        for side, at in ((seen, here.at), (other.seen, other.place.at)):
             trace = side.attention
             writes.append(side.added(layer, attention.write(trace.z[layer][:, [at]], block.w_o)[:, 0], at))
             lengths.append((trace.resid_pre[layer, at] + side.added(layer, trace.attn_out[layer, at], at)).norm())
@@ -262,12 +254,17 @@ def apart(seen: Seen, here: Place, other: Seen, there: Place) -> Tensor:
     return torch.stack(differences)
 
 
-def differs_most(seen: Seen, here: Place, head: Head, differs: Tensor) -> tuple[int, int, str] | None:
-    """The head whose ΔE at the word differs most between two sentences; None where none does, or one is asked for."""
+def differs_most(seen: Seen, here: Place, head: Head, other: Elsewhere | None) -> tuple[int, int, str] | None:
+    """The head whose ΔE at the word differs most between two sentences; None where none does, one is asked for, or
+    there is no other sentence.
+    """
+    if other is None or head[1] is not None:
+        return None
+    differs = apart(seen, here, other)
     layers: Sequence[int] = range(len(differs)) if head[0] is None else [head[0]]
     layer, number = _peak(differs, layers)
     size = float(differs[layer, number])
-    if head[1] is not None or size <= ALIKE:
+    if size <= ALIKE:
         return None
     why = (
         f"L{layer}H{number} is followed because, {_among(layers, differs.shape[1])}, what it adds to "
@@ -363,9 +360,8 @@ def _passed_over(seen: Seen, here: Place, count: int) -> str:
         return ""
     pieces = [seen.source.pieces[pos] for pos in _resting_places(seen, here.at).nonzero()[:, 0].tolist()]
     where = " or ".join(f"“{piece.strip()}”" for piece in dict.fromkeys(pieces))
-    told, whose, were = (
-        ("One head that gives", "its", "was") if count == 1 else (f"{count} heads that give", "their", "were")
-    )
+    one = ("One head that gives", "its", "was")
+    told, whose, were = one if count == 1 else (f"{count} heads that give", "their", "were")
     return f" {told} more than {percent(RESTING)} of {whose} attention to {where} {were} passed over."
 
 
@@ -381,14 +377,10 @@ def _resting_places(seen: Seen, at: int) -> Tensor:
 
 
 def _to_take_from(seen: Seen, here: Place) -> tuple[Tensor, str]:
-    """The tokens that count, and in words: the other content words, where there are none all others, and where there
-    are none all.
-    """
+    """The tokens that count, and in words: the other content words, else all others, else all."""
     others = seen.others(here)
-    content = others & content_words(seen.source)
     where = "before it" if seen.causal else "around it" if seen.alone else "of the source"
-    if content[here.at].any():
-        return content, f" by what it takes from the content words {where}"
-    if others[here.at].any():
-        return others, f" by what it takes from the words {where}"
+    for sources, which in ((others & content_words(seen.source), "content words"), (others, "words")):
+        if sources[here.at].any():
+            return sources, f" by what it takes from the {which} {where}"
     return seen.allowed, ""

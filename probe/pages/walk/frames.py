@@ -6,9 +6,7 @@ there is no torch.
 """
 
 import base64
-import re
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,14 +22,11 @@ from probe.model.parameters import Count
 from probe.model.tokens import Tokens
 from probe.pages.walk import numbers
 from probe.pages.walk.numbers import AXES, Measured, Quantities
-from probe.pages.walk.scene import STREAM_NUMBERS, Scene, Seen
-from probe.pages.walk.tracing import TwoTraced
-from probe.study.columns import rounded
+from probe.pages.walk.scene import STREAM_NUMBERS, Scene, Seen, TwoTraced
+from probe.study.columns import by_head, dictionary, read_descriptions, rounded
 from probe.study.tables import certificate_rows
 
-DESCRIBED: dict[str, dict[str, dict[str, str]]] = tomllib.loads(
-    Path(__file__).with_name("columns.toml").read_text(encoding="utf-8")
-)
+TABLES, DESCRIBED = read_descriptions(Path(__file__).with_name("columns.toml"))
 GRIDS = ("dot", "score", "pattern", "open", "steep")
 Rows = list[dict[str, object]]
 Block = dict[str, Any]
@@ -65,30 +60,16 @@ def frames(
         "nearest": neighbours(scene, quantities, "nearest", "cosine", decode),
         "agreement": pd.DataFrame([asdict(row) for row in measured.agreement]),
         "parameters": pd.DataFrame([asdict(part) | {"total": part.total} for part in counted.parts]),
-        "certificate": certified(certificate),
+        "certificate": certificate_rows(certificate).assign(
+            where=[row.where for row in certificate.rows], note=[row.note for row in certificate.rows]
+        ),
     }
     tables = {name: rounded(frame) for name, frame in made.items() if frame is not None}
-    return tables | {"columns": described(tables)}
-
-
-def described(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Every column of every table with its meaning, formula and unit, these five columns too (`columns.toml`).
-
-    KeyError for a column that is not described.
-    """
-    own = tuple(DESCRIBED["columns"])
-    named = [(table, str(column)) for table, frame in tables.items() for column in frame]
-    rows = []
-    for table, column in [*named, *(("columns", column) for column in own)]:
-        said = (DESCRIBED["any"] | DESCRIBED[table])[re.sub(r"\d+$", "#", column)]
-        rows.append({"table": table, "column": column} | {part: said.get(part, "") for part in own[2:]})
-    return pd.DataFrame(rows, columns=list(own))
+    return tables | {"columns": dictionary(tables, DESCRIBED, ("meaning", "formula", "unit"))}
 
 
 def tokens(scene: Scene) -> pd.DataFrame:
-    """One row per token: its id, its text, whether it is the word, whether it is drawn, and of two texts which one it
-    is in.
-    """
+    """One row per token: its id and text, whether it is the word, whether it is drawn, and which text it is in."""
     seen = scene.seen
     sides = [("source", seen.source, scene.drawn_keys), ("target", seen.tokens, scene.drawn_queries)]
     sides = [("text", seen.tokens, scene.drawn_queries)] if seen.alone else sides
@@ -109,7 +90,7 @@ def embedding(scene: Scene) -> pd.DataFrame | None:
     """
     if scene.other is None:
         return None
-    places = ((scene.seen, scene.at), (Seen.within(scene.other.trace), scene.other.place.at))
+    places = ((scene.seen, scene.at), (scene.other.seen, scene.other.place.at))
     both = [_entering(seen, at) for seen, at in places]
     rows: Rows = []
     for part in both[0]:
@@ -173,17 +154,14 @@ def attention_cells(scene: Scene, measured: Quantities) -> pd.DataFrame:
 def softmax(scene: Scene, measured: Quantities) -> pd.DataFrame:
     """The word's row of the pattern with and without dividing by sqrt(d_head): entropy, response, largest share."""
     named = {"pattern": "divided" if scene.seen.family.scaled else "not divided", "steep": "not divided"}
-    return pd.DataFrame(
-        [
-            {"variant": variant}
-            | {
-                what: measured[f"{name}_{what}"][scene.carried, scene.at].item()
-                for what in ("entropy", "response", "largest")
-            }
-            for name, variant in named.items()
-            if name in measured
-        ]
-    )
+    place = scene.carried, scene.at
+    rows = [
+        {what: measured[f"{name}_{what}"][place].item() for what in ("entropy", "response", "largest")}
+        | {"variant": variant}
+        for name, variant in named.items()
+        if name in measured
+    ]
+    return pd.DataFrame(rows, columns=["variant", "entropy", "response", "largest"])
 
 
 def values(scene: Scene, measured: Quantities) -> pd.DataFrame:
@@ -230,27 +208,20 @@ def sums(scene: Scene, measured: Quantities) -> pd.DataFrame:
 
 
 def heads(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """Every head at the word: length of ΔE, how far it moves the word by what it takes from other words, where it
-    looks.
-    """
-    pattern, labels, at = scene.seen.attention.pattern[:, :, scene.at], scene.seen.source.labels, scene.at
-    rows: Rows = []
-    for layer in range(scene.sizes[0]):
-        for head in range(scene.sizes[1]):
-            weight, key = pattern[layer, head].max(0)
-            place, looks = (layer, head, at), [labels[int(key)], weight.item()]
-            row: dict[str, object] = {"layer": layer, "head": head, "norm": measured["write_norm"][place].item()}
-            row |= {"moved": measured["moved"][place].item(), "looks_at": looks[0], "weight": looks[1]}
-            row |= {"from_content": measured["from_content"][place].item()}
-            row |= {"apart": measured["delta_apart"][layer, head].item()} if "delta_apart" in measured else {}
-            rows.append(row | ({"logit": measured["adds"][place].item()} if "adds" in measured else {}))
-    return pd.DataFrame(rows)
+    """Every head at the word: length of ΔE, how far it moves the word by what it takes from others, where it looks."""
+    weight, key = scene.seen.attention.pattern[:, :, scene.at].max(-1)
+    norm, moved, from_content = (measured[name][..., scene.at] for name in ("write_norm", "moved", "from_content"))
+    columns = {"norm": norm, "moved": moved, "looks_at": key, "weight": weight, "from_content": from_content}
+    if "delta_apart" in measured:
+        columns["apart"] = measured["delta_apart"]
+    if "adds" in measured:
+        columns["logit"] = measured["adds"][..., scene.at]
+    rows = by_head({name: column.numpy() for name, column in columns.items()})
+    return rows.assign(looks_at=[scene.seen.source.labels[key] for key in rows["looks_at"]])
 
 
 def layers(scene: Scene, measured: Quantities) -> pd.DataFrame:
-    """The word's vector at the token and then at every depth: length, what the block wrote, cosines, distance to the
-    other sentence's.
-    """
+    """The word's vector at every depth: length, what the block wrote, cosines, distance to the other sentence's."""
     at, none = scene.at, [float("nan")] * 2
     norms = [measured["token_norm"][at].item(), *measured["depth_norm"][:, at].tolist()]
     wrote = {what: [*none, *measured[f"{what}_norm"][:, at].tolist()] for what in ("attention", "mlp")}
@@ -278,12 +249,6 @@ def neighbours(
     )
 
 
-def certified(certificate: Certificate) -> pd.DataFrame:
-    """The certificate as a frame, with the place of each row in words and what was repaired."""
-    rows = certificate.rows
-    return certificate_rows(certificate).assign(where=[row.where for row in rows], note=[row.note for row in rows])
-
-
 def _by_token(side: Tokens, columns: dict[str, Tensor], positions: Sequence[int] | None = None) -> pd.DataFrame:
     positions = range(len(side)) if positions is None else positions
     plain = {name: column.tolist() for name, column in columns.items()}
@@ -300,11 +265,11 @@ def carried(model: Model, scene: Scene, measured: Measured, traced: TwoTraced | 
     neighbours, and the causal trace of two sentences.
     """
     quantities, decode = measured.quantities, model.tokenizer.decode
-    shown = {name: _drawn(name, whole, scene) for name, whole in quantities.items() if not name.endswith("_ids")}
-    layers = scene.sizes[0]
-    errors = torch.tensor([row.error for row in measured.agreement]).unflatten(0, (layers, -1))
-    arrays = shown | _rest(scene, quantities) | {"agreement": errors}
-    arrays |= {} if traced is None else {"trace": traced.moved}
+    arrays = {name: _drawn(name, whole, scene) for name, whole in quantities.items() if not name.endswith("_ids")}
+    arrays |= _rest(scene, quantities)
+    arrays["agreement"] = torch.tensor([row.error for row in measured.agreement]).unflatten(0, (scene.sizes[0], -1))
+    if traced is not None:
+        arrays["trace"] = traced.moved
     return _facts(scene) | {
         "steps": [row.step for row in measured.agreement if row.layer == 0],
         "arrays": {name: packed(array) for name, array in arrays.items()},
@@ -325,7 +290,7 @@ def _facts(scene: Scene) -> Block:
         "first": {"at": scene.drawn_queries.index(scene.at), "layer": scene.layer, "head": scene.head},
         "sizes": sizes | {"tokens": len(seen.tokens), "source": len(seen.source)},
         "heads": [list(head) for head in scene.heads],
-        "beyond": len(scene.undrawn()),
+        "beyond": len(scene.undrawn),
         "causal": seen.causal,
         "alone": seen.alone,
         "there": _there(scene),
@@ -371,10 +336,8 @@ def _drawn(name: str, whole: Tensor, scene: Scene) -> Tensor:
 
 def _rest(scene: Scene, measured: Quantities) -> Quantities:
     """What the tokens that are not drawn get and give together. `carried query`"""
-    beyond = list(scene.undrawn())
-    if not beyond:
-        return {}
-    names = [name for name in ("pattern", "share", "logit") if name in measured]
+    beyond = scene.undrawn
+    names = [name for name in ("pattern", "share", "logit") if beyond and name in measured]
     return {f"{name}_rest": measured[name][:, scene.drawn_queries][..., beyond].sum(-1) for name in names}
 
 

@@ -52,9 +52,7 @@ AXES = {name: axes.split() for axes, names in BY_AXES.items() for name in names}
 
 @dataclass(frozen=True)
 class Agreement:
-    """One formula against the hook that it should equal: the largest |difference| relative to the scale of the hooked
-    tensor.
-    """
+    """One formula against the hook that it should equal: max |difference| relative to max |hooked|."""
 
     layer: int
     step: str
@@ -71,8 +69,8 @@ class Measured:
 
 
 def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
-    """All that the tables and the page show; `neighbours`: also what every depth would say and which tokens it is near,
-    which takes longest.
+    """All that the tables and the page show; `neighbours`: also what each depth is near and would say, which takes
+    longest.
     """
     of_heads = [_of_layer(scene, layer) for layer in scene.layers]
     of_layers = [_of_stream(scene, layer) for layer in range(scene.sizes[0])]
@@ -101,9 +99,8 @@ def grids(seen: Seen, layer: int) -> Quantities:
     """`head query_pos key_pos`, by name:
 
     dot: Q Kᵀ, turned by rotary positions where there are any · score: divided by sqrt(d_head) and capped where the
-    family caps, not yet masked ·
-    pattern: as hooked · open: softmax without the mask · steep: softmax without the division. The last two only where
-    there is a mask, a division.
+    family caps, not yet masked · pattern: as hooked · open: softmax without the mask · steep: softmax without the
+    division. The last two only where there is a mask, a division.
     """
     trace, config = seen.attention, seen.weights.config
     unmasked = replace(seen.weights, attention=replace(seen.weights.attention, causal=False))
@@ -127,16 +124,15 @@ def entropy(pattern: Tensor) -> Tensor:
 
 
 def response(pattern: Tensor) -> Tensor:
-    """The trace of the softmax's Jacobian, Σ A (1 - A): how far the shares still answer to their scores; 0 when one
-    token gets
-    everything, so that no gradient comes back. `... key_pos -> ...`"""
+    """The trace of the softmax's Jacobian, Σ A (1 - A): how far the shares still answer to their scores.
+
+    0 when one token gets everything, so that no gradient comes back. `... key_pos -> ...`
+    """
     return (pattern * (1 - pattern)).sum(-1)
 
 
 def _projections(seen: Seen, layer: int) -> Quantities:
-    """Queries, keys and values: first coordinates, lengths, and places in a plane; queries and keys share one, values
-    have their own.
-    """
+    """Queries, keys and values: first coordinates, lengths, places in a plane; queries and keys share one."""
     vectors = {name: getattr(seen.attention, name)[layer] for name in ("q", "k", "v")}
     made = {name: part[..., :HEAD_NUMBERS] for name, part in vectors.items()}
     made |= {f"{name}_norm": part.norm(dim=-1) for name, part in vectors.items()}
@@ -163,9 +159,7 @@ def plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
 
 
 def _writes(seen: Seen, layer: int) -> Quantities:
-    """Values written out, what a head would add if it looked at that token alone; ΔE, which share of it is from where;
-    the other heads'.
-    """
+    """Values written out (what a head adds if it looks at that token alone), ΔE and its shares, the other heads'."""
     trace, w_o = seen.attention, seen.weights.blocks[layer].w_o
     out, delta = attention.write(trace.v[layer], w_o), attention.write(trace.z[layer], w_o)
     others = delta.sum(0, keepdim=True) - delta
@@ -206,17 +200,13 @@ def _of_stream(scene: Scene, layer: int) -> Quantities:
     numbers |= {"before": e.norm(dim=-1), "missed": missed.abs().amax(-1), "missed_norm": missed.norm(dim=-1)}
     if seen.family.norm_first:
         numbers |= {"mean": e.mean(-1), "std": e.std(-1, correction=0), "after": trace.x[layer].norm(dim=-1)}
-    numbers |= {
-        "attention_norm": trace.attn_out[layer].norm(dim=-1),
-        "mlp_norm": seen.stream.mlp_out[layer].norm(dim=-1),
-    }
+    wrote = {"attention": trace.attn_out[layer], "mlp": seen.stream.mlp_out[layer]}
+    numbers |= {f"{name}_norm": vectors.norm(dim=-1) for name, vectors in wrote.items()}
     return numbers | lengths | _moved(scene, layer, delta)
 
 
 def _moved(scene: Scene, layer: int, delta: Tensor) -> Quantities:
-    """How long each head's ΔE is, how far it moves each token by what it takes from other words, and what it adds to a
-    word's logit.
-    """
+    """How long each head's ΔE is, how far it moves each token by what it takes from others, what it adds to a logit."""
     others = scene.seen.others(scene.here)
     content = others & choose.content_words(scene.seen.source)
     made = {"write_norm": delta.norm(dim=-1), "moved": choose.moved(scene.seen, layer, others)}
@@ -265,8 +255,7 @@ def named(function: Function) -> str:
 
 
 def _error(got: Tensor, hooked: Tensor) -> float:
-    scale = hooked.abs().max().item()
-    gap = (got - hooked).abs().max().item()
+    scale, gap = hooked.abs().max().item(), (got - hooked).abs().max().item()
     return gap / scale if scale else gap
 
 
@@ -279,56 +268,43 @@ def token_vectors(seen: Seen, positions: Sequence[int]) -> dict[str, Tensor]:
     return forward.embedding_parts(seen.stream.stack.on("cpu"), ids, torch.tensor(positions))
 
 
-def depths(seen: Seen, positions: Sequence[int]) -> Tensor:
-    """The stream at every depth; depth 0 enters the first block, depth d leaves block d - 1.
-
-    `-> depth position d_model`
-    """
-    return torch.stack([residual_stream(seen.stream, at) for at in positions], dim=1)
-
-
 def _contrast(scene: Scene) -> Quantities:
     """The word in the other sentence: what each head attends to and takes there, and how far its ΔE differs."""
     if scene.other is None or not scene.contrast:
         return {}
-    there, at = Seen.within(scene.other.trace), scene.other.place.at
-    parts = [_writes_at(there, layer, at) for layer in scene.layers]
-    made = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return made | {"delta_apart": choose.apart(scene.seen, scene.here, there, scene.other.place)}
-
-
-def _writes_at(seen: Seen, layer: int, at: int) -> Quantities:
-    """What each head of a layer does at one token: pattern, shares of ΔE, its length."""
-    trace, w_o = seen.attention, seen.weights.blocks[layer].w_o
-    row, delta = trace.pattern[layer][:, at : at + 1], attention.write(trace.z[layer][:, at : at + 1], w_o)
-    share = shares(row, attention.write(trace.v[layer], w_o), delta)
-    return {"there_pattern": row[:, 0], "there_share": share[:, 0], "there_norm": delta[:, 0].norm(dim=-1)}
+    there, at = scene.other.seen, slice(scene.other.place.at, scene.other.place.at + 1)
+    parts = []
+    for layer in scene.layers:
+        trace, w_o = there.attention, there.weights.blocks[layer].w_o
+        row, delta = trace.pattern[layer][:, at], attention.write(trace.z[layer][:, at], w_o)
+        share = shares(row, attention.write(trace.v[layer], w_o), delta)
+        parts.append({"pattern": row[:, 0], "share": share[:, 0], "norm": delta[:, 0].norm(dim=-1)})
+    made = {f"there_{name}": torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return made | {"delta_apart": choose.apart(scene.seen, scene.here, scene.other)}
 
 
 def _of_depths(scene: Scene, *, neighbours: bool) -> Quantities:
     """What every depth has per token that looks."""
     seen = scene.seen
     everywhere = list(range(len(seen.tokens)))
-    stream, token = depths(seen, everywhere), token_vectors(seen, everywhere)["token embedding"]
+    stream = torch.stack([residual_stream(seen.stream, at) for at in everywhere], dim=1)
+    token = token_vectors(seen, everywhere)["token embedding"]
     cosine = torch.nn.functional.cosine_similarity
     made = {"depth_norm": stream.norm(dim=-1), "token_norm": token.norm(dim=-1)}
     made |= {"token_cosine": cosine(stream, token, dim=-1)}
     made |= _neighbours(scene, stream[:, scene.drawn_queries]) if neighbours else {}
     if scene.other is None:
         return made
-    there = Seen.within(scene.other.trace)
     here, elsewhere = (
-        torch.cat([token_vectors(one, [at])["token embedding"], depths(one, [at])[:, 0]])
-        for one, at in ((seen, scene.at), (there, scene.other.place.at))
+        torch.cat([token_vectors(one, [at])["token embedding"], residual_stream(one.stream, at)])
+        for one, at in ((seen, scene.at), (scene.other.seen, scene.other.place.at))
     )
     distance = (here - elsewhere).norm(dim=-1) / (0.5 * (here.norm(dim=-1) + elsewhere.norm(dim=-1)))
     return made | {"apart": distance, "other_cosine": cosine(here, elsewhere, dim=-1)}
 
 
 def _neighbours(scene: Scene, stream: Tensor) -> Quantities:
-    """What the model would say if it stopped at each depth, where it has a head to say it with, and the nearest token
-    embeddings.
-    """
+    """The nearest token embeddings at each depth, and what the model would say there, where it has a head for it."""
     weights = scene.seen.stream.stack.on("cpu")
     table = torch.nn.functional.normalize(weights.raw[weights.config.family.embed + ".weight"].to(stream), dim=-1)
     near = (torch.nn.functional.normalize(stream, dim=-1) @ table.T).topk(NEAREST)
@@ -336,5 +312,5 @@ def _neighbours(scene: Scene, stream: Tensor) -> Quantities:
     if scene.seen.stream.head_output is None:
         return made
     said = [attention.softmax(forward.unembed(weights, vectors)).topk(NEAREST) for vectors in stream.unbind(1)]
-    made |= {"lens": torch.stack([top.values for top in said], dim=1)}
-    return made | {"lens_ids": torch.stack([top.indices for top in said], dim=1)}
+    lens, lens_ids = (torch.stack(found, dim=1) for found in zip(*said, strict=True))
+    return made | {"lens": lens, "lens_ids": lens_ids}

@@ -4,7 +4,7 @@ as a folder.
 The script of the page fills pictures and tables for the head and token that are followed, at first those of the walk's
 frames, from the arrays of `probe.pages.walk.frames.carried`. A step that the family or the walk does not have is left
 out, or says so: by the facts of the table of architectures, never by a family's name. What keeps the file by itself is
-in `probe.pages.html`.
+in `probe.pages.output`.
 """
 
 import ast
@@ -12,7 +12,6 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from math import sqrt
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -24,60 +23,18 @@ from jinja2 import Environment
 from probe.charts import grid
 from probe.model import attention, forward
 from probe.model.parameters import published, told
-from probe.pages import excerpts, html, remarks
-from probe.pages.folder import WALK, check_folder, write_folder
+from probe.pages import excerpts, output, remarks
+from probe.pages.output import WALK
+from probe.pages.walk.frames import TABLES
 from probe.pages.walk.numbers import named
 from probe.pages.walk.scene import HEAD_NUMBERS, STREAM_NUMBERS
-from probe.patching import positions
-from probe.provenance import manifest as manifest_of
+from probe.patching import live, positions
 from probe.stats.axes import Axis
-from probe.stats.numbers import decimal
 
 if TYPE_CHECKING:
     from probe.pages.walk.walk import Walk
-TABLES = {
-    "tokens": "every token, its id, whether it is drawn",
-    "embedding": "the vectors that are added for the word, in both sentences",
-    "layer_norm": "every token before and after the block's norm",
-    "vectors": "query, key and value of every token: length, place in the plane, first coordinates",
-    "attention": "every pair of drawn tokens: Q·K, score, weight, weight without the mask and without the division",
-    "softmax": "the word's row with and without the division: entropy, response, largest weight",
-    "values": "the word's ΔE by source token",
-    "contrast": "both sentences: what the head attends to from the word, and what of ΔE comes from there",
-    "trace": "both sentences: how far the word moves when one part at one layer and token is the other's",
-    "sums": "from E to E′ at the word",
-    "heads": "every head at the word: length of ΔE, what it moves, where it looks",
-    "layers": "the word's vector at every depth",
-    "lens": "the logit lens at the word",
-    "nearest": "the nearest token embeddings at the word",
-    "agreement": "every formula of every layer against its hook",
-    "parameters": "the parameters of the model by part",
-    "certificate": "the hooked model against the from-scratch math, row by row",
-    "columns": "what every column of these tables says, how it is worked out, and its unit",
-}
-FORMULAS: tuple[Callable[..., Any], ...] = (
-    forward.embed,
-    attention.layer_norm,
-    attention.rms_norm,
-    attention.project,
-    attention.share_heads,
-    attention.rotate,
-    attention.scores,
-    attention.matches,
-    attention.cap,
-    attention.mask,
-    attention.softmax,
-    attention.mix,
-    attention.write,
-    attention.write_by_source,
-    forward.merge_heads,
-    forward.unembed,
-    positions.donated_stream,
-    positions.donated_attention,
-    positions.donated_neurons,
-    Axis.effect,
-)
-LOOKS = {"tints": excerpts.TINTS, "bar": excerpts.BAR, "leaders": 0}
+FORMULAS = {"attention": attention, "forward": forward, "positions": positions, "live": live, "axes": Axis}
+VARIANTS = {"pattern": grid.DIVIDED, "steep": grid.UNDIVIDED}
 ACROSS = {"query": "query: the target token that looks", "key": "key: the source token looked at"}
 
 
@@ -87,35 +44,30 @@ def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") 
     `command` is printed on the page as what made it. The same walk gives the same bytes; times of day live only in the
     manifest. Raises InputError when the folder cannot be written.
     """
-    check_folder(out)
-    made = manifest_of(
-        walk.model_name,
-        walk.origin,
-        seed=None,
-        command=command,
-        data_sha256=walk.data_sha256,
-        dtype=walk.certificate.dtype,
-        options=walk.options,
-    )
-    return write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK
+    output.check_folder(out)
+    made = output.made_by(walk, command)
+    return output.write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK
 
 
 def render(walk: "Walk", manifest: Mapping[str, Any]) -> str:
     """The page of a walk; `manifest` says what made it (everything but the time is shown)."""
     templates = environment()
-    assets = html.assets(templates, sheet="walk.css.j2", script="walk.js", values=LOOKS)
+    assets = output.assets(templates, "walk.css.j2", "walk.js")
     return templates.get_template("walk.html.j2").render(values(walk), manifest=manifest, **assets)
 
 
 def environment(*folders: str | Path) -> Environment:
     """The walk's templates, behind those of the folders given, with the filters that they use."""
-    templates = html.environment(*folders, "walk", "report")
-    templates.filters |= {
-        "grouped": lambda number: thin(f"{number:,}"),
-        "thin": thin,
-        "shortened": shortened,
-    }
+    templates = output.environment(*folders, "walk", "report")
+    templates.filters |= {"thin": thin, "shortened": shortened, "formula": lambda name: formula(_function(name))}
     return templates
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """The function that a template names: attention.scores."""
+    home, _, function = name.partition(".")
+    found: Callable[..., Any] = getattr(FORMULAS[home], function)
+    return found
 
 
 def values(walk: "Walk") -> dict[str, Any]:
@@ -125,34 +77,26 @@ def values(walk: "Walk") -> dict[str, Any]:
     return {
         "walk": walk,
         "sizes": walk.block["sizes"],
-        "root": _root(walk.block["sizes"]["d_head"]),
         "numbers": {"head": HEAD_NUMBERS, "stream": STREAM_NUMBERS},
         "texts": {side: chips(part) for side, part in frames["tokens"].groupby("text", sort=False)},
         "embedding": embedding,
         "apart": {row["part"]: row["difference"] for row in embedding},
-        "pictures": {name: emptied(chart) for name, chart in pictures(walk).items()},
-        "formulas": formulas(*FORMULAS),
+        "pictures": {name: _emptied(chart) for name, chart in pictures(walk).items()},
         "told": told(walk.parameters),
         "gpt3": published("gpt3"),
         "certificate": remarks.agreement(certificate),
         "rows": certificate.sort_values("error", ascending=False, kind="stable").to_dict("records"),
         "repaired": sorted({note.removeprefix("repaired: ") for note in certificate["note"]} - {""}),
         "downloads": [{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in frames.items()],
-        "data": html.as_json(walk.block),
+        "data": output.as_json(walk.block),
     }
-
-
-def _root(d_head: int) -> str:
-    """8, or √32 = 5.66."""
-    root = sqrt(d_head)
-    return decimal(root, 0) if root.is_integer() else f"√{d_head} = {decimal(root)}"
 
 
 def pictures(walk: "Walk") -> dict[str, Any]:
     """Every chart of the page by name, of the head and token that are followed first."""
-    frames, texts = walk.frames, walk.frames["tokens"]["text"].unique()
-    looking = frames["tokens"][frames["tokens"]["text"] == texts[-1]].query("drawn")["pos"]
-    looked_at = frames["tokens"][frames["tokens"]["text"] == texts[0]].query("drawn")["pos"]
+    frames = walk.frames
+    drawn = [tokens.query("drawn")["pos"] for _, tokens in frames["tokens"].groupby("text", sort=False)]
+    looking, looked_at = drawn[-1], drawn[0]
     cells = frames["attention"].assign(chosen=frames["attention"]["query_pos"] == walk.at)
     titles = grid.NAMES if walk.target is None else ACROSS
     made = {
@@ -169,7 +113,7 @@ def pictures(walk: "Walk") -> dict[str, Any]:
         norms = frames["layer_norm"][frames["layer_norm"]["pos"].isin(looking)]
         made["lengths"] = grid.lengths(norms, norm=walk.block["norm"])
     if "steep" in cells:
-        made["softmax"] = grid.softmax_bars(weights_of(cells[cells["chosen"]]))
+        made["softmax"] = grid.softmax_bars(_long(cells[cells["chosen"]], "key", VARIANTS, "variant", "weight"))
     return made | _planes(frames["vectors"], walk.at, looking, looked_at) | _by_depth(frames["layers"])
 
 
@@ -185,14 +129,20 @@ def _planes(vectors: pd.DataFrame, at: int, looking: "pd.Series[int]", looked_at
 
 
 def _by_depth(layers: pd.DataFrame) -> dict[str, Any]:
-    turns = [name for name in ("token_cosine", "beside_cosine") if name in layers]
+    lengths = dict(zip(("norm", "attention", "mlp"), grid.LENGTHS, strict=True))
+    turns = dict(zip(("token_cosine", "beside_cosine"), grid.TURNS, strict=True))
     return {
-        "stream_lengths": grid.stream_lengths(_long(layers, grid.LENGTHS, ["norm", "attention", "mlp"])),
-        "stream_turns": grid.stream_turns(_long(layers, grid.TURNS, turns)),
+        "stream_lengths": grid.stream_lengths(_long(layers, "depth", lengths, "what", "value").dropna()),
+        "stream_turns": grid.stream_turns(_long(layers, "depth", turns, "what", "value").dropna()),
     }
 
 
-def emptied(chart: Any) -> Any:
+def _long(frame: pd.DataFrame, key: str, names: Mapping[str, str], what: str, value: str) -> pd.DataFrame:
+    """The columns of `names` that are there, below each other, each by its name."""
+    return frame.rename(columns=names).melt(key, [names[column] for column in names if column in frame], what, value)
+
+
+def _emptied(chart: Any) -> Any:
     """The chart without its rows, which the script of the page makes from the tensors that the page carries anyway."""
     bare = chart.copy(deep=False)
     bare.data = alt.InlineData(values=[], name=chart.data.name)
@@ -204,20 +154,6 @@ def thin(text: str) -> str:
     return re.sub(r"(?<=\d),(?=\d{3})", "\u202f", text).replace(" x ", " × ")
 
 
-def weights_of(row: pd.DataFrame) -> pd.DataFrame:
-    """One query's weights with and without the division by sqrt(d_head), long."""
-    variants = {grid.DIVIDED: "pattern", grid.UNDIVIDED: "steep"}
-    parts = [row[["key"]].assign(variant=name, weight=row[column]) for name, column in variants.items()]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _long(layers: pd.DataFrame, names: Mapping[str, str], columns: list[str]) -> pd.DataFrame:
-    parts = [
-        layers[["depth"]].assign(what=what, value=layers[column]) for what, column in zip(names, columns, strict=False)
-    ]
-    return pd.concat(parts, ignore_index=True).dropna()
-
-
 def formula(function: Callable[..., Any]) -> tuple[str, str]:
     """A function's name and its lines as they were run, without the docstring."""
     tree = ast.parse(dedent(inspect.getsource(function))).body[0]
@@ -225,11 +161,6 @@ def formula(function: Callable[..., Any]) -> tuple[str, str]:
     lines = [ast.unparse(line) for line in tree.body[1:]]
     arguments = ", ".join(argument.arg for argument in tree.args.args)
     return f"{named(function)}({arguments})", "\n".join(lines)
-
-
-def formulas(*functions: Callable[..., Any]) -> dict[str, tuple[str, str]]:
-    """`formula` of each, by the function's name."""
-    return {function.__name__: formula(function) for function in functions}
 
 
 def chips(frame: pd.DataFrame) -> list[dict[Any, Any]]:

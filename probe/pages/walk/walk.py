@@ -6,7 +6,6 @@ logit is a head's write along the direction that reaches it, with nothing downst
 that a head carries a choice, only a swap shows (`probe.cross.swap_heads`, `probe.study`).
 """
 
-import re
 from dataclasses import dataclass
 from html import escape
 
@@ -17,15 +16,13 @@ from probe.errors import InputError
 from probe.model.check import Certificate, certify, certify_pair
 from probe.model.model import Model
 from probe.model.parameters import Count, count_tensors
-from probe.model.records import PairTrace
 from probe.model.tokens import Tokens, target_tokens
 from probe.model.trace import trace
-from probe.pages.walk import choose, tracing
+from probe.pages.walk import choose
 from probe.pages.walk.choose import Head
 from probe.pages.walk.frames import Block, carried, frames
 from probe.pages.walk.numbers import Measured, measure
-from probe.pages.walk.scene import Asked, Elsewhere, Place, Scene, Seen
-from probe.pages.walk.tracing import TwoTraced
+from probe.pages.walk.scene import Asked, Elsewhere, Place, Scene, Seen, TwoTraced, trace_two
 from probe.patching import cross
 from probe.provenance import Origin, content_key
 from probe.stats.numbers import decimal, percent
@@ -184,7 +181,7 @@ def _walk_text(
     there = choose.other_sentence(model, here, other)
     check_head(model, *head)
     certificate = certify(model, [text, there.tokens.text]).require()
-    seen, elsewhere = Seen.within(trace(model, text)), Elsewhere(trace(model, there.tokens.text), there)
+    seen, elsewhere = Seen.within(trace(model, text)), Elsewhere(Seen.within(trace(model, there.tokens.text)), there)
     layer, number, because = _choose(model, seen, here, head, elsewhere if contrast else None)
     scene = Scene(seen, here, layer, number, elsewhere, contrast=contrast)
     measured = measure(scene)
@@ -198,10 +195,7 @@ def answer(scene: Scene, measured: Measured) -> str:
 
 def _choose(model: Model, seen: Seen, here: Place, head: Head, against: Elsewhere | None) -> tuple[int, int, str]:
     """The head and why: by what differs, by the senses of the word, or by what it takes from content words."""
-    found = None
-    if against is not None:
-        differs = choose.apart(seen, here, Seen.within(against.trace), against.place)
-        found = choose.differs_most(seen, here, head, differs)
+    found = choose.differs_most(seen, here, head, against)
     if found is not None:
         return found
     by_sense = None in head and choose.caution(seen, here) is None
@@ -215,11 +209,11 @@ def _walk_pair(model: Model, source: str, target: str, word: str | None, head: H
     at, token = _predicting(model, target, word)
     certificate = certify_pair(model, source, target).require()
     pair = trace(model, source, target)
-    piece = pair.target.pieces[at]
-    here = Place(pair.target, piece.strip() or repr(piece), range(at, at + 1))
+    here = Place(pair.target, _shown(pair.target.pieces[at]), range(at, at + 1))
     seen, asked = Seen.across(pair), None
     if token is not None:
-        asked = Asked(str(word), token, _added(model, pair, token))
+        direction = cross.directions(model, pair, cross.toward(model, token))
+        asked = Asked(str(word), token, cross.by_source(pair, direction))
     layer, number, because = choose.choose_head(
         seen, here, head, None if asked is None else asked.added[:, :, at].sum(-1)
     )
@@ -272,35 +266,26 @@ def _traced(scene: Scene) -> tuple[str | None, TwoTraced | None]:
     if scene.other is None or not scene.contrast:
         return None, None
     try:
-        traced = tracing.trace_two(scene.seen.weights, scene.here, scene.other.place)
+        traced = trace_two(scene.seen.weights, scene.here, scene.other.place)
     except InputError as error:
         return str(error), None
     return traced.said(), traced
 
 
 def _predicting(model: Model, target: str, word: str | None) -> tuple[int, int | None]:
-    """The position that predicts the word, and the word's first token: where it stands in the target, or else behind
-    it.
-    """
+    """The position that predicts the word, where it stands in the target or else behind it; the word's first token."""
     tokens = target_tokens(model, target)
     choose.require_word(word, "translation", "rive")
     if word is None:
         return len(tokens) - 1, None
-    if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", target, re.IGNORECASE):
+    if choose.stands(word, target):
         place = tokens.positions_of(word)[0]
         return place - 1, tokens.ids[place]
     return len(tokens) - 1, cross.first_token(model, target, word)
 
 
-def _added(model: Model, pair: PairTrace, token: int) -> Tensor:
-    """What every head adds to the logit of a token from each source token. `-> layer head query_pos key_pos`"""
-    return cross.by_source(pair, cross.directions(model, pair, cross.toward(model, token)))
-
-
 def _later(model: Model, scene: Scene) -> float | None:
-    """The largest change of the word's vector when all that follows it is cut off, relative to its largest
-    coordinate.
-    """
+    """Largest change of the word's vector when all behind it is cut off, relative to its largest coordinate."""
     tokens, at = scene.here.tokens, scene.at
     cut = tokens.text[: tokens.spans[at][1]]
     if cut == tokens.text:
@@ -349,8 +334,7 @@ def _answer(model: Model, scene: Scene, asked: Asked) -> str:
     return (
         f"L{layer}H{head} by itself adds {decimal(float(parts.sum()))} to the logit of “{asked.word}”{cut}, "
         f"{_mostly(scene.seen.source, parts)}; all {asked.added[:, :, 0, 0].numel()} heads of cross-attention together "
-        f"add {decimal(whole)}. "
-        f"{_whole(model, scene.seen.stream.logits[at], asked.token)}"
+        f"add {decimal(whole)}. {_whole(model, scene.seen.stream.logits[at], asked.token)}"
     )
 
 
@@ -364,22 +348,22 @@ def _whole(model: Model, logits: Tensor, token: int) -> str:
     rank = f"; {ahead} {'token is' if ahead == 1 else 'tokens are'} likelier there" if ahead else ""
     return (
         f"Against the mean of all tokens the whole logit is {decimal(float(above[token]))}; that of “{name}”, the "
-        f"likeliest "
-        f"other, is {decimal(float(above[rival]))}{rank}."
+        f"likeliest other, is {decimal(float(above[rival]))}{rank}."
     )
 
 
 def _mostly(source: Tokens, parts: Tensor, *, of_one: bool = False) -> str:
-    """From which source token most comes: as a share of the sum where that says something, else as it is; `of_one`:
-    parts are shares.
+    """From which source token most comes: as a share of the sum where that says something, else as it is.
+
+    `of_one`: parts are shares.
     """
     best, whole = int(parts.abs().argmax()), float(parts.sum())
-    named, share = _quoted(source.pieces[best]), float(parts[best]) / whole if whole else 0.0
+    named, share = f"“{_shown(source.pieces[best])}”", float(parts[best]) / whole if whole else 0.0
     if 0.5 <= share <= 1.05:
         return f"{percent(min(share, 1.0))} of it from {named}"
     return f"the largest part, {percent(share) if of_one else decimal(float(parts[best]))}, from {named}"
 
 
-def _quoted(piece: str) -> str:
-    """A token's text in quotation marks; one that is only white space with its escapes."""
-    return f"“{piece.strip() or repr(piece)}”"
+def _shown(piece: str) -> str:
+    """A token's text; one that is only white space with its escapes."""
+    return piece.strip() or repr(piece)

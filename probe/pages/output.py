@@ -1,0 +1,198 @@
+"""What a result is written as: one self-contained HTML file, every frame as CSV and Parquet, and the manifest.
+
+The page: no network, no eval, every text escaped, the same bytes from the same values (with one set of versions of Vega
+and of the templates' engine). The Vega bundle stands in the file once and draws every chart from its specification. The
+content security policy names the hashes of the scripts and of the style sheet, so a text that got past the escaping
+would still run nothing.
+
+The folder: everything is made in memory first and written file by file under temporary names, so a reader never sees
+half a file, and what cannot be made leaves nothing behind. Times of day live only in the manifest.
+"""
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from probe.charts import palette, themed
+from probe.errors import InputError
+from probe.provenance import manifest, sha256_of_bytes, write_atomically
+from probe.stats.numbers import decimal, grouped, p_value, percent, scientific
+from probe.study.columns import dictionary
+
+if TYPE_CHECKING:
+    from probe.pages.walk.walk import Walk
+    from probe.study.evaluation import Evaluation
+    from probe.study.study import Study
+TEMPLATES = Path(__file__).parent / "templates"
+TINTS, BAR = 20, 20  # steps of a token's tint, pixels of a full bar: classes of the style sheet
+REPORT, WALK, SWEEP = PAGES = ("ambiguity.html", "walk.html", "sweep.html")
+
+
+def environment(*folders: str | Path) -> Environment:
+    """The templates of these folders of `TEMPLATES`, earlier ones first; `chart` places a chart."""
+    made = Environment(
+        loader=FileSystemLoader([TEMPLATES / folder for folder in folders]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {named.__name__: named for named in (percent, decimal, grouped, scientific, p_value, together)}
+    made.globals["chart"] = partial(_placed, count(1))
+    return made
+
+
+def _placed(numbers: "count[int]", chart: Any) -> Markup:
+    """A chart of one page: a box to draw in, and the specification as JSON."""
+    spec, number = themed(chart.to_dict()), next(numbers)
+    box = '<div class="chart" id="chart-{0}" role="img" aria-label="{1}"></div>'
+    data = '<script type="application/json" data-for="chart-{0}">{2}</script>'
+    return Markup(box + data).format(number, spec["description"], as_json(spec))
+
+
+def as_json(value: Any) -> Markup:
+    """JSON that can stand inside a script element: no markup can leave it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+def together(tokens: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Tokens that no line may break between: punctuation goes with what stands before it."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for token in tokens:
+        follows = not token["lead"] and not any(map(str.isalnum, token["text"]))
+        if follows and groups and len(groups[-1]) < 4:
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+    return groups
+
+
+def assets(
+    templates: Environment, sheet: str, script: str, *, leaders: int = 0, tints: int = TINTS, bar: int = BAR
+) -> dict[str, Markup | str]:
+    """By the names that every template has for them: style, script, vega, and the policy, which allows just these.
+
+    The style sheet has the colours of the charts, `tints` of a token, bars of up to `bar` pixels, and tabs for as many
+    `leaders`.
+    """
+    looks: dict[str, object] = {
+        name: getattr(palette, name) for name in ("INK", "MUTED", "LINE", "WITH", "AGAINST", "SENSES", "FONT")
+    }
+    looks |= {"tint": " ".join(rgb(palette.WITH)), "against": " ".join(rgb(palette.AGAINST))}
+    looks |= {"tints": tints, "bar": bar, "leaders": leaders}
+    style, code = Markup(templates.get_template(sheet).render(looks)), Markup(templates.get_template(script).render())
+    sources = f"default-src 'none'; script-src {_hash(vega())} {_hash(code)}; style-src {_hash(style)}"
+    policy = f"{sources}; base-uri 'none'; form-action 'none'"
+    return {"style": style, "script": code, "vega": vega(), "policy": policy}
+
+
+def rgb(colour: str) -> list[str]:
+    """Red, green and blue of #rrggbb, each from 0 to 255."""
+    return [str(part) for part in bytes.fromhex(colour.removeprefix("#"))]
+
+
+@cache
+def vega() -> Markup:
+    """Everything that draws a chart, as one script."""
+    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script"))
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def write_folder(
+    out: str | os.PathLike[str], pages: Mapping[str, str], *, frames: Mapping[str, pd.DataFrame], made: dict[str, Any]
+) -> Path:
+    """Write the pages, by file name, the tables and the manifest `made` (the files' hashes are added).
+
+    Returns the folder. Raises InputError when it cannot be written.
+    """
+    check_folder(out)
+    files = {name: page.encode() for name, page in pages.items()} | tables(frames)
+    listed = made | {"files": {name: sha256_of_bytes(content) for name, content in sorted(files.items())}}
+    for name, content in files.items():
+        write_atomically(Path(out) / name, content)
+    write_atomically(Path(out) / "manifest.json", json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+    return Path(out)
+
+
+def made_by(result: "Study | Walk", command: str) -> dict[str, Any]:
+    """The manifest of a study or a walk."""
+    return manifest(
+        result.model_name,
+        result.origin,
+        seed=result.options.get("seed"),
+        command=command,
+        data_sha256=result.data_sha256,
+        dtype=result.certificate.dtype,
+        options=result.options,
+    )
+
+
+def write_evaluation(evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write every frame as CSV and Parquet (`evaluation_words.csv`, ...), what their columns say, and the manifest.
+
+    Returns the folder `out`.
+    """
+    frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
+    frames["evaluation_columns"] = dictionary(frames, name="evaluation_columns")
+    return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": command})
+
+
+def tables(frames: Mapping[str, pd.DataFrame]) -> dict[str, bytes]:
+    """Every frame as CSV and as Parquet, by file name."""
+    files = {}
+    for name, frame in frames.items():
+        files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
+        files[f"{name}.parquet"] = frame.to_parquet(index=False)
+    return files
+
+
+def check_folder(out: str | os.PathLike[str]) -> None:
+    """Raises InputError when a result could not be written into `out`; leaves nothing behind, so ask it early."""
+    folder = Path(out)
+    existing = next((part for part in (folder, *folder.absolute().parents) if part.exists()), Path("/"))
+    reason = None
+    if not existing.is_dir():
+        reason = f"{existing} is a file"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        reason = f"{existing} may not be written"
+    elif taken := [name for name in (*PAGES, "manifest.json") if (folder / name).is_dir()]:
+        reason = f"{taken[0]} in it is a folder"
+    else:
+        reason = _trial(folder, existing)
+    if reason:
+        raise InputError(
+            f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another "
+            "with --out."
+        )
+
+
+def _trial(folder: Path, existing: Path) -> str | None:
+    """Why no file can be made in `folder` (None: it can), found out by making one; what was made is removed again."""
+    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return None
+    except OSError:
+        return f"{existing} may not be written"
+    finally:
+        for part in made:
+            with suppress(OSError):
+                part.rmdir()

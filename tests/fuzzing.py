@@ -26,6 +26,7 @@ import pyarrow.parquet
 from checkpoints import make_checkpoint, make_tokenizer
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from kept import write_totals
 
 from probe.errors import ProbeError
 from probe.model.load import locate, read_checkpoint
@@ -559,19 +560,9 @@ def main() -> None:
                     counts += try_cases(name, Path(place) / str(number), most, start=chosen.seed + turn)
                     turn += 1
                 facts = (name, counts.total(), counts[TAKEN], counts[REFUSED], 0, round(time.monotonic() - began))
-                write(chosen.out / "fuzz_campaign.csv", dict(zip(COLUMNS, facts, strict=True)))
-
-
-def write(path: Path, row: dict[str, Any]) -> None:
-    """The table with the row of one target made new, and the sum of all."""
-    before = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
-    rows = [row, *(old for old in before if old["target"] not in (row["target"], "all"))]
-    rows.sort(key=lambda one: list(TARGETS).index(one["target"]))
-    total = {"target": "all"} | {name: sum(int(one[name]) for one in rows) for name in COLUMNS[1:]}
-    with path.open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows([*rows, total])
+                write_totals(
+                    chosen.out / "fuzz_campaign.csv", [dict(zip(COLUMNS, facts, strict=True))], order=[*TARGETS]
+                )
 
 
 if __name__ == "__main__":

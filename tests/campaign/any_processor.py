@@ -14,7 +14,6 @@ A processor without the instructions of a setting uses the best it has: the rows
 """
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -115,10 +114,8 @@ def differing(rows: Sequence[dict[str, str]]) -> list[str]:
 
 def _run(held: dict[str, str], *command: str) -> str:
     """What the command says under these settings, with the package of this checkout."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | held
-    return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    given = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)} | held}
+    return subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True, **given).stdout
 
 
 def main() -> int:
@@ -131,10 +128,7 @@ def main() -> int:
             rows.append(dict(zip(COLUMNS, (setting, what, result), strict=True)))
             print(f"{setting}: {what}: {result}", flush=True)
     out.mkdir(parents=True, exist_ok=True)
-    with (out / "any_processor.csv").open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows, columns=COLUMNS).to_csv(out / "any_processor.csv", index=False)
     different = differing(rows)
     print(f"different: {', '.join(different)}" if different else f"alike under all {len(SETTINGS)} settings")
     return bool(different)

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 import transformers
-from checkpoints import SENTENCES
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from checkpoints import train_bpe
+from tokenizers import processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from probe.model.architectures import FAMILIES
@@ -93,26 +93,14 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     first, last = MARKS.get(kind, ("", ""))
     begin = (first, "<pad>") if kind in ("roberta", "bart") else ("<pad>", first)  # RoBERTa gives no place to token 1
     special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - 10,
-        special_tokens=special,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(SENTENCES, trainer)
+    bpe = train_bpe(VOCABULARY - 10, special)
     if first or last:
         template = " ".join(part for part in (first, "$A", last) if part)
         marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]
         bpe.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        unk_token="<unk>",
-        pad_token="<pad>",
-        eos_token=last or "<pad>",
-        bos_token="<pad>" if kind in ("gpt2", "gpt_neo", "gptj") else None,
-    )
+    named = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": last or "<pad>"}
+    named["bos_token"] = "<pad>" if kind in ("gpt2", "gpt_neo", "gptj") else None
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **named)
 
 
 def each_family(*kinds: str) -> list:

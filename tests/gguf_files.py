@@ -6,6 +6,7 @@ keys and values by role, GPT-2's matrices output x input, 1 is added to Gemma's 
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,7 @@ Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 
 
 def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = None) -> Path:
-    """The checkpoint of `folder` as a GGUF file, matrices in `kind` and the rest in float32; `change` has metadata and
-    tensors first.
-    """
+    """The checkpoint of `folder` as a GGUF file, its matrices in `kind`; `change` has metadata and tensors first."""
     config = json.loads((folder / "config.json").read_text())
     metadata, tensors = _metadata(config, folder), _tensors(config, folder)
     if change:
@@ -46,22 +45,15 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     writer.write_tensors_to_file()
     writer.close()
     if config["model_type"] in ("bert", "t5"):  # its tokenizer is of a kind that nobody converts
-        (file.parent / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
-        (file.parent / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(folder / name, file.parent)
     return file
 
 
 def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(name, value)
-    elif isinstance(value, int):
-        (writer.add_uint32 if value < 2**32 else writer.add_uint64)(name, value)
-    elif isinstance(value, float):
-        writer.add_float32(name, value)
-    elif isinstance(value, str):
-        writer.add_string(name, value)
-    else:
-        writer.add_array(name, value)
+    add = {bool: writer.add_bool, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+    add[int] = writer.add_uint32 if not isinstance(value, int) or value < 2**32 else writer.add_uint64
+    add[type(value)](name, value)
 
 
 def _of_t5(config: dict[str, Any]) -> dict[str, Any]:

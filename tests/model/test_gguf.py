@@ -405,9 +405,8 @@ def test_unknown_keys_and_quantisations_are_not_covered(llama, tmp_path) -> None
     file.write_bytes(replaced(b"llama.embedding_length", b"llama.context_lengthxx")(whole))
     assert "llama.context_lengthxx is 32 in its metadata" in refusal(file, probe.UnsupportedModel)
     file.write_bytes(packed("<I", 999, at=12, behind=NAMED)(whole))
-    assert refusal(file, probe.UnsupportedModel) == (
-        f"Cannot load {file}: {WHOLE.replace('I32', 'number 999')}; {OTHER}"
-    )
+    said = WHOLE.replace("I32", "number 999")
+    assert refusal(file, probe.UnsupportedModel) == f"Cannot load {file}: {said}; {OTHER}"
 
 
 def test_absurd_counts_are_refused_before_memory_is_taken(llama, tmp_path) -> None:

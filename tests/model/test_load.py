@@ -201,6 +201,9 @@ def tokenizer_file(**changes: object) -> Callable[[Path], object]:
 
 
 TOKENIZER, FIRST = ("tokenizer.json", "tokenizer_config.json"), "model-00001-of-00002.safetensors"
+UNKNOWN = "is not a tensor of the GPT-2 that config.json describes"
+UNTIED = "differs from wte.weight although config.json ties them; write"
+TURNED = "has shape [128, 32] where config.json asks for [32, 128]; use the config.json that bel"
 FOREIGN = "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer"
 REFUSED = {
     "no config": (remove("config.json"), "config.json is missing; save the model again with save_pretrained"),
@@ -216,22 +219,13 @@ REFUSED = {
     "truncated": (truncated, "model.safetensors is corrupt ("),
     "not safetensors": (write(SINGLE, "version https://git-lfs"), "model.safetensors is corrupt ("),
     "tensor missing": (tensors(transformer__ln_f__bias=None), "the tensor ln_f.bias is missing from its safetensors; "),
-    "misshapen": (
-        tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T),
-        "h.0.mlp.c_fc.weight has shape [128, 32] where config.json asks for [32, 128]; use the config.json that bel",
-    ),
+    "misshapen": (tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T), f"h.0.mlp.c_fc.weight {TURNED}"),
     "NaN": (tensors(transformer__ln_f__bias=with_value(float("nan"))), "ln_f.bias contains NaN; take an undamaged"),
     "inf": (tensors(transformer__wpe__weight=with_value(float("inf"))), "wpe.weight contains an infinite number; take"),
     "integers": (tensors(transformer__ln_f__bias=lambda t: t.int()), "ln_f.bias is stored as I32; load a plain float"),
-    "unknown tensor": (
-        tensors(transformer__h__0__attn__extra=lambda t: t),
-        "h.0.attn.extra is not a tensor of the GPT-2 that config.json describes",
-    ),
+    "unknown tensor": (tensors(transformer__h__0__attn__extra=lambda t: t), f"h.0.attn.extra {UNKNOWN}"),
     "named twice": (tensors(wte__weight=lambda t: t), f"wte.weight is there twice ({SINGLE} and {SINGLE}"),
-    "false tie": (
-        tensors(lm_head__weight=lambda t: torch.ones(400, 32)),
-        "lm_head.weight differs from wte.weight although config.json ties them; write",
-    ),
+    "false tie": (tensors(lm_head__weight=lambda t: torch.ones(400, 32)), f"lm_head.weight {UNTIED}"),
     "shard missing": (lost_shard, "names model-00002-of-00002.safetensors, which is missing; copy every shard"),
     "index promises": (index_with(more=FIRST), f"{INDEX} promises more, and no shard holds it"),
     "index escapes": (index_with(more="../../x.safetensors"), "points outside the folder ('../../x.safetensors')"),
@@ -325,9 +319,8 @@ def test_a_bridge_with_a_nan_is_refused(bridge: TransformerBridge) -> None:
 
 
 def test_a_bridge_without_tokenizer_is_refused(checkpoint: Path) -> None:
-    untied = make_model()
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    bridge = TransformerBridge.boot_transformers("bare", hf_model=untied, tokenizer=tokenizer, device="cpu")
+    bridge = TransformerBridge.boot_transformers("bare", hf_model=make_model(), tokenizer=tokenizer, device="cpu")
     bridge._tokenizer = None
     assert "it has no tokenizer; boot it again with tokenizer=..." in refusal(bridge)
 

@@ -1,6 +1,4 @@
-"""Pairs and donors, and the effects of swaps as fractions of the sense gap: against whole forwards and against hand
-sums.
-"""
+"""Pairs and donors, and the effects of swaps as fractions of the sense gap: against whole forwards and by hand."""
 
 from dataclasses import replace
 
@@ -50,15 +48,9 @@ def test_aligned_pairs_differ_in_the_cue_only_and_same_sense_donors_have_another
 def test_a_same_sense_donor_is_the_closest_there_is():
     """First of the same distance, then of the same frame; where neither is known, any other sentence."""
     alone = [replace(sentence, distance=number // 2 + 1) for number, sentence in enumerate(GRID)]
-    frames = [
-        replace(row, frame=f"frame {number // 40}", distance=number % 40 // 2 + 1) for number, row in enumerate(GRID)
-    ]
-    bare = without(alone, "frame")
-    for sentences, alike, differ in (
-        (alone, "frame", "distance"),
-        (frames, "distance", "frame"),
-        (bare, "sense", "text"),
-    ):
+    frames = [replace(row, frame=f"frame {at // 40}", distance=at % 40 // 2 + 1) for at, row in enumerate(GRID)]
+    bare, place = without(alone, "frame"), ("frame", "distance")
+    for sentences, alike, differ in ((alone, *place), (frames, *place[::-1]), (bare, "sense", "text")):
         pairs = make_pairs(sentences)
         for row, donor in zip((*pairs.a, *pairs.b), (*pairs.same_a, *pairs.same_b), strict=True):
             one, other = sentences[row], sentences[donor]
@@ -192,9 +184,8 @@ def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(sett
         np.testing.assert_allclose(effect.direct_gap[:, layer], gap, atol=1e-12)
         for head in range(HEADS):
             writes = by_place[layer, head]
-            expected = [
-                one.effect(writes[a]) - other.effect(writes[b]) for one, other, a, b in zip(*ends, A, B, strict=True)
-            ]
+            in_pairs = zip(*ends, A, B, strict=True)
+            expected = [one.effect(writes[a]) - other.effect(writes[b]) for one, other, a, b in in_pairs]
             np.testing.assert_allclose(effect.direct[:, layer, head], expected, atol=1e-12)
             assert effect.written[layer, head] == pytest.approx(float(sum(expected) / sum(gap)), abs=1e-12)
 

@@ -111,8 +111,9 @@ def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(causal: Trace,
         at = positions_of_word(shown.tokens, word)[-1]
         assert torch.equal(shown.delta_e(1, 0, word), shown.delta_e(1, 0, at))
         assert torch.equal(shown.delta_e_by_source(1, 0, word), shown.delta_e_by_source(1, 0, at))
-    last = positions_of_word(causal.tokens, "mole")[-1]
-    assert torch.equal(residual_stream(causal, "mole"), residual_stream(causal, last))
+    assert torch.equal(
+        residual_stream(causal, "mole"), residual_stream(causal, positions_of_word(causal.tokens, "mole")[-1])
+    )
     with pytest.raises(InputError, match="Looking for 'wug'"):
         causal.delta_e(0, 0, "wug")
 

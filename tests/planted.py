@@ -19,6 +19,7 @@ from handmade import (
     HEADS,
     LAYERS,
     SENSES,
+    TO_BOS,
     TURN,
     WORD,
     WRITTEN_BY_ANY,
@@ -39,7 +40,6 @@ Place = tuple[int, int]
 LENGTH = 1.25  # about what LayerNorm divides the word's vector by once its sense is written
 # The same for every cue of a sense: what one cue has less of the one it has more of the other.
 EVEN = {"sense": 0.5, "accent": 0.5}
-TO_BOS = ({"anchor": 1.0}, {"is_bos": 3.0})
 TO_MARKER = ({"is_target": 8.0}, {"marker": 6.0})
 
 

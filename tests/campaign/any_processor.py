@@ -26,21 +26,10 @@ import pandas as pd
 
 ROOT = Path(__file__).parent.parent.parent
 COLUMNS = ("setting", "what", "result")
+LIBRARIES = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
 INSTRUCTIONS = {
-    "default": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "MKL_CBWR": "COMPATIBLE",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "OPENBLAS_CORETYPE": "Nehalem",
-        "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4",
-    },
-    "avx2": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "MKL_CBWR": "AVX2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "OPENBLAS_CORETYPE": "Haswell",
-        "NPY_DISABLE_CPU_FEATURES": "X86_V4",
-    },
+    "default": dict(zip(LIBRARIES, ("default", "COMPATIBLE", "SSE41", "Nehalem", "X86_V3 X86_V4"), strict=True)),
+    "avx2": dict(zip(LIBRARIES, ("avx2", "AVX2", "AVX2", "Haswell", "X86_V4"), strict=True)),
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
 }
 THREADS = (1, 2)
@@ -105,11 +94,8 @@ def differing(rows: Sequence[dict[str, str]]) -> list[str]:
     for row in rows:
         found.setdefault(row["what"], {})[row["setting"]] = row["result"]
     settings = {row["setting"] for row in rows}
-    return [
-        what
-        for what, results in found.items()
-        if what != USED and (len(set(results.values())) > 1 or set(results) != settings)
-    ]
+    alike = [what for what, of in found.items() if len(set(of.values())) == 1 and set(of) == settings]
+    return [what for what in found if what not in (USED, *alike)]
 
 
 def _run(held: dict[str, str], *command: str) -> str:

@@ -163,7 +163,9 @@ def _timed(job: "Job", units: tuple[list["Unit"], list["Unit"]], who: tuple[str,
 
 
 def _loops(job: "Job", blocks: tuple[list["Unit"], list["Unit"]], number: int) -> tuple[int, float, float]:
-    """So many plain loops at once, each a process over its share of the blocks: those to warm up with, and the rest."""
+    """So many plain loops at once, each in a process of its own over its share of the blocks, those to warm up with and
+    the rest.
+    """
     context = multiprocessing.get_context("spawn")
     ready, told = context.Barrier(number + 1), context.SimpleQueue()
     loops = [

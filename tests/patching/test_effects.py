@@ -190,26 +190,6 @@ def test_the_direct_effect_is_the_difference_of_the_writes_where_it_is_read(sett
             assert effect.written[layer, head] == pytest.approx(float(sum(expected) / sum(gap)), abs=1e-12)
 
 
-def test_swapping_a_pair_with_itself_is_nothing(setting):
-    itself = replace(PAIRS, b=A, same_a=A, same_b=A)
-    with np.errstate(invalid="ignore"):
-        effect = measured(setting, LAYERS, itself)
-    for name in PARTS:
-        assert max(np.abs(getattr(part, name)).max() for part in (effect.word, effect.said)) < 1e-12
-    assert np.abs(effect.direct).max() < 1e-12
-
-
-def test_exchanged_senses_flip_every_signed_number_and_no_ratio(setting):
-    one = measured(setting, LAYERS)
-    other = measured(setting, LAYERS, replace(PAIRS, a=B, b=A, same_a=SAME_B, same_b=SAME_A))
-    np.testing.assert_allclose(other.direct, -one.direct, atol=1e-12)
-    for mine, its in ((one.word, other.word), (one.said, other.said)):
-        for name, turned in zip(PARTS, ("gap", "noise", "denoise", "same_sense"), strict=True):
-            np.testing.assert_allclose(getattr(its, name), -getattr(mine, turned), atol=1e-12)
-        np.testing.assert_allclose(its.swap, mine.swap, atol=1e-10)
-    np.testing.assert_allclose(other.profile, one.profile, atol=1e-10)
-
-
 def by_hand():
     """Two pairs, one layer, two heads."""
     shape = (2, 1, 2)

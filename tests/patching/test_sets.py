@@ -54,11 +54,6 @@ def restored(setting, masks):
     return sets._restored(sets._along(weights, rows, z, Ranked(*study, tuple(ALL)), masks).sum(0))
 
 
-def test_all_heads_are_one_and_none_is_nothing(setting):
-    masks = np.array([np.ones((LAYERS, HEADS), bool), np.zeros((LAYERS, HEADS), bool)])
-    assert restored(setting, masks).tolist() == pytest.approx([1, 0], abs=1e-12)
-
-
 def toward_donor(setting, pairs, mask):
     """How far the heads outside a set move M towards their donor, in both directions of every pair, by hand."""
     weights, rows, z, (axes, _) = setting

@@ -118,22 +118,6 @@ def test_the_stage_behind_the_final_norm_is_the_change_of_the_hooked_logits(kind
         assert (found[number, ..., -1].flatten() - expected).abs().max() <= bound(model) * scale
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_encoder_reads_what_comes_after_the_word_and_a_decoder_does_not(kind):
-    model, weights, whole, donors = setting(kind)
-    short = [text.ids[: text.at + 1] for text in whole]
-    found = [patching.swap_heads(weights, texts, donors, every_direction(model)[:2]) for texts in (whole, short)]
-    assert torch.equal(*found) == model.config.causal
-
-
-@pytest.mark.parametrize(("kind", "dtype"), typed())
-def test_a_donor_that_is_the_sentence_itself_changes_nothing(kind, dtype):
-    model, weights, texts, _ = setting(kind, dtype)
-    z = target_z(model, texts)
-    moved = patching.swap_heads(weights, texts, z, every_direction(model))
-    assert moved.abs().max() <= bound(model) * z.abs().max()
-
-
 @pytest.mark.parametrize("kind", EACH)
 def test_batches_are_their_rows_in_the_order_given(kind, monkeypatch):
     model, weights, texts, donors = setting(kind)

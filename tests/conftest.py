@@ -46,7 +46,9 @@ def model(checkpoint: Path) -> Model:
     return probe.load(checkpoint)
 
 
-@pytest.fixture(scope="module")  # while it is open its event loop runs, which a notebook's in this process cannot bear
+@pytest.fixture(
+    scope="module"
+)  # its event loop runs while it is open, which a notebook's in the same process would not bear
 def browser():
     """Headless Chromium; a test that asks for it is skipped where Playwright is not installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -388,12 +388,9 @@ def _attention(heads: Sequence[Head], gains: np.ndarray, rng: np.random.Generato
     bias[2 * D_MODEL :] = rng.normal(0, 0.1, D_MODEL)  # a constant in every z, as trained models have
     prefix = f"h.{heads[0].layer}.attn"
     constant = write_vector({name: rng.normal(0, 0.1) for name in WRITTEN_BY_ANY})
-    return {
-        f"{prefix}.c_attn.weight": c_attn,
-        f"{prefix}.c_attn.bias": bias,
-        f"{prefix}.c_proj.weight": parts["o"].reshape(D_MODEL, D_MODEL),
-        f"{prefix}.c_proj.bias": constant,
-    }
+    made = {"c_attn.weight": c_attn, "c_attn.bias": bias}
+    made |= {"c_proj.weight": parts["o"].reshape(D_MODEL, D_MODEL), "c_proj.bias": constant}
+    return {f"{prefix}.{name}": values for name, values in made.items()}
 
 
 def _mlp(units: Sequence[Unit], gains: np.ndarray) -> dict[str, np.ndarray]:

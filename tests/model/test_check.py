@@ -428,11 +428,9 @@ def test_the_raw_hook_fails_the_row_that_its_repair_passes(
 ) -> None:
     model, family = family_model(kind), FAMILIES[kind]
     attention = family.attentions[number]
-    believed = replace(
-        attention,
-        hooks={**attention.hooks, quantity: attention.lies[quantity].raw},
-        lies={name: repair for name, repair in attention.lies.items() if name != quantity},
-    )
+    hooks = {**attention.hooks, quantity: attention.lies[quantity].raw}
+    lies = {name: repair for name, repair in attention.lies.items() if name != quantity}
+    believed = replace(attention, hooks=hooks, lies=lies)
     attentions = (*family.attentions[:number], believed, *family.attentions[number + 1 :])
     monkeypatch.setitem(FAMILIES, kind, replace(family, attentions=attentions))
     failed = {(row.stack, row.layer, row.quantity) for row in certify(model, [TEXT]).rows if not row.ok}

@@ -71,13 +71,11 @@ def test_an_untied_llama_and_a_tied_one_are_both_taken(tmp_path: Path) -> None:
     assert probe.certify(tied).require().ok
 
 
-@pytest.mark.parametrize(
-    ("kind", "older"),
-    [
-        ("gpt_neox", {"rotary_pct": 0.25, "rotary_emb_base": 10000}),
-        ("gemma3_text", {"rope_theta": 1e6, "rope_local_base_freq": 1e4}),
-    ],
-)
+OLDER = {"gpt_neox": {"rotary_pct": 0.25, "rotary_emb_base": 10000}}
+OLDER |= {"gemma3_text": {"rope_theta": 1e6, "rope_local_base_freq": 1e4}}
+
+
+@pytest.mark.parametrize(("kind", "older"), OLDER.items())
 def test_keys_of_older_configs_mean_the_same(kind: str, older: dict[str, float], tmp_path: Path) -> None:
     folder = make_family(tmp_path / kind, kind)
     edit_config(folder, rope_parameters=None, **older)
@@ -220,11 +218,7 @@ NOT_COVERED = [
 
 @pytest.mark.parametrize(
     ("error", "kind", "changes", "expected"),
-    [
-        (error, *case)
-        for error, cases in ((probe.ModelError, ABSURD), (probe.UnsupportedModel, NOT_COVERED))
-        for case in cases
-    ],
+    [(probe.ModelError, *case) for case in ABSURD] + [(probe.UnsupportedModel, *case) for case in NOT_COVERED],
 )
 def test_a_config_that_is_absurd_or_not_covered_is_refused_with_its_own_sentence(
     error: type[Exception],

@@ -33,9 +33,10 @@ CAUSAL = [stack for stack in STACKS if FAMILIES[stack.values[0]].attentions[stac
 # --- texts together --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [*((kind, torch.float64) for kind in MADE), *((kind, torch.float32) for kind in REPRESENTATIVES)]
-)
+TYPED = [*((kind, torch.float64) for kind in MADE), *((kind, torch.float32) for kind in REPRESENTATIVES)]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), TYPED)
 def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(kind: str, dtype: torch.dtype) -> None:
     """Also where layers look back only so far and what is filled in would see nothing but what is filled in."""
     model = family_model(kind, dtype)

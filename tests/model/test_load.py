@@ -268,17 +268,14 @@ def test_without_a_bos_token_the_bos_policy_must_say_so(copy: Path) -> None:
     assert probe.load(copy, prepend_bos=False).config.prepend_bos is False
 
 
+NOWHERE = ("./nowhere", "~/no-such-folder-here", "a/b/c", "nowhere/", Path("nowhere"))
 ABSENT = "there is no such folder; give the folder that holds config.json"
 KINDS = "only a name, a folder or a TransformerBridge can be loaded; give one of these."
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [
-        *((source, ABSENT) for source in ("./nowhere", "~/no-such-folder-here", "a/b/c", "nowhere/", Path("nowhere"))),
-        (Path(__file__), "it is a file; give the folder"),
-        (42, KINDS),
-    ],
+    [*((source, ABSENT) for source in NOWHERE), (Path(__file__), "it is a file; give the folder"), (42, KINDS)],
 )
 def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: str) -> None:
     named = "a int" if isinstance(source, int) else source
@@ -287,9 +284,8 @@ def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: s
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, "float16"])
 def test_only_the_certified_number_formats_are_taken(checkpoint: Path, dtype: torch.dtype | str) -> None:
-    assert refusal(checkpoint, probe.InputError, dtype=dtype) == (
-        f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32 and torch.float64."
-    )
+    said = f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32 and torch.float64."
+    assert refusal(checkpoint, probe.InputError, dtype=dtype) == said
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])

@@ -78,6 +78,17 @@ def test_every_swap_and_all_at_once_are_plain_forwards_with_z_patched(kind, dtyp
     assert abs(found.all_heads - 1) > 1e-3  # earlier target words read the source, too
 
 
+def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_labels_turned_round_turn_the_sign():
+    model = family_model("bart", torch.float64)
+    same = probe.swap_cross_heads(model, [probe.WordChoice(A, A, TARGET, *WORDS)])
+    assert same.moved.abs().max() < 1e-12 and same.gap.abs().max() < 1e-12
+    turned = probe.WordChoice(B, A, TARGET, *WORDS)
+    one, other = (probe.swap_cross_heads(model, [choice]) for choice in (CHOICE, turned))
+    torch.testing.assert_close(one.toward, -other.toward)
+    torch.testing.assert_close(one.noise, other.denoise)
+    torch.testing.assert_close(one.effect, other.effect)
+
+
 def test_ratios_are_ratios_of_sums_over_choices():
     moved = torch.tensor([[-1.0, 3.0], [-2.0, 1.0]])[..., None, None]
     margin, together = torch.tensor([[[2.0, -2.0], [1.0, 0.0]], [[-4.0, 4.0], [0.0, 0.0]]])

@@ -180,9 +180,10 @@ def test_where_there_is_no_other_set_it_is_the_set_itself():
     assert (sets.drawn_sets(mask, 5, np.random.default_rng(0)) == mask).all()
 
 
-@pytest.mark.parametrize(
-    ("faithfulness", "smallest", "area"), [((0, 0.5, 1), 2, 0.5), ((0, 0.9, 1), 1, 0.7), ((0, 0.2, 0.89), None, 0.3225)]
-)
+BY_HAND = [((0, 0.5, 1), 2, 0.5), ((0, 0.9, 1), 1, 0.7), ((0, 0.2, 0.89), None, 0.3225)]
+
+
+@pytest.mark.parametrize(("faithfulness", "smallest", "area"), BY_HAND)
 def test_area_and_smallest_set_by_hand(faithfulness, smallest, area):
     none, ends = np.zeros(3), (np.zeros(3), np.zeros(3))
     given = ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness)

@@ -25,12 +25,8 @@ CIRCUITS = {
         ((0, MLP), (1, MLP), "input"),
         ((1, 0), (1, MLP), "input"),
     },
-    "behind the same": {
-        (TOKENS, (0, 0), "value"),
-        (TOKENS, (1, 0), "query"),
-        ((0, 0), (1, 0), "key"),
-        (TOKENS, (1, 0), "value"),
-    },
+    "behind the same": {((0, 0), (1, 0), "key"), (TOKENS, (0, 0), "value")}
+    | {(TOKENS, (1, 0), channel) for channel in ("query", "value")},
 }
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from families import LAYERS, REPRESENTATIVES, SINGLE, family_model
 from handmade import tokens_of
+from hooked_runs import BOUND, ROUNDED
 
 from probe.model import forward, ledger
 from probe.model.architectures import FAMILIES
@@ -12,8 +13,6 @@ from probe.model.trace import target_states, trace
 from probe.model.weights import read_weights
 from probe.stats import axes
 
-BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
-ROUNDED = 1e-6  # where a family's own code takes norms and softmax in float32 whatever its type
 TEXTS = (
     "The mole dug under the river bank.",
     "Make a deposit at the bank",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from families import SINGLE, each_family, family_model
+from hooked_runs import BOUND, ROUNDED
 
 from probe.model import forward
 from probe.model.architectures import FAMILIES
@@ -12,8 +13,6 @@ from probe.model.tokens import Placed
 from probe.model.weights import read_stacks, read_weights
 from probe.patching import engine, paths, positions, routes, swaps, ways
 
-BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
-ROUNDED = 1e-6  # where a family's own softmax is in float32 whatever its type
 CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
 

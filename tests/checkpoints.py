@@ -26,19 +26,18 @@ SMALL = {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 48}
 SMALL_PARAMETERS = 400 * 32 + 48 * 32 + 2 * (12 * 32 * 32 + 3 * 32 + 32 + 128 + 32 + 4 * 32) + 2 * 32
 
 
-def train_bpe(vocabulary: int, special: list[str]) -> Tokenizer:
-    """A byte-level BPE trained on a few sentences: every byte known, no space added."""
+def make_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """A byte-level BPE trained on a few sentences, GPT-2's kind: every byte known, no space added, one special
+    token.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    given = {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()), "show_progress": False}
-    bpe.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, **given))
-    return bpe
-
-
-def make_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """GPT-2's kind: `train_bpe` with one special token."""
-    bpe = train_bpe(vocabulary, [END])
     bpe.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator(SENTENCES, trainer)
     return GPT2Tokenizer(tokenizer_object=bpe, bos_token=END, eos_token=END, unk_token=END)
 
 

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 import transformers
-from checkpoints import train_bpe
-from tokenizers import processors
+from checkpoints import SENTENCES
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from probe.model.architectures import FAMILIES
@@ -93,7 +93,11 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     first, last = MARKS.get(kind, ("", ""))
     begin = (first, "<pad>") if kind in ("roberta", "bart") else ("<pad>", first)  # RoBERTa gives no place to token 1
     special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
-    bpe = train_bpe(VOCABULARY - 10, special)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    given = {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()), "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 10, special_tokens=special, **given)
+    bpe.train_from_iterator(SENTENCES, trainer)
     if first or last:
         template = " ".join(part for part in (first, "$A", last) if part)
         marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]

@@ -10,14 +10,8 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+FLAGS += ["--disable-sync", "--no-first-run"]
 MARKS = [
     pytest.mark.browser,
     pytest.mark.skipif(not CHROMIUM.exists(), reason="chromium is not installed at /usr/bin/chromium"),
@@ -29,15 +23,16 @@ class Opened:
 
     def __init__(self, page, path, *, ready=True):
         self.page, self.trouble, self.requests = page, [], []
-        page.on(
-            "console",
-            lambda message: self.trouble.append(message.text) if message.type in {"error", "warning"} else None,
-        )
+        page.on("console", self._note)
         page.on("pageerror", lambda error: self.trouble.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(path.as_uri())
         if ready:
             page.wait_for_selector("html.ready", timeout=60_000, state="attached")
+
+    def _note(self, message):
+        if message.type in {"error", "warning"}:
+            self.trouble.append(message.text)
 
 
 def unfold(page):

@@ -51,10 +51,8 @@ def make_model(*, seed: int = 0, tied: bool = True, **sizes: int) -> GPT2LMHeadM
         model = GPT2LMHeadModel(config).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                spread = 0.2 if parameter.dim() > 1 else 0.1
-                parameter.copy_(
-                    torch.randn_like(parameter) * spread + (1.0 if ".ln_" in name and "weight" in name else 0)
-                )
+                spread, gain = 0.2 if parameter.dim() > 1 else 0.1, ".ln_" in name and "weight" in name
+                parameter.copy_(torch.randn_like(parameter) * spread + gain)
     return model
 
 

@@ -26,7 +26,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 from handmade import write_checkpoint
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import WordLevel
@@ -150,9 +149,7 @@ def compiled(name: str) -> Compiled:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """The matrices of a compiled layer: `q k v o`: of every head, `q k v: d_model key_size` and `o: key_size d_model` ·
-    `into: d_model d_mlp` · `bias: d_mlp` · `out: d_mlp d_model`.
-    """
+    """`q k v: d_model key_size` and `o: key_size d_model` by head, `into: d_model d_mlp` and `out: d_mlp d_model`."""
 
     q: Sequence[np.ndarray]
     k: Sequence[np.ndarray]
@@ -223,35 +220,19 @@ def _write(
                 for role, matrix in drawn.items():
                     parts[role][head : head + 1] = [matrix]
         into = np.hstack([read(layer.into, layer.into.shape[1]), read(reading(NEURONS), NEURONS)])
-        held = {
-            "attn.c_attn.weight": np.hstack([*parts["q"], *parts["k"], *parts["v"]]),
-            "attn.c_attn.bias": np.zeros(3 * d_model),
-            "attn.c_proj.weight": np.vstack(parts["o"]),
-            "attn.c_proj.bias": np.zeros(d_model),
-            "mlp.c_fc.weight": into,
-            "mlp.c_fc.bias": np.append(layer.bias, np.zeros(NEURONS)),
-            "mlp.c_proj.weight": np.vstack([written(layer.out), written(writing(NEURONS))]),
-            "mlp.c_proj.bias": np.zeros(d_model),
-        }
+        held = {"attn.c_attn.bias": np.zeros(3 * d_model), "mlp.c_fc.bias": np.append(layer.bias, np.zeros(NEURONS))}
+        held |= {f"{part}.c_proj.bias": np.zeros(d_model) for part in ("attn", "mlp")}
+        held["attn.c_attn.weight"] = np.hstack([*parts["q"], *parts["k"], *parts["v"]])
+        held |= {"attn.c_proj.weight": np.vstack(parts["o"]), "mlp.c_fc.weight": into}
+        held["mlp.c_proj.weight"] = np.vstack([written(layer.out), written(writing(NEURONS))])
         held |= {f"ln_{which}.{part}": values for which in (1, 2) for part, values in norm.items()}
         tensors |= {f"h.{number}.{name}": values for name, values in held.items()}
-    exact = {f"transformer.{name}": torch.from_numpy(values).float().contiguous() for name, values in tensors.items()}
-    exact["lm_head.weight"] = torch.from_numpy(says).float()
-    config = GPT2Config(
-        vocab_size=len(words),
-        n_positions=len(places),
-        n_embd=d_model,
-        n_layer=len(layers),
-        n_head=heads,
-        n_inner=d_mlp,
-        activation_function="relu",
-        layer_norm_epsilon=EPSILON,
-        tie_word_embeddings=False,
-        bos_token_id=words.index(BOS),
-        eos_token_id=words.index(BOS),
-    )
-    config.architectures = ["GPT2LMHeadModel"]
-    return write_checkpoint(folder, config, _tokenizer(words), exact)
+    named = {f"transformer.{name}": values for name, values in tensors.items()} | {"lm_head.weight": says}
+    sizes = {"vocab_size": len(words), "n_positions": len(places), "n_layer": len(layers), "n_head": heads}
+    sizes |= {"n_embd": d_model, "n_inner": d_mlp, "bos_token_id": words.index(BOS), "eos_token_id": words.index(BOS)}
+    how = {"activation_function": "relu", "layer_norm_epsilon": EPSILON, "tie_word_embeddings": False}
+    config = GPT2Config(**sizes, **how, architectures=["GPT2LMHeadModel"])
+    return write_checkpoint(folder, config, _tokenizer(words), named)
 
 
 def _tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:

@@ -85,9 +85,8 @@ def ledger(readings: pd.DataFrame) -> pd.DataFrame:
         rows = group[(group["layer"] == group["layer"].iloc[0]) & (group["head"] == group["head"].iloc[0])]
         rows = rows[rows["pos"] <= 6]
         sign = 1 if rows["sense"].iloc[0] == rows["sense_a"].iloc[0] else -1
-        head = rows.rename(columns={"label": "token"}).assign(
-            component=f"L{rows['layer'].iloc[0]}H{rows['head'].iloc[0]}"
-        )
+        named = f"L{rows['layer'].iloc[0]}H{rows['head'].iloc[0]}"
+        head = rows.rename(columns={"label": "token"}).assign(component=named)
         key = rows[["word", "sense", "sentence", "sense_a", "sense_b"]].iloc[[0]]
         mlp = key.assign(component="MLP 0", layer=0, contribution=0.5 * sign - rows["contribution"].sum())
         start = key.assign(component="token embedding", contribution=0.0)

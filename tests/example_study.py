@@ -67,18 +67,9 @@ def make_study(texts: tuple[str, ...] = (), *, apart: bool = True) -> Study:
     the place of one, and change none.
     """
     frames = dict(_frames(texts, apart))
-    rows = tuple(
-        Row(
-            None if pd.isna(row.layer) else int(row.layer),
-            row.quantity,
-            row.formula,
-            row.error,
-            row.scale,
-            row.tolerance,
-        )
-        for row in frames["certificate"].itertuples()
-    )
-    certificate = Certificate("made-up", "float32", ("The river bank",), rows)
+    given = frames["certificate"].drop(columns="ok").to_dict("records")
+    rows = (Row(**row | {"layer": None if pd.isna(row["layer"]) else row["layer"]}) for row in given)
+    certificate = Certificate("made-up", "float32", ("The river bank",), tuple(rows))
     options: dict[str, object] = {"words": list(SENSES), "seed": 7, "max_pairs": 64, "sentences": "made up"}
     return Study("made-up", Origin("folder", "made-up", None, "ab" * 32), options, certificate, frames, "cd" * 8)
 
@@ -111,19 +102,12 @@ def _heads(words: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
         layer, head = np.divmod(np.arange(LAYERS * HEADS), HEADS)
         planted = np.array([PLANTED[row.word].get((int(a), int(b)), 0.0) for a, b in zip(layer, head, strict=True)])
         swap = planted + rng.normal(0, 0.006, len(layer))
-        frame = pd.DataFrame(
-            {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b, "layer": layer, "head": head}
-        )
+        key = {"word": row.word, "sense_a": row.sense_a, "sense_b": row.sense_b}
+        frame = pd.DataFrame(key | {"layer": layer, "head": head})
         frame["auroc"] = np.clip(0.5 + planted + rng.normal(0.1, 0.12, len(layer)), 0, 1)
         frame["hedges_g"] = planted * 8
-        causal = {
-            "direct": swap * 0.9,
-            "direct_low": swap * 0.9 - 0.04,
-            "direct_high": swap * 0.9 + 0.03,
-            "denoise": swap + 0.01,
-            "noise": swap - 0.01,
-            "swap": swap,
-        }
+        causal = {"direct": swap * 0.9, "direct_low": swap * 0.9 - 0.04, "direct_high": swap * 0.9 + 0.03}
+        causal |= {"denoise": swap + 0.01, "noise": swap - 0.01, "swap": swap}
         causal |= {"swap_low": swap - 0.05, "swap_high": swap + 0.06, "same_sense": rng.normal(0, 0.003, len(layer))}
         causal |= {"self_repair": swap * 0.1}
         for name, values in causal.items():
@@ -229,12 +213,8 @@ def _left_out(texts: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _certificate_frame() -> pd.DataFrame:
-    quantities = {
-        "q": "x W_Q + b_Q",
-        "scores": "Q Kᵀ / √d_head, masked",
-        "pattern": "softmax(scores)",
-        "resid_post": "E′ + MLP",
-    }
+    quantities = {"q": "x W_Q + b_Q", "scores": "Q Kᵀ / √d_head, masked", "pattern": "softmax(scores)"}
+    quantities |= {"resid_post": "E′ + MLP"}
     rows = [
         {"layer": layer, "quantity": name, "formula": formula, "error": (layer + 1) * 1e-7, "scale": 3.2}
         for layer in range(LAYERS)
@@ -256,13 +236,9 @@ def _readings(word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.G
                 attention = rng.dirichlet(np.where(np.arange(len(pieces)) == 3, 4.0, 0.5))
                 attention[7:10] = 0.0
                 contribution = attention * (1 if sense == a else -1) * row.net
-                frame = pd.DataFrame(
-                    {"word": word, "sense": sense, "sentence": number, "text": "".join(pieces[1:])},
-                    index=range(len(pieces)),
-                )
-                frame = frame.assign(
-                    sense_a=a, sense_b=b, layer=row.layer, head=row.head, pos=range(len(pieces)), piece=pieces
-                )
+                key = {"word": word, "sense": sense, "sentence": number, "text": "".join(pieces[1:])}
+                key |= {"sense_a": a, "sense_b": b, "layer": row.layer, "head": row.head}
+                frame = pd.DataFrame(key | {"pos": range(len(pieces)), "piece": pieces})
                 frame["label"] = [f"{pos}·{piece.strip()}" for pos, piece in enumerate(pieces)]
                 roles = {3: "cue", 6: "word"}
                 frame = frame.assign(attention=attention, contribution=contribution)
@@ -275,21 +251,12 @@ def _readings(word_heads: pd.DataFrame, texts: tuple[str, ...], rng: np.random.G
 def _beside(showcase: pd.DataFrame) -> pd.DataFrame:
     """One late sentence that the other model places as meant, and one that it does not."""
     late = showcase[showcase["cue_after"]].reset_index(drop=True)
-    return late.assign(model="made-up, both ways")[["model", "text", "word", "sense"]].assign(
-        reads_as=["unit", "company"],
-        coordinate=[0.41, -0.2],
-        sense_a=["unit", "fruit"],
-        sense_b=["animal", "company"],
-        shown=True,
-        difference=[0.62, 0.3],
-        source=["carbon", None],
-        share=[0.58, np.nan],
-        through=["L1H0 (61 %) and L2H3 (22 %)", None],
-        cue=["dioxide", "orange"],
-        cue_share=[0.12, np.nan],
-        cue_alone=[0.31, np.nan],
-        nothing=[0.04, np.nan],
-    )
+    read = {"reads_as": ["unit", "company"], "coordinate": [0.41, -0.2]}
+    read |= {"sense_a": ["unit", "fruit"], "sense_b": ["animal", "company"], "shown": True, "difference": [0.62, 0.3]}
+    read |= {"source": ["carbon", None], "share": [0.58, np.nan], "through": ["L1H0 (61 %) and L2H3 (22 %)", None]}
+    read |= {"cue": ["dioxide", "orange"], "cue_share": [0.12, np.nan], "cue_alone": [0.31, np.nan]}
+    known = late.assign(model="made-up, both ways")[["model", "text", "word", "sense"]]
+    return known.assign(**read, nothing=[0.04, np.nan])
 
 
 def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:
@@ -298,13 +265,8 @@ def _showcase(texts: tuple[str, ...]) -> pd.DataFrame:
         a, b = SENSES[word][:2] if sense in SENSES[word][:2] else (SENSES[word][0], sense)
         after = cue_start > start
         seen: dict[str, object] = {"text": text, "word": word, "sense": sense, "start": start, "end": start + len(word)}
-        seen |= {
-            "cue": cue,
-            "cue_start": cue_start,
-            "cue_end": cue_start + len(cue),
-            "cue_after": after,
-            "note": "A note.",
-        }
+        seen |= {"cue": cue, "cue_start": cue_start, "cue_end": cue_start + len(cue), "cue_after": after}
+        seen["note"] = "A note."
         seen |= {"reads_as": reads_as, "coordinate": np.nan if after else 0.43, "sense_a": None if after else a}
         return seen | {"sense_b": None if after else b, "difference": 3e-8 if after else 0.0}
 

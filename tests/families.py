@@ -1,6 +1,4 @@
-"""Small random models of every family, true in architecture: made through the constructor, biases and norms random
-too.
-"""
+"""Small random models of every family, true in architecture, biases and norms random too; when two tensors agree."""
 
 from functools import cache
 from pathlib import Path
@@ -13,19 +11,23 @@ from checkpoints import SENTENCES
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from probe.model.architectures import FAMILIES
 from probe.model.load import load
 from probe.model.model import Model
 
 LAYERS, HEADS, VOCABULARY = 2, 4, 400
 HIDDEN = {"vocab_size": VOCABULARY, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 36}
-BART = {
-    "vocab_size": VOCABULARY,
-    "d_model": 28,
-    "max_position_embeddings": 40,
-    **{f"{side}_layers": LAYERS for side in ("encoder", "decoder")},
-    **{f"{side}_attention_heads": HEADS for side in ("encoder", "decoder")},
-    **{f"{side}_ffn_dim": 36 for side in ("encoder", "decoder")},
-}
+N_SIZES = {"vocab_size": VOCABULARY, "n_head": HEADS, "n_layer": LAYERS, "n_positions": 40, "n_inner": 36}
+N_SIZES |= {"bos_token_id": 0, "eos_token_id": 0}
+T5 = {"vocab_size": VOCABULARY, "d_model": 28, "d_kv": 5, "d_ff": 36, "num_layers": LAYERS, "num_heads": HEADS}
+T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
+BART = {"vocab_size": VOCABULARY, "d_model": 28, "max_position_embeddings": 40}
+for side in ("encoder", "decoder"):
+    BART |= {f"{side}_layers": LAYERS, f"{side}_attention_heads": HEADS, f"{side}_ffn_dim": 36}
+MARIAN = {"pad_token_id": 0, "decoder_start_token_id": 0, "activation_function": "swish", "scale_embedding": True}
+GPT_NEO = {"vocab_size": VOCABULARY, "hidden_size": 28, "num_layers": LAYERS, "num_heads": HEADS}
+GPT_NEO |= {"intermediate_size": 36, "max_position_embeddings": 40, "window_size": 5}
+GPT_NEO |= {"attention_types": [[["global", "local"], 1]]}
 GROUPED = {"hidden_size": 32, "num_key_value_heads": 2, "max_position_embeddings": 40}
 NAMED = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}  # the usual ones are beyond this vocabulary
 # A window that a short text leaves, one layer of each kind, no usual number under the root; caps that are felt.
@@ -33,77 +35,15 @@ GEMMA = GROUPED | {"head_dim": 6, "sliding_window": 5, "query_pre_attn_scalar": 
 GEMMA |= {"layer_types": ["sliding_attention", "full_attention"]}
 # No two sizes alike: 28 = 4 heads of 7, T5's and the grouped ones' heads are not d_model / heads.
 MADE: dict[str, tuple[str, str, dict[str, object]]] = {
-    "gpt2": (
-        "GPT2Config",
-        "GPT2LMHeadModel",
-        {
-            "vocab_size": VOCABULARY,
-            "n_embd": 28,
-            "n_head": HEADS,
-            "n_layer": LAYERS,
-            "n_positions": 40,
-            "n_inner": 36,
-            "bos_token_id": 0,
-            "eos_token_id": 0,
-        },
-    ),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", N_SIZES | {"n_embd": 28}),
     "bert": ("BertConfig", "BertForMaskedLM", HIDDEN | {"hidden_size": 28, "max_position_embeddings": 40}),
     "roberta": ("RobertaConfig", "RobertaForMaskedLM", HIDDEN | {"hidden_size": 28, "max_position_embeddings": 42}),
-    "t5": (
-        "T5Config",
-        "T5ForConditionalGeneration",
-        {
-            "vocab_size": VOCABULARY,
-            "d_model": 28,
-            "d_kv": 5,
-            "d_ff": 36,
-            "num_layers": LAYERS,
-            "num_heads": HEADS,
-            "relative_attention_num_buckets": 8,
-            "relative_attention_max_distance": 12,
-        },
-    ),
+    "t5": ("T5Config", "T5ForConditionalGeneration", T5),
     "bart": ("BartConfig", "BartForConditionalGeneration", BART),
-    "marian": (
-        "MarianConfig",
-        "MarianMTModel",
-        BART
-        | {"pad_token_id": 0, "decoder_start_token_id": 0, "activation_function": "swish", "scale_embedding": True},
-    ),
-    "gpt_neox": (
-        "GPTNeoXConfig",
-        "GPTNeoXForCausalLM",
-        HIDDEN | {"hidden_size": 32, "max_position_embeddings": 40},
-    ),
-    "gpt_neo": (
-        "GPTNeoConfig",
-        "GPTNeoForCausalLM",
-        {
-            "vocab_size": VOCABULARY,
-            "hidden_size": 28,
-            "num_layers": LAYERS,
-            "num_heads": HEADS,
-            "intermediate_size": 36,
-            "max_position_embeddings": 40,
-            "attention_types": [[["global", "local"], 1]],
-            "window_size": 5,
-        }
-        | NAMED,
-    ),
-    "gptj": (
-        "GPTJConfig",
-        "GPTJForCausalLM",
-        {
-            "vocab_size": VOCABULARY,
-            "n_embd": 32,
-            "n_head": HEADS,
-            "n_layer": LAYERS,
-            "n_positions": 40,
-            "n_inner": 36,
-            "rotary_dim": 6,
-        }
-        | NAMED,
-    ),
+    "marian": ("MarianConfig", "MarianMTModel", BART | MARIAN),
+    "gpt_neox": ("GPTNeoXConfig", "GPTNeoXForCausalLM", HIDDEN | {"hidden_size": 32, "max_position_embeddings": 40}),
+    "gpt_neo": ("GPTNeoConfig", "GPTNeoForCausalLM", GPT_NEO | NAMED),
+    "gptj": ("GPTJConfig", "GPTJForCausalLM", N_SIZES | NAMED | {"n_embd": 32, "rotary_dim": 6}),
     "llama": ("LlamaConfig", "LlamaForCausalLM", HIDDEN | GROUPED | {"head_dim": 6}),
     "mistral": ("MistralConfig", "MistralForCausalLM", HIDDEN | GROUPED | {"head_dim": 6, "sliding_window": 5}),
     "phi3": ("Phi3Config", "Phi3ForCausalLM", HIDDEN | GROUPED | NAMED),
@@ -155,30 +95,37 @@ def family_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     special = [token for token in (*begin, last, "<unk>", "[MASK]") if token]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - 10,
-        special_tokens=special,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
+    given = {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()), "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 10, special_tokens=special, **given)
     bpe.train_from_iterator(SENTENCES, trainer)
     if first or last:
         template = " ".join(part for part in (first, "$A", last) if part)
         marks = [(token, bpe.token_to_id(token)) for token in (first, last) if token]
         bpe.post_processor = processors.TemplateProcessing(single=template, special_tokens=marks)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=bpe,
-        unk_token="<unk>",
-        pad_token="<pad>",
-        eos_token=last or "<pad>",
-        bos_token="<pad>" if kind in ("gpt2", "gpt_neo", "gptj") else None,
-    )
+    named = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": last or "<pad>"}
+    named["bos_token"] = "<pad>" if kind in ("gpt2", "gpt_neo", "gptj") else None
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **named)
 
 
 def each_family(*kinds: str) -> list:
     """Parameters of a test over the families, by default all: those that are no representatives are slow."""
     slow = [() if kind in REPRESENTATIVES else pytest.mark.slow for kind in kinds or MADE]
     return [pytest.param(kind, marks=marks) for kind, marks in zip(kinds or MADE, slow, strict=True)]
+
+
+EXACT = {"rtol": 0, "atol": 1e-12}
+ROUNDED = {"rtol": 0, "atol": 1e-6}
+
+
+def near(kind: str) -> dict[str, float]:
+    """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever the type."""
+    return ROUNDED if "softmax" in FAMILIES[kind].single else EXACT
+
+
+def assert_near(found: torch.Tensor, exact: torch.Tensor, close: dict[str, float]) -> None:
+    """Equal relative to the scale of the tensor."""
+    scale = exact.abs().max()
+    torch.testing.assert_close(found / scale, exact / scale, **close)
 
 
 @cache

@@ -10,6 +10,7 @@ import argparse
 import csv
 import io
 import json
+import math
 import struct
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -26,9 +28,11 @@ import pyarrow.parquet
 from checkpoints import make_checkpoint, make_tokenizer
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from kept import write_totals
 
 from probe.errors import ProbeError
-from probe.model.load import locate, read_checkpoint
+from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
+from probe.model.load import check_tokenizer, locate, read_checkpoint, read_gguf_tokenizer
 from probe.model.model import read_config
 from probe.model.tokens import positions_of_span, tokenize
 from probe.pages import output
@@ -81,6 +85,14 @@ def sentence_of(error: ProbeError) -> str:
     return REFUSED
 
 
+def outcome(ask: Callable[[], object]) -> str:
+    try:
+        ask()
+    except ProbeError as error:
+        return sentence_of(error)
+    return TAKEN
+
+
 # --- files of sentences ----------------------------------------------------------------------------------------------
 
 
@@ -90,9 +102,8 @@ def _json_lines(chosen: list[dict[str, Any]]) -> bytes:
 
 def _delimited(chosen: list[dict[str, Any]], delimiter: str, newline: str) -> bytes:
     held = io.StringIO()
-    writer = csv.DictWriter(
-        held, [*GOOD, "frame", "cue_start"], delimiter=delimiter, lineterminator=newline, extrasaction="ignore"
-    )
+    form = {"delimiter": delimiter, "lineterminator": newline, "extrasaction": "ignore"}
+    writer = csv.DictWriter(held, [*GOOD, "frame", "cue_start"], **form)
     writer.writeheader()
     writer.writerows(chosen)
     return held.getvalue().encode("utf-8", "surrogatepass")
@@ -133,9 +144,7 @@ def _written(file: Path, content: bytes) -> Path:
 
 
 def read_both_ways(file: Path) -> str:
-    """The rows are those of a plain reader that holds the whole file: the same values in the same order; no row is
-    lost.
-    """
+    """The rows are those of a plain reader that holds the whole file, the same values in the same order."""
     try:
         corpus = read_sentences(file)
         rows = list(stream(Source(file, file.name)))
@@ -206,13 +215,8 @@ def read_folder(folder: Path, files: dict[str, bytes]) -> str:
 @cache
 def small_model() -> Any:
     """Tokenizer and sizes of a model, which is all that tokens need."""
-    from types import SimpleNamespace
-
-    return SimpleNamespace(
-        tokenizer=make_tokenizer(),
-        config=SimpleNamespace(prepend_bos=True, n_ctx=48, special_tokens=False, architecture="gpt2"),
-        name="small",
-    )
+    config = SimpleNamespace(prepend_bos=True, n_ctx=48, special_tokens=False, architecture="gpt2")
+    return SimpleNamespace(tokenizer=make_tokenizer(), config=config, name="small")
 
 
 @st.composite
@@ -250,35 +254,23 @@ KEYS = (
     *("n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner", "layer_norm_epsilon", "architectures"),
     *("model_type", "auto_map", "quantization_config", "tie_word_embeddings", "activation_function", "torch_dtype"),
 )
-ABSURD = st.sampled_from(
-    (0, -1, 10**9, 10**18, 10**400, 1e300, True, "12", None, [], {}, ["GPT2LMHeadModel"] * 2, float("nan"))
-)
+OTHERS = (True, "12", None, [], {}, ["GPT2LMHeadModel"] * 2)
+ABSURD = st.sampled_from((0, -1, 10**9, 10**18, 10**400, 1e300, float("nan"), *OTHERS))
 configs = st.dictionaries(st.sampled_from(KEYS), st.one_of(ABSURD, values), max_size=3)
 
 
 def read_a_config(folder: Path, changed: dict[str, Any]) -> str:
-    """A config is read, with everything in it a size that can be, or refused; headers are compared before memory is
-    taken.
-    """
+    """A config is read, with everything in it a size that can be, or refused; headers come before memory is taken."""
     raw, tensors = checkpoint()
     (folder / "config.json").write_bytes(json.dumps(raw | changed).encode("utf-8", "replace"))
     if not (folder / "model.safetensors").exists():
         (folder / "model.safetensors").write_bytes(tensors)
-    try:
-        config = read_config(folder, prepend_bos=True)
-        read_checkpoint(folder, config)
-    except ProbeError as error:
-        return sentence_of(error)
-    return TAKEN
+    return outcome(lambda: read_checkpoint(folder, read_config(folder, prepend_bos=True)))
 
 
 def read_any_config(folder: Path, content: bytes) -> str:
     (folder / "config.json").write_bytes(content)
-    try:
-        read_config(folder, prepend_bos=True)
-    except ProbeError as error:
-        return sentence_of(error)
-    return TAKEN
+    return outcome(lambda: read_config(folder, prepend_bos=True))
 
 
 @st.composite
@@ -300,11 +292,8 @@ def headers(draw: st.DrawFn) -> bytes:
     if how == "field":
         name = draw(st.sampled_from(sorted(set(header) - {"__metadata__"})))
         key = draw(st.sampled_from(("dtype", "shape", "data_offsets")))
-        header[name][key] = draw(
-            st.one_of(
-                st.sampled_from(("F32", "I64", "X", "F8_E4M3")), st.lists(st.integers(-1, 2**62), max_size=3), values
-            )
-        )
+        kinds, shapes = st.sampled_from(("F32", "I64", "X", "F8_E4M3")), st.lists(st.integers(-1, 2**62), max_size=3)
+        header[name][key] = draw(st.one_of(kinds, shapes, values))
         raw = json.dumps(header).encode("utf-8", "replace")
         return struct.pack("<Q", len(raw)) + raw + whole[8 + size :]
     return whole
@@ -314,12 +303,7 @@ def read_a_header(folder: Path, content: bytes) -> str:
     raw, _ = checkpoint()
     (folder / "config.json").write_text(json.dumps(raw))
     (folder / "model.safetensors").write_bytes(content)
-    try:
-        locate(folder, "gpt2")
-        read_checkpoint(folder, read_config(folder, prepend_bos=True))
-    except ProbeError as error:
-        return sentence_of(error)
-    return TAKEN
+    return outcome(lambda: (locate(folder, "gpt2"), read_checkpoint(folder, read_config(folder, prepend_bos=True))))
 
 
 # --- GGUF files ------------------------------------------------------------------------------------------------------
@@ -378,12 +362,9 @@ def gguf_bytes(metadata: dict[str, Any], tensors: dict[str, tuple[Any, ...]], st
     entries = b"".join(_gguf_text(name) + _gguf_value(value) for name, value in metadata.items())
     table, data = b"", b""
     for number, (name, shape) in enumerate(tensors.items()):
-        size = 1
-        for axis in shape:
-            size *= axis
         kind, place = stated.get(f"kind {number}", 0), stated.get(f"place {number}", len(data))
         table += _gguf_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, place)
-        data += struct.pack("<f", 1.0) * min(size, 200)
+        data += struct.pack("<f", 1.0) * min(math.prod(shape), 200)
         data += bytes(-len(data) % 32)
     counts = (stated.get("version", 3), stated.get("tensors", len(tensors)), stated.get("entries", len(metadata)))
     header = b"GGUF" + struct.pack("<IQQ", *counts) + entries + table
@@ -421,12 +402,7 @@ def gguf_files(draw: st.DrawFn) -> bytes:
 
 
 def read_a_gguf_file(folder: Path, content: bytes) -> str:
-    """Header, config, tensors and tokenizer, as far as each is believed; all numbers finite, no memory beyond the
-    file's.
-    """
-    from probe.model.gguf import open_gguf, read_gguf_config, read_tensors
-    from probe.model.load import check_tokenizer, read_gguf_tokenizer
-
+    """Header, config, tensors and tokenizer, as far as each is believed: finite, no memory beyond the file's."""
     file = _written(folder / "model.gguf", content)
     try:
         opened = open_gguf(file)
@@ -490,20 +466,20 @@ def read_notes(folder: Path, content: bytes) -> str:
         (folder / name).write_bytes(content)
     found = shards.done(folder, "k")
     assert found is None or found["key"] == "k"
-    try:
-        read_manifest(folder)
-    except ProbeError as error:
-        return sentence_of(error)
-    return TAKEN
+    return outcome(lambda: read_manifest(folder))
 
 
 some_rows = st.lists(rows, min_size=1, max_size=4)
+
+
+def _tables(delimiter: str, *newlines: str) -> st.SearchStrategy[bytes]:
+    return st.builds(_delimited, some_rows, st.just(delimiter), st.sampled_from(newlines))
+
+
 TARGETS = {
     "sentences.jsonl": _file("s.jsonl", some_rows.map(_json_lines)),
-    "sentences.csv": _file("s.csv", st.builds(_delimited, some_rows, st.just(","), st.sampled_from(("\n", "\r\n")))),
-    "sentences.tsv": _file(
-        "s.tsv", st.builds(_delimited, some_rows, st.just("\t"), st.sampled_from(("\n", "\r\n", "\r")))
-    ),
+    "sentences.csv": _file("s.csv", _tables(",", "\n", "\r\n")),
+    "sentences.tsv": _file("s.tsv", _tables("\t", "\n", "\r\n", "\r")),
     "sentences.parquet": _file("s.parquet", some_rows.map(_parquet)),
     "word folder": Target(word_folders(), read_folder),
     "texts and spans": Target(spans(), cut_and_place),
@@ -559,19 +535,8 @@ def main() -> None:
                     counts += try_cases(name, Path(place) / str(number), most, start=chosen.seed + turn)
                     turn += 1
                 facts = (name, counts.total(), counts[TAKEN], counts[REFUSED], 0, round(time.monotonic() - began))
-                write(chosen.out / "fuzz_campaign.csv", dict(zip(COLUMNS, facts, strict=True)))
-
-
-def write(path: Path, row: dict[str, Any]) -> None:
-    """The table with the row of one target made new, and the sum of all."""
-    before = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
-    rows = [row, *(old for old in before if old["target"] not in (row["target"], "all"))]
-    rows.sort(key=lambda one: list(TARGETS).index(one["target"]))
-    total = {"target": "all"} | {name: sum(int(one[name]) for one in rows) for name in COLUMNS[1:]}
-    with path.open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows([*rows, total])
+                row = dict(zip(COLUMNS, facts, strict=True))
+                write_totals(chosen.out / "fuzz_campaign.csv", [row], order=[*TARGETS])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ keys and values by role, GPT-2's matrices output x input, 1 is added to Gemma's 
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,24 @@ from safetensors.numpy import load_file
 ARCHITECTURES = {"gpt2": "gpt2", "bert": "bert", "gpt_neox": "gptneox", "mistral": "llama", "gemma3_text": "gemma3"}
 ARCHITECTURES |= {kind: kind for kind in ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "t5")}
 PREFIX = {"gpt2": "transformer.", "bert": "bert.", "gpt_neox": "gpt_neox."}
+SIZES = {  # of GPT-2, and of the others
+    "block_count": ("n_layer", "num_hidden_layers"),
+    "context_length": ("n_positions", "max_position_embeddings"),
+    "embedding_length": ("n_embd", "hidden_size"),
+    "feed_forward_length": ("n_inner", "intermediate_size"),
+    "attention.head_count": ("n_head", "num_attention_heads"),
+}
+T5 = {"block_count": "num_layers", "decoder_block_count": "num_decoder_layers", "vocab_size": "vocab_size"}
+T5 |= {"embedding_length": "d_model", "feed_forward_length": "d_ff", "attention.head_count": "num_heads"}
+T5 |= {f"attention.{part}_length": "d_kv" for part in ("key", "value")}
+T5 |= {f"attention.layer_norm_{rms}epsilon": "layer_norm_epsilon" for rms in ("", "rms_")}
+T5 |= {"attention.relative_buckets_count": "relative_attention_num_buckets"}
 ROTARY = ("llama", "phi3", "qwen2", "qwen3", "olmo2", "gemma2", "gemma3")
 Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 
 
 def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = None) -> Path:
-    """The checkpoint of `folder` as a GGUF file, matrices in `kind` and the rest in float32; `change` has metadata and
-    tensors first.
-    """
+    """The checkpoint of `folder` as a GGUF file, its matrices in `kind`; `change` has metadata and tensors first."""
     config = json.loads((folder / "config.json").read_text())
     metadata, tensors = _metadata(config, folder), _tensors(config, folder)
     if change:
@@ -46,59 +57,29 @@ def write_gguf(folder: Path, file: Path, kind: Kind, *, change: Change | None = 
     writer.write_tensors_to_file()
     writer.close()
     if config["model_type"] in ("bert", "t5"):  # its tokenizer is of a kind that nobody converts
-        (file.parent / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
-        (file.parent / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(folder / name, file.parent)
     return file
 
 
 def _add(writer: gguf.GGUFWriter, name: str, value: object) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(name, value)
-    elif isinstance(value, int):
-        (writer.add_uint32 if value < 2**32 else writer.add_uint64)(name, value)
-    elif isinstance(value, float):
-        writer.add_float32(name, value)
-    elif isinstance(value, str):
-        writer.add_string(name, value)
-    else:
-        writer.add_array(name, value)
-
-
-def _of_t5(config: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "block_count": config["num_layers"],
-        "decoder_block_count": config["num_decoder_layers"],
-        "context_length": 512,
-        "embedding_length": config["d_model"],
-        "feed_forward_length": config["d_ff"],
-        "attention.head_count": config["num_heads"],
-        "attention.key_length": config["d_kv"],
-        "attention.value_length": config["d_kv"],
-        "attention.relative_buckets_count": config["relative_attention_num_buckets"],
-        "attention.layer_norm_epsilon": config["layer_norm_epsilon"],
-        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
-        "decoder_start_token_id": config.get("decoder_start_token_id", config["pad_token_id"]),
-        "vocab_size": config["vocab_size"],
-    }
+    add = {bool: writer.add_bool, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+    add[int] = writer.add_uint32 if not isinstance(value, int) or value < 2**32 else writer.add_uint64
+    add[type(value)](name, value)
 
 
 def _metadata(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     if config["model_type"] == "t5":
-        metadata = {"general.architecture": "t5", "general.name": "small"}
-        return metadata | {f"t5.{key}": value for key, value in _of_t5(config).items()} | _tokenizer(config, folder)
+        start = config.get("decoder_start_token_id", config["pad_token_id"])
+        metadata = {"general.architecture": "t5", "general.name": "small", "t5.context_length": 512}
+        metadata |= {f"t5.{key}": config[name] for key, name in T5.items()} | {"t5.decoder_start_token_id": start}
+        return metadata | _tokenizer(config, folder)
     arch, turned = ARCHITECTURES[config["model_type"]], config["model_type"] == "gpt2"
-    heads = config["n_head"] if turned else config["num_attention_heads"]
-    width = config["n_embd"] if turned else config["hidden_size"]
+    named = {key: config[names[not turned]] for key, names in SIZES.items()}
+    heads, width = named["attention.head_count"], named["embedding_length"]
     epsilon = next(config[k] for k in ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps") if k in config)
     rms = "rms_" if "rms_norm_eps" in config else ""
-    own: dict[str, Any] = {
-        "block_count": config["n_layer"] if turned else config["num_hidden_layers"],
-        "context_length": config["n_positions"] if turned else config["max_position_embeddings"],
-        "embedding_length": width,
-        "feed_forward_length": config["n_inner"] if turned else config["intermediate_size"],
-        "attention.head_count": heads,
-        f"attention.layer_norm_{rms}epsilon": epsilon,
-    }
+    own: dict[str, Any] = named | {f"attention.layer_norm_{rms}epsilon": epsilon}
     rope = config.get("rope_parameters") or {}
     if arch in ROTARY:
         rope = rope.get("full_attention", rope)

@@ -189,50 +189,36 @@ def make_handmade(
     tokenizer = _tokenizer()
     gains = {(layer, norm): rng.uniform(0.7, 1.4, len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
     tensors = _tensors(tokenizer, heads, units, gains, rng)
-    exact = {
-        f"transformer.{name}": torch.tensor(values, dtype=torch.float32).contiguous()
-        for name, values in tensors.items()
-    }
-    says = _unembedding(tensors["wte.weight"], seed)
-    exact["lm_head.weight"] = torch.tensor(says, dtype=torch.float32).contiguous()
-    return write_checkpoint(folder, _config(len(tokenizer), spread), tokenizer, exact)
+    named = {f"transformer.{name}": values for name, values in tensors.items()}
+    named["lm_head.weight"] = _unembedding(tensors["wte.weight"], seed)
+    return write_checkpoint(folder, _config(len(tokenizer), spread), tokenizer, named)
 
 
 def make_handmade_encoder(folder: Path, heads: Sequence[Head], *, units: Sequence[Unit] = (), seed: int = 0) -> Path:
-    """The same as a BERT that reads both ways: what it reads was normed when it was written, so its norms keep every
-    feature.
+    """The same as a BERT that reads both ways, which norms what is written: its norms keep every feature.
 
     Each norm divides by the same number nearly everywhere, as in `make_handmade`. There is no language-model head.
     """
     rng = np.random.default_rng(seed)
-    tokenizer = _tokenizer()
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", special_tokens=[(BOS, 0)]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend_tokenizer, cls_token=BOS, pad_token=UNKNOWN, unk_token=UNKNOWN
-    )
+    cut = _tokenizer().backend_tokenizer
+    cut.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=cut, cls_token=BOS, pad_token=UNKNOWN, unk_token=UNKNOWN)
     even = {(layer, norm): np.ones(len(FEATURES)) for layer in range(LAYERS) for norm in (1, 2)}
-    named = _tensors(tokenizer, heads, units, even, rng)
-    exact = {name: torch.tensor(values, dtype=torch.float32) for name, values in _as_bert(named).items()}
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=D_MODEL,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        intermediate_size=D_MLP,
-        max_position_embeddings=POSITIONS,
-        hidden_act="gelu_new",
-        type_vocab_size=1,
-    )
+    named = _as_bert(_tensors(tokenizer, heads, units, even, rng))
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": D_MODEL,
+        "num_hidden_layers": LAYERS,
+        "intermediate_size": D_MLP,
+    }
+    sizes |= {"num_attention_heads": HEADS, "max_position_embeddings": POSITIONS, "type_vocab_size": 1}
+    config = BertConfig(**sizes, hidden_act="gelu_new")
     config.architectures = ["BertModel"]
-    return write_checkpoint(folder, config, tokenizer, {name: tensor.contiguous() for name, tensor in exact.items()})
+    return write_checkpoint(folder, config, tokenizer, named)
 
 
 def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """GPT-2's tensors by BERT's names: queries, keys and values apart, matrices turned, each norm behind what it stood
-    before.
-    """
+    """GPT-2's tensors by BERT's names: queries, keys, values apart, matrices turned, norms behind what they led."""
     made = {
         "embeddings.word_embeddings.weight": named["wte.weight"],
         "embeddings.position_embeddings.weight": named["wpe.weight"],
@@ -246,12 +232,8 @@ def _as_bert(named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             columns = slice(number * D_MODEL, (number + 1) * D_MODEL)
             made[f"{to}attention.self.{role}.weight"] = named[of + "attn.c_attn.weight"][:, columns].T
             made[f"{to}attention.self.{role}.bias"] = named[of + "attn.c_attn.bias"][columns]
-        turned = {
-            "attn.c_proj": "attention.output.dense",
-            "mlp.c_fc": "intermediate.dense",
-            "mlp.c_proj": "output.dense",
-        }
-        for old, new in turned.items():
+        turned = {"attn.c_proj": "attention.output.dense", "mlp.c_fc": "intermediate.dense"}
+        for old, new in (turned | {"mlp.c_proj": "output.dense"}).items():
             made[f"{to}{new}.weight"], made[f"{to}{new}.bias"] = named[f"{of}{old}.weight"].T, named[f"{of}{old}.bias"]
         for old, new in {"ln_1": "attention.output.LayerNorm", "ln_2": "output.LayerNorm"}.items():
             made |= {f"{to}{new}.{part}": named[f"{of}{old}.{part}"] for part in ("weight", "bias")}
@@ -287,13 +269,18 @@ def _unembedding(tokens: np.ndarray, seed: int) -> np.ndarray:
 
 
 def write_checkpoint(
-    folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, tensors: dict[str, torch.Tensor]
+    folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast, tensors: Mapping[str, np.ndarray]
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    exact = {name: torch.tensor(values, dtype=torch.float32).contiguous() for name, values in tensors.items()}
+    save_file(exact, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def resolver_place(seed: int) -> tuple[int, int]:
+    return divmod(int(np.random.default_rng(7).permutation(LAYERS * HEADS)[seed]), HEADS)
 
 
 @cache
@@ -302,18 +289,17 @@ def resolver_model(seed: int) -> tuple[Model, tuple[int, int]]:
 
     Shared: do not change it.
     """
-    layer, head = divmod(int(np.random.default_rng(7).permutation(LAYERS * HEADS)[seed]), HEADS)
+    place = resolver_place(seed)
     with TemporaryDirectory() as folder:
-        return load(make_handmade(Path(folder) / "handmade", [resolver(layer, head)], seed=seed)), (layer, head)
+        return load(make_handmade(Path(folder) / "handmade", [resolver(*place)], seed=seed)), place
 
 
 @cache
 def resolver_encoder(seed: int) -> tuple[Model, tuple[int, int]]:
     """`resolver_model` as an encoder that reads both ways. Shared: do not change it."""
-    layer, head = divmod(int(np.random.default_rng(7).permutation(LAYERS * HEADS)[seed]), HEADS)
+    place = resolver_place(seed)
     with TemporaryDirectory() as folder:
-        made = make_handmade_encoder(Path(folder) / "encoder", [resolver(layer, head)], seed=seed)
-        return load(made), (layer, head)
+        return load(make_handmade_encoder(Path(folder) / "encoder", [resolver(*place)], seed=seed)), place
 
 
 def _config(vocabulary: int, spread: float) -> GPT2Config:
@@ -384,9 +370,8 @@ def _any_head(layer: int, head: int, rng: np.random.Generator) -> Head:
 
 
 def _any_unit(layer: int, rng: np.random.Generator) -> Unit:
-    return Unit(
-        layer, _any_reading(rng, 0.5), rng.normal(0, 0.3), {name: rng.normal(0, 0.05) for name in WRITTEN_BY_ANY}
-    )
+    asks, bias = _any_reading(rng, 0.5), rng.normal(0, 0.3)
+    return Unit(layer, asks, bias, {name: rng.normal(0, 0.05) for name in WRITTEN_BY_ANY})
 
 
 def _attention(heads: Sequence[Head], gains: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -403,12 +388,9 @@ def _attention(heads: Sequence[Head], gains: np.ndarray, rng: np.random.Generato
     bias[2 * D_MODEL :] = rng.normal(0, 0.1, D_MODEL)  # a constant in every z, as trained models have
     prefix = f"h.{heads[0].layer}.attn"
     constant = write_vector({name: rng.normal(0, 0.1) for name in WRITTEN_BY_ANY})
-    return {
-        f"{prefix}.c_attn.weight": c_attn,
-        f"{prefix}.c_attn.bias": bias,
-        f"{prefix}.c_proj.weight": parts["o"].reshape(D_MODEL, D_MODEL),
-        f"{prefix}.c_proj.bias": constant,
-    }
+    made = {"c_attn.weight": c_attn, "c_attn.bias": bias}
+    made |= {"c_proj.weight": parts["o"].reshape(D_MODEL, D_MODEL), "c_proj.bias": constant}
+    return {f"{prefix}.{name}": values for name, values in made.items()}
 
 
 def _mlp(units: Sequence[Unit], gains: np.ndarray) -> dict[str, np.ndarray]:

@@ -86,9 +86,7 @@ def hook_name(model, layer, quantity):
 
 
 def read_rows(model, rows, quantities, edits=()):
-    """Named quantities of every layer of a whole hooked forward, `layer row pos ...`, under edits (layer, quantity,
-    function).
-    """
+    """Quantities of every layer of a hooked forward, `layer row pos ...`, under edits (layer, quantity, function)."""
     seen = {name: {} for name in quantities}
 
     def reader(name, layer):
@@ -114,8 +112,8 @@ def read_rows(model, rows, quantities, edits=()):
 
 
 def swapped(model, text, swaps):
-    """A row of a whole hooked forward for each of `swaps`, z of heads at the word by (layer, head): the stream at the
-    word behind every block, `layer row d_model`, and its logits before a family's soft cap of them.
+    """For each of `swaps`, z at the word by (layer, head), a row of a whole hooked forward: the stream at the word
+    behind every block, `layer row d_model`, and its logits before a family's soft cap of them.
     """
 
     def edit(layer):
@@ -194,11 +192,8 @@ class Plain:
         value = donor[name][place] if change is None else own[name][place] + change
         edits = [(number, held, put(slice(None), own[held][number])) for held in HELD for number in self.layers]
         edits.append((place[0], name, put(place[1:], value)))
-        return self.once(
-            (side, layer, head, pos),
-            change,
-            lambda: read_all(self.model, self.ids[side], {"resid_pre", self.reads}, edits),
-        )
+        read = {"resid_pre", self.reads}
+        return self.once((side, layer, head, pos), change, lambda: read_all(self.model, self.ids[side], read, edits))
 
     def asked(self, side, edge, change=None):
         """q, k and v of the receiver's layer when its input at the sender's position is what arrives there."""
@@ -249,8 +244,5 @@ class Plain:
             edits += [(number, "z", put(slice(None), own["z"][number])) for number in later]
             held = (layer, *later) if name == "z" else later
             edits += [(number, "mlp_out", put(slice(None), own["mlp_out"][number])) for number in held]
-        rows = [self.ids[side]] * len(written)
-        return (
-            read_rows(self.model, rows, ["resid_post"], edits)["resid_post"][-1, :, self.at]
-            - own["resid_post"][-1, self.at]
-        )
+        run = read_rows(self.model, [self.ids[side]] * len(written), ["resid_post"], edits)
+        return (run["resid_post"] - own["resid_post"][:, None])[-1, :, self.at]

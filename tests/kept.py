@@ -1,5 +1,6 @@
-"""A table that is kept against the same one made anew, maybe on another processor: equal within what float32 allows."""
+"""Tables that are kept: made anew, maybe on another processor, equal within what float32 allows; and written on."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,3 +34,14 @@ def _different(made: pd.Series, kept: pd.Series, permutations: int | None) -> pd
     else:
         allowed = CLOSE * kept.abs().max() + NOISE
     return ~((made - kept).abs() <= allowed) & ~missing
+
+
+def write_totals(path: Path, rows: Sequence[dict[str, object]], *, order: Sequence[str]) -> None:
+    """The table with these rows new and its others as they were, in the order of their first column, and their sum."""
+    table = pd.DataFrame(rows).set_index(next(iter(rows[0])))
+    if path.exists():
+        before = pd.read_csv(path, index_col=0)
+        table = pd.concat([table, before.drop([*table.index, "all"], errors="ignore")])
+    table = table.loc[[name for name in order if name in table.index]]
+    table.loc["all"] = table.sum()
+    table.to_csv(path)

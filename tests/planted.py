@@ -19,6 +19,7 @@ from handmade import (
     HEADS,
     LAYERS,
     SENSES,
+    TO_BOS,
     TURN,
     WORD,
     WRITTEN_BY_ANY,
@@ -37,10 +38,9 @@ from probe.model.weights import read_weights
 
 Place = tuple[int, int]
 LENGTH = 1.25  # about what LayerNorm divides the word's vector by once its sense is written
-EVEN = {
-    "sense": 0.5,
-    "accent": 0.5,
-}  # the same for every cue of a sense: what one cue has less of the one it has more of the other
+# The same for every cue of a sense: what one cue has less of the one it has more of the other.
+EVEN = {"sense": 0.5, "accent": 0.5}
+TO_MARKER = ({"is_target": 8.0}, {"marker": 6.0})
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,15 @@ class Circuit:
 
 def linear(layer: int, asks: Reading, gives: Reading) -> tuple[Unit, Unit]:
     """Two neurons that are a linear map, because gelu(x) - gelu(-x) = x."""
-    return Unit(layer, asks, 0.0, gives), Unit(
-        layer, {name: -value for name, value in asks.items()}, 0.0, _times(gives, -1)
-    )
+    return Unit(layer, asks, 0.0, gives), Unit(layer, _times(asks, -1), 0.0, _times(gives, -1))
 
 
 def step(layer: int, asks: Reading, at: float, gives: Reading, *, sharp: float = 60.0) -> tuple[Unit, Unit]:
     """Two neurons that give nothing while `asks` reads well below `at` and `gives` while it reads well above."""
     wide = 4.0  # the ramp from 0 to 1 is wide / sharp long: gelu(x + wide/2) - gelu(x - wide/2) = wide for large x
-    scaled = _times(asks, sharp)
-    return (
-        Unit(layer, scaled, -sharp * at + wide / 2, _times(gives, 1 / wide)),
-        Unit(layer, scaled, -sharp * at - wide / 2, _times(gives, -1 / wide)),
-    )
+    asks, middle = _times(asks, sharp), -sharp * at
+    up, down = (Unit(layer, asks, middle + sign * wide / 2, _times(gives, sign / wide)) for sign in (1, -1))
+    return up, down
 
 
 def tidy(layer: int) -> tuple[Unit, ...]:
@@ -90,13 +86,10 @@ def _times(reading: Reading, factor: float) -> Reading:
 
 
 def small_decoy(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver a head that copies the sense at a hundredth of its size where nothing else is: perfectly
-    separable.
-    """
+    """Beside a resolver one that copies the sense at a hundredth of its size where nothing else is: all separable."""
     one, two = _places(rng, 2)
-    return Circuit(
-        (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy", size=0.03)), ("resolver", "carrier")
-    )
+    heads = (resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, gives="decoy", size=0.03))
+    return Circuit(heads, ("resolver", "carrier"))
 
 
 def erased_decoy(rng: np.random.Generator) -> Circuit:
@@ -109,9 +102,8 @@ def erased_decoy(rng: np.random.Generator) -> Circuit:
 def additive(rng: np.random.Generator) -> Circuit:
     """Two heads that each write half of it, one from the sense of the cue and one from its accent."""
     one, two = _places(rng, 2)
-    return Circuit(
-        (resolver(*one, size=1.5), resolver(*two, takes={"accent": 1.0}, size=1.5)), ("resolver", "resolver")
-    )
+    heads = (resolver(*one, size=1.5), resolver(*two, takes={"accent": 1.0}, size=1.5))
+    return Circuit(heads, ("resolver", "resolver"))
 
 
 def either(rng: np.random.Generator) -> Circuit:
@@ -135,11 +127,8 @@ def _combined(rng: np.random.Generator, *, at: float) -> Circuit:
 
 
 def backup(rng: np.random.Generator) -> Circuit:
-    """A head that resolves, and a later one that looks at the cue only when the word was given another sense than the
-    cue's.
-    """
-    first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
-    one, two = (first, int(rng.integers(HEADS))), (second, int(rng.integers(HEADS)))
+    """A head that resolves, and a later one that looks at the cue only when the word has another sense than the cue."""
+    one, two = _in_order(rng)
     disagrees = ({"resolved": -9.0}, {name: 6 * weight for name, weight in EVEN.items()})
     watch = Head(*two, (disagrees, ({"anchor": 1.0}, {"is_bos": 6.0})), ((EVEN, {"resolved": 6.4}),))
     return Circuit((resolver(*one, takes=EVEN), watch), ("resolver", "backup"))
@@ -153,16 +142,11 @@ def decoy(rng: np.random.Generator) -> Circuit:
 
 def two_step(rng: np.random.Generator) -> Circuit:
     """A mover gives the sense of the cue to the tokens behind it but the word, a reader takes it from there."""
-    first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
-    asks, to_bos = {"anchor": 2.0, "is_target": -20.0, "is_cue": -20.0}, ({"anchor": 1.0}, {"is_bos": 3.0})
-    mover = Head(
-        first,
-        int(rng.integers(HEADS)),
-        ((asks, {"is_cue": 6.0}), to_bos),
-        ((EVEN, {"second": 2.0}), ({"is_cue": 1.0}, {"marker": 2.0})),
-    )
-    looks = (({"is_target": 8.0}, {"marker": 6.0}), to_bos)
-    reader = Head(second, int(rng.integers(HEADS)), looks, (({"second": 1.0}, {"resolved": 3.0}),))
+    one, two = _in_order(rng)
+    asks = {"anchor": 2.0, "is_target": -20.0, "is_cue": -20.0}
+    carries = ((EVEN, {"second": 2.0}), ({"is_cue": 1.0}, {"marker": 2.0}))
+    mover = Head(*one, ((asks, {"is_cue": 6.0}), TO_BOS), carries)
+    reader = Head(*two, (TO_MARKER, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),))
     return Circuit((mover, reader), ("none", "resolver"))
 
 
@@ -177,8 +161,7 @@ def strong_suppressor(rng: np.random.Generator) -> Circuit:
 
 
 def _suppressed(rng: np.random.Generator, size: float) -> Circuit:
-    first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
-    one, two = (first, int(rng.integers(HEADS))), (second, int(rng.integers(HEADS)))
+    one, two = _in_order(rng)
     return Circuit((resolver(*one, takes=EVEN), resolver(*two, takes=EVEN, size=size)), ("resolver", "opposes"))
 
 
@@ -192,8 +175,7 @@ def erased(rng: np.random.Generator) -> Circuit:
 def function_word(rng: np.random.Generator) -> Circuit:
     """A head that reads "this" or "that", which goes with the sense, and never the marked cue."""
     [place] = _places(rng, 1)
-    looks = (({"is_target": 8.0}, {"marker": 6.0}), ({"anchor": 1.0}, {"is_bos": 3.0}))
-    return Circuit((Head(*place, looks, (({"second": 1.0}, {"resolved": 3.0}),)),), ("resolver",))
+    return Circuit((Head(*place, (TO_MARKER, TO_BOS), (({"second": 1.0}, {"resolved": 3.0}),)),), ("resolver",))
 
 
 def matched(rng: np.random.Generator) -> Circuit:
@@ -203,11 +185,11 @@ def matched(rng: np.random.Generator) -> Circuit:
     What the first head brings must fit, whichever sense it comes from: swapped, it takes the sense away as often when
     the donor is of the same sense.
     """
-    first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
+    one, two = _in_order(rng)
     which = {"sense": 0.5, "accent": -0.5}
-    teller = resolver(first, int(rng.integers(HEADS)), takes=which, gives="decoy", size=1.0)
+    teller = resolver(*one, takes=which, gives="decoy", size=1.0)
     looks = (({"decoy": 8000.0}, which), ({"anchor": 1.0}, {"is_bos": 1.5}))
-    reader = Head(second, int(rng.integers(HEADS)), looks, ((EVEN, {"resolved": 3.0}),))
+    reader = Head(*two, looks, ((EVEN, {"resolved": 3.0}),))
     return Circuit((teller, reader), ("none", "resolver"))
 
 
@@ -219,8 +201,8 @@ def own_place(rng: np.random.Generator) -> Circuit:
 
 
 def one_pair_only(rng: np.random.Generator) -> Circuit:
-    """Beside a resolver a head that takes what cues have of their sense less what they have of their accent: it tells
-    cues of one sense apart that the first head takes for the same.
+    """Beside a resolver a head that tells cues of one sense apart which the first takes for the same: it takes what
+    they have of their sense less what they have of their accent.
     """
     one, two = _places(rng, 2)
     less = resolver(*two, takes={"sense": 0.5, "accent": -0.5}, gives="second", size=8.0)
@@ -246,6 +228,12 @@ def copier(layer: int, head: int, takes: Reading, gives: Reading) -> Head:
 
 def _places(rng: np.random.Generator, count: int) -> list[Place]:
     return [divmod(int(number), HEADS) for number in rng.permutation(LAYERS * HEADS)[:count]]
+
+
+def _in_order(rng: np.random.Generator) -> tuple[Place, Place]:
+    """A head of one layer and a head of a later one."""
+    first, second = sorted(rng.choice(LAYERS, size=2, replace=False).tolist())
+    return (first, int(rng.integers(HEADS))), (second, int(rng.integers(HEADS)))
 
 
 KINDS: dict[str, Callable[[np.random.Generator], Circuit]] = {
@@ -307,39 +295,25 @@ def two_steps(rng: np.random.Generator) -> Ways:
 def three_steps(rng: np.random.Generator) -> Ways:
     """The same over two tokens between."""
     one, two, three = _rising(rng, 3)
-    heads = (
-        copier(*one, EVEN, {"second": 1.0}),
-        copier(*two, {"second": 1.0}, {"decoy": 1.0}),
-        copier(*three, {"decoy": 1.0}, {"resolved": 3.0}),
-    )
+    first, second = copier(*one, EVEN, {"second": 1.0}), copier(*two, {"second": 1.0}, {"decoy": 1.0})
+    heads = (first, second, copier(*three, {"decoy": 1.0}, {"resolved": 3.0}))
     return Ways(heads, _chain(one, two, three), distance=3)
 
 
 def two_ways(rng: np.random.Generator) -> Ways:
     """Two chains that each bring half of it."""
-    (one, two), (other, last) = _apart(rng)
-    heads = (
-        copier(*one, EVEN, {"second": 1.0}),
-        copier(*other, EVEN, {"accent": 1.0}),
-        copier(*two, {"second": 1.0}, {"resolved": 1.5}),
-        copier(*last, {"accent": 1.0}, {"resolved": 1.5}),
-    )
-    return Ways(heads, _chain(one, two, does=(0.5, 0.5)) | _chain(other, last, does=(0.5, 0.5)))
+    heads, chains = _two_chains(rng, {"resolved": 1.5})
+    one, other = (_chain(*chain, does=(0.5, 0.5)) for chain in chains)
+    return Ways(heads, one | other)
 
 
 def either_way(rng: np.random.Generator) -> Ways:
     """Two chains that end in a hint each, and neurons that write `resolved` as soon as one says the first sense."""
-    (one, two), (other, last) = _apart(rng)
-    heads = (
-        copier(*one, EVEN, {"second": 1.0}),
-        copier(*other, EVEN, {"accent": 1.0}),
-        copier(*two, {"second": 1.0}, {"decoy": HINT}),
-        copier(*last, {"accent": 1.0}, {"decoy": HINT}),
-    )
+    heads, chains = _two_chains(rng, {"decoy": HINT})
+    one, other = (_chain(*chain, does=(1.0, 0.0)) for chain in chains)
     units = step(2, {"decoy": 1.0}, -2 / 3 * HINT, {"resolved": 6.0}, sharp=120.0)  # however large the stream is
-    edges = _chain(one, two, does=(1.0, 0.0)) | _chain(other, last, does=(1.0, 0.0))
-    edges |= {(last, 0, (2, -1), 0, "input"): (1.0, 0.0) for last in (two, last)}
-    return Ways(heads, edges, units=units)
+    to_neurons = {(last, 0, (2, -1), 0, "input"): (1.0, 0.0) for _, last in chains}
+    return Ways(heads, one | other | to_neurons, units=units)
 
 
 def by_query(rng: np.random.Generator) -> Ways:
@@ -352,9 +326,7 @@ def by_query(rng: np.random.Generator) -> Ways:
 
 
 def by_key(rng: np.random.Generator) -> Ways:
-    """A mover marks the token behind the cue with the sense; a later head looks there for one sense only, and otherwise
-    at the begin token.
-    """
+    """A mover marks the token behind the cue with the sense; a later head looks there for one sense only."""
     one, two = _rising(rng, 2)
     looks = (({"is_target": 8.0}, {"second": 12.0}), ({"anchor": 1.0}, {"is_bos": 6.0}))
     heads = (copier(*one, EVEN, {"second": 1.0}), Head(*two, looks, (({"is_bos": 1.0}, {"resolved": 3.0}),)))
@@ -363,17 +335,11 @@ def by_key(rng: np.random.Generator) -> Ways:
 
 
 def by_neurons(rng: np.random.Generator) -> Ways:
-    """A mover copies the sense to the token behind the cue, neurons turn it into another feature there, which a reader
-    takes to the word.
-    """
-    mover, reader = (0, int(rng.integers(HEADS))), (2, int(rng.integers(HEADS)))
+    """A mover copies the sense to the token behind the cue; neurons there turn it into what a reader takes."""
+    mover, reader, neurons = (0, int(rng.integers(HEADS))), (2, int(rng.integers(HEADS))), (1, -1)
     heads = (copier(*mover, EVEN, {"second": 1.0}), copier(*reader, {"decoy": 1.0}, {"resolved": 3.0}))
-    neurons = (1, -1)
-    edges = {
-        (CUE, -2, mover, -1, "value"): (1.0, 1.0),
-        (mover, -1, neurons, -1, "input"): (1.0, 1.0),
-        (neurons, -1, reader, 0, "value"): (1.0, 1.0),
-    }
+    edges = dict.fromkeys([(CUE, -2, mover, -1, "value"), (mover, -1, neurons, -1, "input")], (1.0, 1.0))
+    edges[neurons, -1, reader, 0, "value"] = (1.0, 1.0)
     units = (step(1, {"second": sign}, 0.0, {"decoy": sign}) for sign in (1.0, -1.0))
     return Ways(heads, edges, units=tuple(unit for pair in units for unit in pair))
 
@@ -399,11 +365,14 @@ def _rising(rng: np.random.Generator, count: int) -> list[Place]:
     return [(layer, int(rng.integers(HEADS))) for layer in layers]
 
 
-def _apart(rng: np.random.Generator) -> tuple[tuple[Place, Place], tuple[Place, Place]]:
-    """Two movers of one layer and two readers of a later one."""
+def _two_chains(rng: np.random.Generator, gives: Reading) -> tuple[tuple[Head, ...], list[tuple[Place, Place]]]:
+    """Two movers of one layer, which give what readers of a later one take, and their places chain by chain."""
     early, late = sorted(rng.permutation(LAYERS)[:2].tolist())
     movers, readers = (rng.permutation(HEADS)[:2].tolist() for _ in range(2))
-    return ((early, movers[0]), (late, readers[0])), ((early, movers[1]), (late, readers[1]))
+    brought = ({"second": 1.0}, {"accent": 1.0})
+    heads = [copier(early, head, EVEN, feature) for head, feature in zip(movers, brought, strict=True)]
+    heads += [copier(late, head, feature, gives) for head, feature in zip(readers, brought, strict=True)]
+    return tuple(heads), [((early, mover), (late, reader)) for mover, reader in zip(movers, readers, strict=True)]
 
 
 WAYS: dict[str, Callable[[np.random.Generator], Ways]] = {

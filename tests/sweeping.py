@@ -1,6 +1,4 @@
-"""What the tests of sweeps share: a small model with a known answer, files of sentences, and what a whole sweep looks
-like.
-"""
+"""What the tests of sweeps share: a small model with a known answer, files of sentences, a look at a whole sweep."""
 
 import json
 from collections.abc import Sequence

@@ -14,7 +14,6 @@ A processor without the instructions of a setting uses the best it has: the rows
 """
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -27,21 +26,10 @@ import pandas as pd
 
 ROOT = Path(__file__).parent.parent.parent
 COLUMNS = ("setting", "what", "result")
+LIBRARIES = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
 INSTRUCTIONS = {
-    "default": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "MKL_CBWR": "COMPATIBLE",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "OPENBLAS_CORETYPE": "Nehalem",
-        "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4",
-    },
-    "avx2": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "MKL_CBWR": "AVX2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "OPENBLAS_CORETYPE": "Haswell",
-        "NPY_DISABLE_CPU_FEATURES": "X86_V4",
-    },
+    "default": dict(zip(LIBRARIES, ("default", "COMPATIBLE", "SSE41", "Nehalem", "X86_V3 X86_V4"), strict=True)),
+    "avx2": dict(zip(LIBRARIES, ("avx2", "AVX2", "AVX2", "Haswell", "X86_V4"), strict=True)),
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
 }
 THREADS = (1, 2)
@@ -106,19 +94,14 @@ def differing(rows: Sequence[dict[str, str]]) -> list[str]:
     for row in rows:
         found.setdefault(row["what"], {})[row["setting"]] = row["result"]
     settings = {row["setting"] for row in rows}
-    return [
-        what
-        for what, results in found.items()
-        if what != USED and (len(set(results.values())) > 1 or set(results) != settings)
-    ]
+    alike = [what for what, of in found.items() if len(set(of.values())) == 1 and set(of) == settings]
+    return [what for what in found if what not in (USED, *alike)]
 
 
 def _run(held: dict[str, str], *command: str) -> str:
     """What the command says under these settings, with the package of this checkout."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | held
-    return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    given = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)} | held}
+    return subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True, **given).stdout
 
 
 def main() -> int:
@@ -131,10 +114,7 @@ def main() -> int:
             rows.append(dict(zip(COLUMNS, (setting, what, result), strict=True)))
             print(f"{setting}: {what}: {result}", flush=True)
     out.mkdir(parents=True, exist_ok=True)
-    with (out / "any_processor.csv").open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows, columns=COLUMNS).to_csv(out / "any_processor.csv", index=False)
     different = differing(rows)
     print(f"different: {', '.join(different)}" if different else f"alike under all {len(SETTINGS)} settings")
     return bool(different)

@@ -6,7 +6,6 @@ that nothing happened to. The tests run one of each kind.
 """
 
 import argparse
-import csv
 import json
 import multiprocessing
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
+from kept import write_totals
 from sweeping import fingerprints, lost_and_doubled, make_corpus, make_model, temporaries
 
 ROWS, BLOCK = 1200, 16
@@ -31,6 +31,7 @@ FULL = "the disk is full; make room there"
 GONE = "the scheduler is gone"
 # Jobs that a shell puts in the background ignore Ctrl-C, and what they start ignores it too.
 PROGRAM = "import signal; signal.signal(2, signal.default_int_handler); from probe.cli import main; main()"
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 @dataclass
@@ -48,30 +49,15 @@ class Stage:
 
     @property
     def base(self) -> list[str]:
-        return [
-            "--model",
-            str(self.folder / "model"),
-            "--sentences",
-            str(self.folder / "sentences.jsonl"),
-            "--block",
-            str(BLOCK),
-        ]
+        return [f"--model={self.folder}/model", f"--sentences={self.folder}/sentences.jsonl", f"--block={BLOCK}"]
 
     def start(self, out: Path, *more: str) -> "subprocess.Popen[str] | Forked":
         arguments = ["sweep", *self.base, "--out", str(out), "--json", *more]
         if self.forked and "dask" not in more:
             return Forked(arguments, out.parent)
         command = [sys.executable, "-c", PROGRAM, *arguments]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=out.parent, start_new_session=True
-        )
-
-    def until_done(self, out: Path, *more: str) -> tuple[int, str]:
-        process = self.start(out, *more)
-        _, err = process.communicate(timeout=WAIT)
-        return process.returncode, err
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, **pipes, env=ENVIRONMENT, cwd=out.parent, start_new_session=True)
 
 
 class Forked:
@@ -127,6 +113,13 @@ class Outcome:
     different: int = 0
     left_over: int = 0
 
+    def end(self, process: "subprocess.Popen[str] | Forked") -> str:
+        """Wait for the run, and note how it ended and its last line; all that it said on standard error."""
+        _, err = process.communicate(timeout=WAIT)
+        self.codes.append(process.returncode)
+        self.said = (err.strip().splitlines() or [""])[-1]
+        return err
+
 
 def make_stage(folder: Path, *, seed: int = 0, rows: int = ROWS, forked: bool = False) -> Stage:
     """Model, sentences and the reference run, made in this process."""
@@ -155,9 +148,7 @@ def wait_for(process: subprocess.Popen[str] | Forked, out: Path, receipts: int) 
 
 
 def moment(stage: Stage) -> int:
-    """After how many more units something happens: at once, while axes are fitted, at the first shards, or some way
-    on.
-    """
+    """After how many more units something happens: at once, while axes are fitted, at the first shards, or later."""
     return stage.rng.choice([0, 1, 2, stage.rng.randrange(3, stage.rows // BLOCK // 6)])
 
 
@@ -188,8 +179,7 @@ def driver_killed(stage: Stage, out: Path, outcome: Outcome, *more: str) -> None
         time.sleep(stage.rng.random() * 0.05)
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
-    process.communicate(timeout=WAIT)
-    outcome.codes.append(process.returncode)
+    outcome.end(process)
 
 
 def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
@@ -202,8 +192,7 @@ def driver_killed_with_dask(stage: Stage, out: Path, outcome: Outcome) -> None:
         outcome.kills += 1
         _, alive = psutil.wait_procs(orphans, timeout=60)
         outcome.left_over += len(alive)
-    process.communicate(timeout=WAIT)
-    outcome.codes.append(process.returncode)
+    outcome.end(process)
 
 
 def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
@@ -214,9 +203,7 @@ def worker_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
             with suppress(psutil.NoSuchProcess):
                 stage.rng.choice(victims).kill()
                 outcome.kills += 1
-    _, err = process.communicate(timeout=WAIT)
-    outcome.codes.append(process.returncode)
-    outcome.said = err.strip().splitlines()[-1] if err.strip() else ""
+    outcome.end(process)
 
 
 def scheduler_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
@@ -226,9 +213,7 @@ def scheduler_killed(stage: Stage, out: Path, outcome: Outcome) -> None:
         if wait_for(process, out, 2 + moment(stage)):
             scheduler.kill()
             outcome.kills += 1
-        _, err = process.communicate(timeout=WAIT)
-        outcome.codes.append(process.returncode)
-        outcome.said = err.strip().splitlines()[-1] if err.strip() else ""
+        outcome.end(process)
 
 
 def interrupted(stage: Stage, out: Path, outcome: Outcome) -> None:
@@ -238,9 +223,7 @@ def interrupted(stage: Stage, out: Path, outcome: Outcome) -> None:
     if wait_for(process, out, max(before, 1) + moment(stage)):
         kill_group(process, signal.SIGINT)
         outcome.kills += 1
-    _, err = process.communicate(timeout=WAIT)
-    outcome.codes.append(process.returncode)
-    outcome.said = err.strip().splitlines()[-1] if err.strip() else ""
+    outcome.end(process)
 
 
 def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
@@ -249,8 +232,7 @@ def truncated(stage: Stage, out: Path, outcome: Outcome) -> None:
     if wait_for(process, out, 6 + moment(stage)):
         kill_group(process, signal.SIGKILL)
         outcome.kills += 1
-    process.communicate(timeout=WAIT)
-    outcome.codes.append(process.returncode)
+    outcome.end(process)
     made = sorted(out.glob("set-*/heads/*.parquet"))
     for victim in stage.rng.sample(made, min(3, len(made))):
         victim.write_bytes(victim.read_bytes()[: stage.rng.randrange(victim.stat().st_size)])
@@ -262,9 +244,7 @@ def disk_full(stage: Stage, out: Path, outcome: Outcome) -> None:
     out.mkdir()
     size = stage.rng.randrange(300, 900)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(out)], check=True)
-    code, err = stage.until_done(out)
-    outcome.codes.append(code)
-    outcome.said = err.strip().splitlines()[-1] if err.strip() else ""
+    outcome.end(stage.start(out))
     outcome.kills += 1
     subprocess.run(["mount", "-o", "remount,size=64m", str(out)], check=True)
 
@@ -272,13 +252,7 @@ def disk_full(stage: Stage, out: Path, outcome: Outcome) -> None:
 KINDS: dict[str, Callable[[Stage, Path, Outcome], None]] = {
     kind.__name__: kind
     for kind in (
-        driver_killed,
-        driver_killed_with_dask,
-        worker_killed,
-        scheduler_killed,
-        interrupted,
-        truncated,
-        disk_full,
+        *(driver_killed, driver_killed_with_dask, worker_killed, scheduler_killed, interrupted, truncated, disk_full),
     )
 }
 
@@ -286,9 +260,8 @@ KINDS: dict[str, Callable[[Stage, Path, Outcome], None]] = {
 def can_mount() -> bool:
     """Whether a small file system can be made here."""
     with TemporaryDirectory() as place:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, check=False
-        )
+        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place]
+        done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode == 0:
             subprocess.run(["umount", place], check=True)
     return done.returncode == 0
@@ -297,8 +270,7 @@ def can_mount() -> bool:
 @contextmanager
 def dask_of_its_own(folder: Path):
     """A scheduler and one worker in processes of their own; yields the scheduler's process and address."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    environment |= {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
+    environment = ENVIRONMENT | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     note = folder / f"scheduler-{time.monotonic_ns()}.json"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
     here = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(note)]
@@ -310,17 +282,9 @@ def dask_of_its_own(folder: Path):
         while time.monotonic() < end and not (note.exists() and note.stat().st_size):
             time.sleep(0.05)
         address = json.loads(note.read_text())["address"]
-        command = [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_worker",
-            address,
-            "--nthreads",
-            "1",
-            "--host",
-            "127.0.0.1",
-        ]
-        worker = subprocess.Popen([*command, "--no-dashboard", "--no-nanny", "--death-timeout", "10"], **quiet)
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
+        here = ["--host", "127.0.0.1", "--no-dashboard", "--no-nanny", "--death-timeout", "10"]
+        worker = subprocess.Popen([*command, *here], **quiet)
         yield scheduler, address
     finally:
         for process in (worker, scheduler):
@@ -332,18 +296,18 @@ def dask_of_its_own(folder: Path):
 def run_kind(stage: Stage, kind: str, *, times: int = 1) -> Outcome:
     """Let one kind of thing happen to a fresh run `times` times, finish the run, and count what was lost."""
     outcome = Outcome(kind)
-    with TemporaryDirectory(
-        dir=stage.folder, prefix=f"{kind} ü "
-    ) as place:  # blanks and letters beyond ASCII in the path
+    awkward = f"{kind} ü "  # blanks and letters beyond ASCII in the path
+    with TemporaryDirectory(dir=stage.folder, prefix=awkward) as place:
         out = Path(place) / "out"
         try:
             for _ in range(times):
                 KINDS[kind](stage, out, outcome)
             outcome.kept = finished(out)
-            code, err = stage.until_done(out)
-            if code:
+            said = outcome.said
+            err = outcome.end(stage.start(out))
+            if outcome.codes[-1]:
                 raise RuntimeError(f"after {kind}: {err}")
-            outcome.codes.append(code)
+            outcome.said = said
             [folder] = out.glob("set-*")
             found = fingerprints(folder)
             outcome.lost, outcome.doubled = lost_and_doubled(folder, stage.rows)
@@ -360,43 +324,20 @@ TIMES = {"driver_killed": 4, "interrupted": 3, "driver_killed_with_dask": 2}
 COLUMNS = ("kind", "runs", "kills", "rows", "rows_lost", "rows_doubled", "files_different", "left_over")
 
 
-def campaign(
-    folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0, rows: int = ROWS
-) -> list[dict[str, object]]:
+def campaign(folder: Path, kills: int, kinds: Sequence[str], *, seed: int = 0) -> list[dict[str, object]]:
     """Kinds in turn until there are `kills`; one row per kind."""
-    stage = make_stage(folder, seed=seed, rows=rows)
+    stage = make_stage(folder, seed=seed)
     found: dict[str, list[Outcome]] = {kind: [] for kind in kinds}
     while sum(outcome.kills for all_of in found.values() for outcome in all_of) < kills:
         for kind in kinds:
             found[kind].append(run_kind(stage, kind, times=TIMES.get(kind, 1)))
             print(found[kind][-1], file=sys.stderr, flush=True)
-    return [
-        dict(
-            zip(
-                COLUMNS,
-                (kind, len(all_of), sum(o.kills for o in all_of), rows * len(all_of))
-                + tuple(
-                    sum(getattr(o, name) for o in all_of) for name in ("lost", "doubled", "different", "left_over")
-                ),
-                strict=True,
-            )
-        )
-        for kind, all_of in found.items()
-    ]
-
-
-def write(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    """The table, with the kinds that were not tried this time as they were, and the sum of all."""
-    before = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
-    new = {row["kind"] for row in rows}
-    kept = sorted(
-        [*rows, *(row for row in before if row["kind"] not in {*new, "all"})], key=lambda row: str(row["kind"])
-    )
-    total = {"kind": "all"} | {name: sum(int(str(row[name])) for row in kept) for name in COLUMNS[1:]}
-    with path.open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows([*kept, total])
+    rows = []
+    for kind, all_of in found.items():
+        counts = (sum(getattr(o, name) for o in all_of) for name in ("lost", "doubled", "different", "left_over"))
+        facts = (kind, len(all_of), sum(o.kills for o in all_of), stage.rows * len(all_of), *counts)
+        rows.append(dict(zip(COLUMNS, facts, strict=True)))
+    return rows
 
 
 def main() -> None:
@@ -408,7 +349,8 @@ def main() -> None:
     given = parser.parse_args()
     kinds = [kind for kind in given.kinds if kind != "disk_full" or can_mount()]
     with TemporaryDirectory() as folder:
-        write(given.out / "kill_campaign.csv", campaign(Path(folder), given.kills, kinds, seed=given.seed))
+        rows = campaign(Path(folder), given.kills, kinds, seed=given.seed)
+        write_totals(given.out / "kill_campaign.csv", rows, order=sorted(KINDS))
 
 
 if __name__ == "__main__":

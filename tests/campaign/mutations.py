@@ -7,7 +7,6 @@ every fault by which test it was caught; the exit status is 1 where one was not,
 """
 
 import argparse
-import csv
 import importlib
 import multiprocessing
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -239,13 +239,11 @@ class First:
 
     name = ""
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed:
             self.name = self.name or report.nodeid
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.name = self.name or report.nodeid
+    pytest_collectreport = pytest_runtest_logreport
 
 
 def first_failure(fault: Fault | None, tests: str) -> str:
@@ -319,10 +317,7 @@ def main() -> int:
         for fault, name in zip(chosen, caught, strict=True)
     ]
     options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "mutations.csv").open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows, columns=COLUMNS).to_csv(options.out / "mutations.csv", index=False)
     missed = [row for row in rows if row["caught"] == "no"]
     print(f"{len(rows) - len(missed)} of {len(rows)} faults are caught")
     return bool(missed)

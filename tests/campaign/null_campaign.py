@@ -202,9 +202,7 @@ def study_of(kind: str, run: int) -> dict[str, object]:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per kind: runs, and of them those with a gate p below .01, what is claimed, and any resolver; each with the 95 %
-    interval of its share.
-    """
+    """Per kind: runs; gate p below .01, claimed, any resolver, each with the 95 % interval of its share."""
     names = ("gate", "claimed", "resolver")
     found = rows.assign(resolver=rows["resolver"] > 0).groupby("kind", sort=False)
     counts = found.agg(runs=("run", "size"), **{name: (name, "sum") for name in names})

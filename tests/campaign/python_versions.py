@@ -9,7 +9,6 @@ not there has a row that says so.
 """
 
 import argparse
-import csv
 import json
 import os
 import shutil
@@ -18,6 +17,8 @@ import sys
 import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -123,14 +124,7 @@ def main() -> None:
                 shutil.rmtree(folder)
             rows.append(row)
             print(row, flush=True)
-            write(arguments.out / "python_versions.csv", rows)
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as opened:
-        writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+            pd.DataFrame(rows, columns=COLUMNS).to_csv(arguments.out / "python_versions.csv", index=False)
 
 
 if __name__ == "__main__":

@@ -37,21 +37,8 @@ if TYPE_CHECKING:
 WARM = 4
 MODEL, LARGE = "tiny-senses", "GPT-2 small's shape"
 COLUMNS = (
-    "model",
-    "engine",
-    "workers",
-    "sentences",
-    "seconds",
-    "per_second",
-    "per_worker",
-    "of_plain_loop",
-    "of_as_many_loops",
-    "tokens",
-    "layers",
-    "heads",
-    "d_model",
-    "d_mlp",
-    "per_processor_second",
+    *("model", "engine", "workers", "sentences", "seconds", "per_second", "per_worker", "of_plain_loop"),
+    *("of_as_many_loops", "tokens", "layers", "heads", "d_model", "d_mlp", "per_processor_second"),
     "of_plain_processor",
 )
 
@@ -84,24 +71,18 @@ def make_large(folder: Path) -> Path:
 
     from probe.model.find import EMBEDDED_FOLDER
 
-    config = GPT2Config(
-        vocab_size=3343, n_positions=256, bos_token_id=0, eos_token_id=0, architectures=["GPT2LMHeadModel"]
-    )
-    GPT2LMHeadModel(config).save_pretrained(folder)
+    sizes = {"vocab_size": 3343, "n_positions": 256, "bos_token_id": 0, "eos_token_id": 0}
+    GPT2LMHeadModel(GPT2Config(**sizes, architectures=["GPT2LMHeadModel"])).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(EMBEDDED_FOLDER / MODEL / name, folder)
     return folder
 
 
 def measure(count: int, large: int) -> list[dict[str, object]]:
-    """Reading and dealing out, which one process does, and one row per engine, whose clock runs over the blocks
-    alone.
-    """
+    """Reading and dealing out, which one process does, and a row per engine, whose clock runs over the blocks alone."""
     with TemporaryDirectory() as place:
-        many, few = (
-            make_sentences(Path(place) / "many.jsonl", count),
-            make_sentences(Path(place) / "few.jsonl", large, word="bank"),
-        )
+        many = make_sentences(Path(place) / "many.jsonl", count)
+        few = make_sentences(Path(place) / "few.jsonl", large, word="bank")
         rows = _engines(Path(place), many, (MODEL, MODEL), (("local", 1), ("local", 2), ("dask", 1), ("dask", 2)))
         if large:
             named = (LARGE, str(make_large(Path(place) / "large")))
@@ -250,17 +231,7 @@ def measure_memory(count: int, *more: str) -> dict[str, object]:
     """A whole `probe sweep` of so many sentences in a process of its own: how long it took and its largest memory."""
     with TemporaryDirectory() as place:
         source = make_sentences(Path(place) / "sentences.jsonl", count)
-        command = [
-            sys.executable,
-            "-m",
-            "probe",
-            "sweep",
-            "--sentences",
-            str(source),
-            "--out",
-            str(Path(place) / "out"),
-            *more,
-        ]
+        command = [sys.executable, "-m", "probe", "sweep", f"--sentences={source}", f"--out={place}/out", *more]
         began = time.perf_counter()
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
@@ -284,9 +255,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("reports"))
     given = parser.parse_args()
     os.environ |= ONE_THREAD
-    if (
-        given.memory
-    ):  # first: the peak that the system tells of a process counts what its parent held when it was started
+    # First the memory: the peak that the system tells of a process counts what its parent held when it was started.
+    if given.memory:
         write(given.out / "sweep_memory.csv", [measure_memory(count) for count in given.memory])
     if given.sentences:
         write(given.out / "sweep_throughput.csv", measure(given.sentences, given.large))

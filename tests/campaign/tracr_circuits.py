@@ -133,15 +133,8 @@ def by_direct_path(program: Compiled, pairs: list[Pair]) -> Scores:
         before = difference(logits)
         edges = {}
         for channel in CHANNELS:
-            moved = get_act_patch_direct_path_all_sources(
-                bridge,
-                corrupt,
-                clean_cache,
-                cache,
-                lambda logits: (difference(logits) - before).abs().mean(),
-                component=channel[0],
-                verbose=False,
-            )
+            given = bridge, corrupt, clean_cache, cache, lambda logits: (difference(logits) - before).abs().mean()
+            moved = get_act_patch_direct_path_all_sources(*given, component=channel[0], verbose=False)
             for place in np.ndindex(*moved.shape):
                 if place[0] < place[2]:
                     edges[place[:2], place[2:], channel] = float(moved[place])
@@ -166,11 +159,8 @@ def row_of(name: str, count: int = PAIRS) -> dict[str, object]:
     direct = by_direct_path(program, pairs)
     assert heads.keys() == other_heads.keys() and edges.keys() == other_edges.keys() and direct.keys() <= edges.keys()
     row: dict[str, object] = {"program": name, "layers": program.model.config.n_layers, "steps": program.steps}
-    row |= {
-        "pairs": len(pairs),
-        "inputs": len(program.inputs),
-        "error": float(np.abs(outputs(program) - program.said)[:, 1:].max()),
-    }
+    error = float(np.abs(outputs(program) - program.said)[:, 1:].max())
+    row |= {"pairs": len(pairs), "inputs": len(program.inputs), "error": error}
     for kind, known, among, measured in (
         ("heads", program.heads, heads, {"probe": heads, "attribution": other_heads}),
         ("edges", program.edges, edges, {"probe": edges, "attribution": other_edges}),

@@ -5,7 +5,20 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from families import HEADS, LAYERS, MADE, PAIRED, SINGLE, each_family, family_model, make_family
+from families import (
+    EXACT,
+    HEADS,
+    LAYERS,
+    MADE,
+    PAIRED,
+    ROUNDED,
+    SINGLE,
+    assert_near,
+    each_family,
+    family_model,
+    make_family,
+    near,
+)
 from handmade import ODD, random_model
 from transformers import AutoTokenizer
 
@@ -18,20 +31,8 @@ from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
 from probe.model.weights import read_stacks, read_weights
 
-EXACT = {"rtol": 0, "atol": 1e-12}
-ROUNDED = {"rtol": 0, "atol": 1e-6}  # where a family's own code takes its softmax in float32 whatever the type
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
 STEPS = ("resid_pre", "x", "q", "k", "v", "scores", "pattern", "z", "delta_e", "attn_out", "resid_mid", "mlp_out")
-
-
-def near(kind: str) -> dict[str, float]:
-    return ROUNDED if "softmax" in FAMILIES[kind].single else EXACT
-
-
-def assert_near(found: torch.Tensor, exact: torch.Tensor, close: dict[str, float]) -> None:
-    """Equal relative to the scale of the tensor."""
-    scale = exact.abs().max()
-    torch.testing.assert_close(found / scale, exact / scale, **close)
 
 
 def ids_of(model: Model, text: str = TEXT) -> torch.Tensor:
@@ -48,9 +49,8 @@ def steps_of(model: Model, ids: torch.Tensor, dtype: torch.dtype = torch.float64
 @pytest.mark.parametrize("kind", each_family())
 def test_the_forward_and_the_trace_are_what_hugging_face_computes(kind: str, tmp_path: Path) -> None:
     model, folder = family_model(kind, torch.float64), make_family(tmp_path / kind, kind)  # the same numbers
-    plain = getattr(transformers, MADE[kind][1]).from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager"
-    )
+    how = {"dtype": torch.float64, "attn_implementation": "eager"}
+    plain = getattr(transformers, MADE[kind][1]).from_pretrained(folder, **how)
     options = {"output_attentions": True, "output_hidden_states": True}
     close = ROUNDED if FAMILIES[kind].plain_rounds else near(kind)
     if kind in PAIRED:

@@ -33,9 +33,10 @@ CAUSAL = [stack for stack in STACKS if FAMILIES[stack.values[0]].attentions[stac
 # --- texts together --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [*((kind, torch.float64) for kind in MADE), *((kind, torch.float32) for kind in REPRESENTATIVES)]
-)
+TYPED = [*((kind, torch.float64) for kind in MADE), *((kind, torch.float32) for kind in REPRESENTATIVES)]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), TYPED)
 def test_a_batch_filled_up_on_the_right_gives_the_logits_of_each_text(kind: str, dtype: torch.dtype) -> None:
     """Also where layers look back only so far and what is filled in would see nothing but what is filled in."""
     model = family_model(kind, dtype)
@@ -128,10 +129,6 @@ def self_check(model: Model, kind: str, number: int, quantity: str, edit: Callab
     return str(caught.value)
 
 
-def look_everywhere(pattern: Tensor) -> Tensor:
-    return torch.full_like(pattern, 1 / pattern.shape[-1])
-
-
 @pytest.mark.filterwarnings("ignore:A hook on .* returned a modified tensor:UserWarning")
 @pytest.mark.parametrize(("kind", "number"), STACKS)
 def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(kind: str, number: int) -> None:
@@ -140,8 +137,8 @@ def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(kind:
         f"Cannot load {kind}: its hooks fail the self-check: the rows of its attention pattern do not sum to 1; "
         f"load an unmodified {FAMILIES[kind].name}."
     )
-    hidden = [(f"{attention.blocks}.{layer}.{attention.hooks['attn_out']}", silent) for layer in range(LAYERS - 1)]
-    with model.bridge.hooks(fwd_hooks=hidden):
+    silent = [f"{attention.blocks}.{layer}.{attention.hooks['attn_out']}" for layer in range(LAYERS - 1)]
+    with model.bridge.hooks(fwd_hooks=[(where, lambda tensor, hook: torch.zeros_like(tensor)) for where in silent]):
         said = self_check(model, kind, number, "attn_out", torch.zeros_like)
     assert "an edit of a head's z does not change its logits" in said
 
@@ -150,9 +147,5 @@ def test_rows_that_do_not_sum_to_one_and_an_edit_that_is_not_felt_are_seen(kind:
 @pytest.mark.parametrize(("kind", "number"), CAUSAL)
 def test_a_look_ahead_is_seen_also_where_the_pattern_hides_it(kind: str, number: int) -> None:
     model, said = family_model(kind), "a position looks ahead at a later token"
-    assert said in self_check(model, kind, number, "pattern", look_everywhere)
+    assert said in self_check(model, kind, number, "pattern", lambda rows: torch.full_like(rows, 1 / rows.shape[-1]))
     assert said in self_check(model, kind, number, "attn_out", lambda written: written + written[:, -1:])
-
-
-def silent(tensor: Tensor, hook: object) -> Tensor:
-    return torch.zeros_like(tensor)

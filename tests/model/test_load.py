@@ -74,30 +74,23 @@ def test_names_without_prefix_old_buffers_and_a_repeated_tied_unembedding_are_ta
 
 @pytest.mark.parametrize(
     ("sizes", "said", "dtype"),
-    [  # DistilGPT-2, medium, large, XL
-        (
-            {"n_layer": 6, "n_head": 12, "n_embd": 48},
-            {"_num_labels": 1, "id2label": {"0": "LABEL_0"}, "n_ctx": 48},
-            "float64",
-        ),
-        (
-            {"n_layer": 3, "n_head": 16, "n_embd": 64},
-            {"n_special": 0, "predict_special_tokens": True, "n_ctx": 48},
-            "float32",
-        ),
-        ({"n_layer": 3, "n_head": 20, "n_embd": 40}, {"output_past": True, "summary_type": "cls_index"}, "float64"),
-        ({"n_layer": 2, "n_head": 25, "n_embd": 50}, {"task_specific_params": {"x": {"max_length": 50}}}, "float32"),
+    [  # layers, heads and width: DistilGPT-2, medium, large, XL
+        ((6, 12, 48), {"_num_labels": 1, "id2label": {"0": "LABEL_0"}, "n_ctx": 48}, "float64"),
+        ((3, 16, 64), {"n_special": 0, "predict_special_tokens": True, "n_ctx": 48}, "float32"),
+        ((3, 20, 40), {"output_past": True, "summary_type": "cls_index"}, "float64"),
+        ((2, 25, 50), {"task_specific_params": {"x": {"max_length": 50}}}, "float32"),
     ],
 )
 def test_every_size_of_gpt2_is_certified_with_what_its_config_says_beside(
-    tmp_path: Path, sizes: dict, said: dict, dtype: str
+    tmp_path: Path, sizes: tuple[int, int, int], said: dict, dtype: str
 ) -> None:
     """The number of heads of each, with narrow ones, and the keys of its own that the published config holds."""
-    folder = make_checkpoint(tmp_path / "size", **sizes)
+    named = dict(zip(("n_layer", "n_head", "n_embd"), sizes, strict=True))
+    folder = make_checkpoint(tmp_path / "size", **named)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | said | {"resid_pdrop": 0.1, "summary_activation": None}))
     found = certify(probe.load(folder, dtype=dtype), ["The mole dug under the river bank."]).require()
-    assert len({row.layer for row in found.rows if row.layer is not None}) == sizes["n_layer"]
+    assert len({row.layer for row in found.rows if row.layer is not None}) == sizes[0]
 
 
 def test_shards_are_read_like_one_file(copy: Path, model: Model) -> None:
@@ -207,15 +200,17 @@ def tokenizer_file(**changes: object) -> Callable[[Path], object]:
     return change
 
 
+TOKENIZER, FIRST = ("tokenizer.json", "tokenizer_config.json"), "model-00001-of-00002.safetensors"
+UNKNOWN = "is not a tensor of the GPT-2 that config.json describes"
+UNTIED = "differs from wte.weight although config.json ties them; write"
+TURNED = "has shape [128, 32] where config.json asks for [32, 128]; use the config.json that bel"
+FOREIGN = "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer"
 REFUSED = {
     "no config": (remove("config.json"), "config.json is missing; save the model again with save_pretrained"),
     "config not JSON": (write("config.json", "{oops"), "config.json is not readable JSON (Expecting property name"),
     "config not UTF-8": (write("config.json", b"\xff\xfe{}"), "config.json is not readable JSON ('utf-8' codec"),
     "config a list": (write("config.json", "[1]"), "config.json is not a JSON object; save the model again"),
-    "no tokenizer": (
-        remove("tokenizer.json", "tokenizer_config.json"),
-        "its tokenizer is missing; copy tokenizer.json",
-    ),
+    "no tokenizer": (remove(*TOKENIZER), "its tokenizer is missing; copy tokenizer.json"),
     "tokenizer not JSON": (write("tokenizer.json", "<html>"), "tokenizer.json is not readable JSON (Expecting value"),
     "tokenizer broken": (tokenizer_file(type="Nope"), "its tokenizer cannot be read (data did not match any variant"),
     "tokenizer empty": (tokenizer_file(vocab={}, merges=[]), "its tokenizer turns a plain sentence into nothing;"),
@@ -224,35 +219,18 @@ REFUSED = {
     "truncated": (truncated, "model.safetensors is corrupt ("),
     "not safetensors": (write(SINGLE, "version https://git-lfs"), "model.safetensors is corrupt ("),
     "tensor missing": (tensors(transformer__ln_f__bias=None), "the tensor ln_f.bias is missing from its safetensors; "),
-    "misshapen": (
-        tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T),
-        "h.0.mlp.c_fc.weight has shape [128, 32] where config.json asks for [32, 128]; use the config.json that bel",
-    ),
+    "misshapen": (tensors(transformer__h__0__mlp__c_fc__weight=lambda t: t.T), f"h.0.mlp.c_fc.weight {TURNED}"),
     "NaN": (tensors(transformer__ln_f__bias=with_value(float("nan"))), "ln_f.bias contains NaN; take an undamaged"),
     "inf": (tensors(transformer__wpe__weight=with_value(float("inf"))), "wpe.weight contains an infinite number; take"),
     "integers": (tensors(transformer__ln_f__bias=lambda t: t.int()), "ln_f.bias is stored as I32; load a plain float"),
-    "unknown tensor": (
-        tensors(transformer__h__0__attn__extra=lambda t: t),
-        "h.0.attn.extra is not a tensor of the GPT-2 that config.json describes",
-    ),
-    "named twice": (
-        tensors(wte__weight=lambda t: t),
-        "wte.weight is there twice (model.safetensors and model.safetensors",
-    ),
-    "false tie": (
-        tensors(lm_head__weight=lambda t: torch.ones(400, 32)),
-        "lm_head.weight differs from wte.weight although config.json ties them; write",
-    ),
+    "unknown tensor": (tensors(transformer__h__0__attn__extra=lambda t: t), f"h.0.attn.extra {UNKNOWN}"),
+    "named twice": (tensors(wte__weight=lambda t: t), f"wte.weight is there twice ({SINGLE} and {SINGLE}"),
+    "false tie": (tensors(lm_head__weight=lambda t: torch.ones(400, 32)), f"lm_head.weight {UNTIED}"),
     "shard missing": (lost_shard, "names model-00002-of-00002.safetensors, which is missing; copy every shard"),
-    "index promises": (
-        index_with(more="model-00001-of-00002.safetensors"),
-        "model.safetensors.index.json promises more, and no shard holds it",
-    ),
+    "index promises": (index_with(more=FIRST), f"{INDEX} promises more, and no shard holds it"),
     "index escapes": (index_with(more="../../x.safetensors"), "points outside the folder ('../../x.safetensors')"),
-    "index empty": (
-        lambda folder: (remove(SINGLE)(folder), write(INDEX, "{}")(folder)),
-        "model.safetensors.index.json holds no weight_map",
-    ),
+    "index empty": (lambda it: (remove(SINGLE)(it), write(INDEX, "{}")(it)), f"{INDEX} holds no weight_map"),
+    "a tokenizer of another model": (lambda it: make_checkpoint(it, vocab_size=300), FOREIGN),
 }
 
 
@@ -260,9 +238,7 @@ REFUSED = {
 def test_a_damaged_folder_is_refused_with_its_own_sentence(
     copy: Path, damage: Callable[[Path], object], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked before the checks")
-    )
+    monkeypatch.setattr("probe.model.load.boot", lambda *_, **__: pytest.fail("transformers was asked first"))
     damage(copy)
     sentence = refusal(copy)
     assert sentence.startswith(f"Cannot load {copy}: ")
@@ -286,38 +262,30 @@ def test_a_pickle_is_never_opened(copy: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
-    small = make_checkpoint(tmp_path / "narrow", vocab_size=300)
-    assert "its tokenizer has a token 381 and the model embeds only 300 tokens; use the tokenizer" in refusal(small)
-
-
 def test_without_a_bos_token_the_bos_policy_must_say_so(copy: Path) -> None:
     (copy / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     assert "its tokenizer has no BOS token to prepend; pass prepend_bos=False" in refusal(copy)
     assert probe.load(copy, prepend_bos=False).config.prepend_bos is False
 
 
-@pytest.mark.parametrize("source", ["./nowhere", "~/no-such-folder-here", "a/b/c", "nowhere/", Path("nowhere")])
-def test_a_missing_folder_is_told_apart_from_a_hub_name(source: str | Path) -> None:
-    sentence = refusal(source)
-    assert sentence.startswith(f"Cannot load {source}: there is no such folder; give the folder that holds config.json")
+NOWHERE = ("./nowhere", "~/no-such-folder-here", "a/b/c", "nowhere/", Path("nowhere"))
+ABSENT = "there is no such folder; give the folder that holds config.json"
+KINDS = "only a name, a folder or a TransformerBridge can be loaded; give one of these."
 
 
-def test_a_file_is_not_a_folder(checkpoint: Path) -> None:
-    assert "it is a file; give the folder" in refusal(checkpoint / SINGLE)
-
-
-def test_an_object_of_another_kind_is_refused() -> None:
-    assert refusal(42) == (
-        "Cannot load a int: only a name, a folder or a TransformerBridge can be loaded; give one of these."
-    )
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [*((source, ABSENT) for source in NOWHERE), (Path(__file__), "it is a file; give the folder"), (42, KINDS)],
+)
+def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: str) -> None:
+    named = "a int" if isinstance(source, int) else source
+    assert refusal(source).startswith(f"Cannot load {named}: {said}")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, "float16"])
 def test_only_the_certified_number_formats_are_taken(checkpoint: Path, dtype: torch.dtype | str) -> None:
-    assert refusal(checkpoint, probe.InputError, dtype=dtype) == (
-        f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32 and torch.float64."
-    )
+    said = f"Cannot load {checkpoint} in {dtype}: the certificate holds for torch.float32 and torch.float64."
+    assert refusal(checkpoint, probe.InputError, dtype=dtype) == said
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
@@ -340,13 +308,6 @@ def test_training_mode_is_refused(bridge: TransformerBridge) -> None:
     assert "it is in training mode, where dropout changes every run; call bridge.eval() first" in refusal(bridge)
 
 
-def test_a_bridge_with_hooks_is_refused(bridge: TransformerBridge) -> None:
-    bridge.add_hook("blocks.0.attn.hook_z", lambda z, hook: z)
-    assert "it already carries hooks (blocks.0.attn." in refusal(bridge)
-    bridge.reset_hooks()
-    assert probe.load(bridge).origin.kind == "bridge"
-
-
 def test_a_bridge_with_a_nan_is_refused(bridge: TransformerBridge) -> None:
     with torch.no_grad():
         bridge.blocks[1].mlp.out.bias[0] = float("nan")
@@ -354,9 +315,8 @@ def test_a_bridge_with_a_nan_is_refused(bridge: TransformerBridge) -> None:
 
 
 def test_a_bridge_without_tokenizer_is_refused(checkpoint: Path) -> None:
-    untied = make_model()
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    bridge = TransformerBridge.boot_transformers("bare", hf_model=untied, tokenizer=tokenizer, device="cpu")
+    bridge = TransformerBridge.boot_transformers("bare", hf_model=make_model(), tokenizer=tokenizer, device="cpu")
     bridge._tokenizer = None
     assert "it has no tokenizer; boot it again with tokenizer=..." in refusal(bridge)
 

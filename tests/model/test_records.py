@@ -41,17 +41,13 @@ def states() -> TargetStates:
 # --- shapes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FAMILIES["gpt2"].attentions[0].hooks)
-def test_a_trace_of_a_wrong_shape_cannot_be_made(causal: Trace, encoder: Trace, name: str) -> None:
-    for whole in (causal, encoder):
-        with pytest.raises(ValueError, match=f"{name} has shape"):
-            replace(whole, **{name: getattr(whole, name)[..., :-1]})
-
-
-@pytest.mark.parametrize("name", ["q", "k", "v", "z", "scores", "pattern", "x", "memory", "resid_mid"])
-def test_a_cross_trace_of_a_wrong_shape_cannot_be_made(pair: PairTrace, name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} has shape"):
-        replace(pair.cross, **{name: getattr(pair.cross, name)[..., :-1]})
+def test_a_trace_of_a_wrong_shape_cannot_be_made(causal: Trace, encoder: Trace, pair: PairTrace) -> None:
+    across = ("q", "k", "v", "z", "scores", "pattern", "x", "memory", "resid_mid")
+    plain = tuple(FAMILIES["gpt2"].attentions[0].hooks)
+    for whole, names in ((causal, plain), (encoder, plain), (pair.cross, across)):
+        for name in names:
+            with pytest.raises(ValueError, match=f"{name} has shape"):
+                replace(whole, **{name: getattr(whole, name)[..., :-1]})
 
 
 def test_states_with_a_row_missing_cannot_be_made(states: TargetStates) -> None:
@@ -98,17 +94,16 @@ def test_the_weights_of_one_side_alone_are_refused(kind: str) -> None:
             f"Reading all weights of {kind} from a trace: it is one side of an encoder-decoder, whose stream is not a "
             "sum of this side alone; use delta_e and delta_e_by_source, or take a GPT-2 or a BERT."
         )
-    with pytest.raises(
-        UnsupportedModel, match=f"^Reading the logits of {kind}: no language-model head of these blocks"
-    ):
+    no_head = f"^Reading the logits of {kind}: no language-model head of these blocks"
+    with pytest.raises(UnsupportedModel, match=no_head):
         whole.encoder.logits  # noqa: B018
 
 
-def test_traces_and_states_show_themselves_in_one_line(causal: Trace, states: TargetStates) -> None:
-    assert (
-        repr(causal) == f"<Trace of {len(causal.tokens)} tokens through {causal.model_name}: 3 layers x {HEADS} heads>"
-    )
+def test_traces_states_and_weights_show_themselves_in_one_line(causal: Trace, states: TargetStates) -> None:
+    n, name = len(causal.tokens), causal.model_name
+    assert repr(causal) == f"<Trace of {n} tokens through {name}: 3 layers x {HEADS} heads>"
     assert repr(states) == f"<TargetStates of {len(states)} sentences: {LAYERS} layers x {HEADS} heads>"
+    assert repr(causal.stack) == f"<Weights of 3 layers x {HEADS} heads, d_model 28, torch.float32 on cpu>"
 
 
 def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(causal: Trace, pair: PairTrace) -> None:
@@ -119,10 +114,6 @@ def test_a_head_writes_at_a_word_what_it_writes_at_its_last_token(causal: Trace,
     assert torch.equal(residual_stream(causal, "mole"), residual_stream(causal, causal.tokens.positions_of("mole")[-1]))
     with pytest.raises(InputError, match="Looking for 'wug'"):
         causal.delta_e(0, 0, "wug")
-
-
-def test_weights_show_themselves_in_one_line(causal: Trace) -> None:
-    assert repr(causal.stack) == f"<Weights of 3 layers x {HEADS} heads, d_model 28, torch.float32 on cpu>"
 
 
 def test_markup_in_a_text_is_shown_and_not_run() -> None:

@@ -35,10 +35,8 @@ quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = make_checkpoint(
-        tmp_path_factory.mktemp("tokens") / "wide", n_layer=1, n_head=2, n_embd=8, n_inner=12, n_positions=512
-    )
-    return load(folder)
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_inner": 12, "n_positions": 512}
+    return load(make_checkpoint(tmp_path_factory.mktemp("tokens") / "wide", **sizes))
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +125,7 @@ def test_a_word_of_several_tokens_is_read_at_its_last(model):
     assert len(positions) > 1
     assert "".join(tokens.pieces[pos] for pos in positions).strip() == "antidisestablishment"
     assert tokens.spans[positions[-1]][1] == text.index(" bank")
+    assert is_one_token(model, " bank") and not is_one_token(model, " antidisestablishment")
 
 
 @pytest.mark.parametrize(
@@ -172,41 +171,32 @@ HALF = (
     "Reading the text: got half of a surrogate pair at character 4, expected text that can be written as UTF-8; repair "
     "the file's encoding."
 )
-ABSENT = "Looking for 'bank' (occurrence 1) in 'A mole.': found it 0 times; give a word that stands in the text."
 OUTSIDE = "Placing characters {} to {} in 'The bank': expected a span inside its 8 characters; correct start and end."
 BLANK = "Placing characters 3 to 4 in {!r}: got only white space, expected a word; correct start and end."
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("text", "span", "said"),
     [
-        *((lambda model, text=text: tokenize(model, text), EMPTY) for text in ("", " ", "\n\t\u3000")),
-        *(
-            (lambda model, text=text: tokenize(model, text), NO_TEXT.format(kind))
-            for text, kind in ((["a", "b"], "list"), (None, "NoneType"), (7, "int"))
-        ),
-        (lambda model: tokenize(model, "the \ud83c bank"), HALF),
-        *(
-            (lambda model, span=span: positions_of_span(tokenize(model, "The bank"), *span), OUTSIDE.format(*span))
-            for span in ((-1, 3), (3, 3), (4, 2), (0, 99))
-        ),
-        *(  # whether or not a token covers it
-            (lambda model, text=text: positions_of_span(tokenize(model, text), 3, 4), BLANK.format(text))
-            for text in ("The bank", "The  bank")
-        ),
-        (lambda model: find_word("A mole.", "bank"), ABSENT),
+        *((text, None, EMPTY) for text in ("", " ", "\n\t\u3000")),
+        *((text, None, NO_TEXT.format(kind)) for text, kind in ((["a", "b"], "list"), (None, "NoneType"), (7, "int"))),
+        ("the \ud83c bank", None, HALF),
+        *(("The bank", span, OUTSIDE.format(*span)) for span in ((-1, 3), (3, 3), (4, 2), (0, 99))),
+        *((text, (3, 4), BLANK.format(text)) for text in ("The bank", "The  bank")),  # one token covers it, or none
     ],
 )
-def test_what_cannot_be_read_or_placed_is_refused_in_one_sentence(model, ask, said):
+def test_what_cannot_be_read_or_placed_is_refused_in_one_sentence(model, text, span, said):
     with pytest.raises(InputError) as error:
-        ask(model)
+        positions_of_span(tokenize(model, text), *span or (0, 1))
     assert str(error.value) == said
 
 
 @pytest.mark.parametrize("occurrence", [0, -1, 2])
 def test_an_occurrence_that_is_not_there(occurrence):
-    with pytest.raises(InputError, match="found it 1 times"):
+    with pytest.raises(InputError) as error:
         find_word("The bank.", "bank", occurrence)
+    looking = f"Looking for 'bank' (occurrence {occurrence}) in 'The bank.'"
+    assert str(error.value) == f"{looking}: found it 1 times; give a word that stands in the text."
 
 
 def test_a_position_may_be_a_word(model):
@@ -217,46 +207,23 @@ def test_a_position_may_be_a_word(model):
         position(tokens, "mole")
 
 
-@pytest.fixture
-def logged():
-    """What transformers logs, which it hands to no other logger."""
-    records, handler, logger = [], logging.Handler(), logging.getLogger("transformers")
-    handler.emit = lambda record: records.append(record.getMessage())
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.WARNING)
-    yield records
-    logger.removeHandler(handler)
-    logger.setLevel(level)
-
-
-def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatch, logged):
+def test_a_text_beyond_the_window_is_refused_whole_and_quietly(model, monkeypatch, caplog):
     """GPT-2's own tokenizer knows the window too, and would add a warning to the one sentence."""
     monkeypatch.setattr(model.tokenizer, "model_max_length", model.config.n_ctx)
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    caplog.set_level(logging.WARNING, "transformers")
+    assert len(tokenize(model, "(" * 511)) == model.config.n_ctx
+    with pytest.raises(InputError, match="got 513 tokens"):  # BOS counts
+        tokenize(model, "(" * 512)
     with pytest.raises(InputError) as error:
         tokenize(model, "(" * 600)
     assert str(error.value) == (
         f"Reading the text '{'(' * 59}…': got 601 tokens, expected at most 512, the context window of wide; "
         "shorten the text or split it."
     )
-    assert logged == []
+    assert caplog.messages == []
     model.tokenizer("(" * 600)
-    assert len(logged) == 1  # it would have
-
-
-@pytest.mark.parametrize("over", [0, 1])
-def test_the_window_counts_bos(model, over):
-    text = "(" * (model.config.n_ctx - 1 + over)
-    if over:
-        with pytest.raises(InputError, match="got 513 tokens"):
-            tokenize(model, text)
-    else:
-        assert len(tokenize(model, text)) == model.config.n_ctx
-
-
-def test_one_token_means_with_its_leading_space(model):
-    assert is_one_token(model, " bank")
-    assert not is_one_token(model, " antidisestablishment")
+    assert caplog.messages  # it would have
 
 
 @quick

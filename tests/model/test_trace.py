@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 from checkpoints import SENTENCES
-from families import HEADS, LAYERS, MADE, PAIRED, SINGLE, family_model
+from families import EXACT, HEADS, LAYERS, MADE, PAIRED, SINGLE, assert_near, family_model, near
 from handmade import random_model
 
 import probe
@@ -16,21 +16,9 @@ from probe.model.records import TargetStates, Trace
 from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace, trace_target
 
-EXACT = {"rtol": 0, "atol": 1e-12}
 TEXT, TARGET = "The mole dug a tunnel under the muddy bank", "A red apple fell"
 CAUSAL = tuple(kind for kind in SINGLE if FAMILIES[kind].kind == "decoder")
 PLAIN = tuple(kind for kind in SINGLE if FAMILIES[kind].adds_plainly)
-
-
-def near(kind: str) -> dict[str, float]:
-    """Equal to rounding; to that of float32 where the family's own code softmaxes in it whatever the type."""
-    return {"rtol": 0, "atol": 1e-6} if "softmax" in FAMILIES[kind].single else EXACT
-
-
-def assert_near(found: torch.Tensor, exact: torch.Tensor, close: dict[str, float]) -> None:
-    """Equal relative to the scale of the tensor, where that is more than 1."""
-    scale = exact.abs().max().clamp_min(1)
-    torch.testing.assert_close(found / scale, exact / scale, **close)
 
 
 def traced(kind: str, text: str = TEXT) -> dict[str, Trace]:
@@ -159,17 +147,14 @@ def test_the_decoder_reads_the_start_token_and_the_target_without_its_end() -> N
 def test_a_target_is_asked_for_and_refused_where_it_belongs() -> None:
     with pytest.raises(InputError) as missing:
         trace(family_model("t5"), TEXT)
-    assert str(missing.value) == (
-        "Tracing a text through t5: it is an encoder-decoder; give trace(model, source, target)."
-    )
+    said = "Tracing a text through t5: it is an encoder-decoder; give trace(model, source, target)."
+    assert str(missing.value) == said
     with pytest.raises(InputError) as too_much:
         probe.trace(family_model("bert"), TEXT, TARGET)
-    assert str(too_much.value) == ("Tracing a text through bert: it has no decoder for a target; give one text only.")
+    assert str(too_much.value) == "Tracing a text through bert: it has no decoder for a target; give one text only."
 
 
-def test_too_long_a_text_is_refused_before_it_runs() -> None:
-    with pytest.raises(InputError, match="expected at most 40"):
-        trace(family_model("gpt2"), "bank " * 60)
+def test_too_long_a_target_is_refused_before_it_runs() -> None:
     with pytest.raises(InputError, match="expected at most 40"):
         trace(family_model("bart"), TEXT, "bank " * 50)
 

@@ -8,16 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from handmade import (
-    HEADS,
-    LAYERS,
-    WORD,
-    corpus_of,
-    make_handmade_encoder,
-    make_sentences,
-    resolver,
-    resolver_encoder,
-)
+from handmade import HEADS, LAYERS, WORD, corpus_of, make_handmade_encoder, make_sentences, resolver, resolver_encoder
 from seeds import mostly_campaign
 
 import probe
@@ -29,23 +20,12 @@ pytestmark = pytest.mark.slow
 
 SEEDS = mostly_campaign((0, 1, 2))
 PERMUTATIONS = 199
-BOTH = (
-    *make_sentences(frames=4, distances=(1, 2), cues=40),
-    *make_sentences(frames=4, distances=(1, 2), cues=40, cue_after=True, seed=1),
-)
-
-
-def named(sentences):
-    """Frames with the cue behind the word are not those with the cue before it."""
-    half = len(sentences) // 2
-    return [
-        replace(row, frame=f"{row.frame} {side}", pair=f"{row.pair} {side}")
-        for side, rows in (("before", sentences[:half]), ("behind", sentences[half:]))
-        for row in rows
-    ]
-
-
-SENTENCES = named(BOTH)
+GRID = {"frames": 4, "distances": (1, 2), "cues": 40}
+SENTENCES = [  # frames with the cue behind the word are not those with the cue before it
+    replace(row, frame=f"{row.frame} {side}", pair=f"{row.pair} {side}")
+    for side in ("before", "behind")
+    for row in make_sentences(**GRID, cue_after=side == "behind", seed=int(side == "behind"))
+]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

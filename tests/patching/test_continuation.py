@@ -14,9 +14,7 @@ HEADS = ((0, 1), (1, 0), (1, 3))
 
 
 def whole(kind):
-    """A model, a pair, its first member kept, with what three heads get from the other one at the word, and with
-    nothing changed.
-    """
+    """A model, a pair, its first member kept, what three heads get from the other at the word, and no change."""
     model = made(kind)
     pair, weights = drawn_pair(model), read_weights(model)
     own, other = (keep(weights, [text.ids], text.at, len(weights.blocks)) for text in pair)

@@ -1,6 +1,4 @@
-"""Swaps of cross-attention heads and of source words against plain forwards of the hooked model, and direct writes that
-close.
-"""
+"""Swaps of cross-attention heads and of source words against plain hooked forwards, and direct writes that close."""
 
 from functools import partial
 
@@ -25,10 +23,8 @@ CHOICE = probe.cross.WordChoice(A, B, TARGET, *WORDS)
 EVEN = probe.cross.WordChoice(B, "He sat near the river by the bank", TARGET, *WORDS)
 
 
-def margins(model, source, edits, target=None):
-    """M of a plain forward of the bridge, called without probe, for each of several edits: a row each, `{hook: change
-    of the tensor of that row}`.
-    """
+def margins(model, source, edits):
+    """M of a plain forward of the bridge, called without probe: for each of `edits` a row, `{hook: change of it}`."""
 
     def edit(where):
         def change(tensor, hook):
@@ -39,7 +35,7 @@ def margins(model, source, edits, target=None):
 
         return change
 
-    ids, target = tokenize(model, source).ids, target or target_tokens(model, TARGET).ids
+    ids, target = tokenize(model, source).ids, target_tokens(model, TARGET).ids
     tokens, decoder_input = (torch.tensor([row] * len(edits)) for row in (ids, target))
     hooks = [(where, edit(where)) for where in {where for of_row in edits for where in of_row}]
     with torch.inference_mode(), model.bridge.hooks(fwd_hooks=hooks):
@@ -48,10 +44,10 @@ def margins(model, source, edits, target=None):
     return logits[:, first] - logits[:, second]
 
 
-def z_of(model, source, target=None):
+def z_of(model, source):
     """z of cross-attention at the last target position. `layer head d_head`"""
-    target = target or target_tokens(model, TARGET).ids
-    return hooked.read(model, tokenize(model, source).ids, target).tensors["cross"]["z"][:, :, -1]
+    read = hooked.read(model, tokenize(model, source).ids, target_tokens(model, TARGET).ids)
+    return read.tensors["cross"]["z"][:, :, -1]
 
 
 def giving(z, *, head=None):
@@ -93,19 +89,10 @@ def test_a_donor_that_is_the_sentence_itself_moves_nothing_and_labels_turned_rou
     torch.testing.assert_close(one.effect, other.effect)
 
 
-def test_with_one_target_position_all_heads_together_are_the_whole_gap():
-    """Nothing stands before the start token, so nothing but z there differs between the runs."""
-    model = family_model("bart", torch.float64)
-    start = [model.config.start_token]
-    swapped = margins(model, A, [giving(z_of(model, B, start))], start)
-    torch.testing.assert_close(swapped, margins(model, B, [{}], start), rtol=0, atol=1e-12)
-
-
 def test_ratios_are_ratios_of_sums_over_choices():
     moved = torch.tensor([[-1.0, 3.0], [-2.0, 1.0]])[..., None, None]
-    found = CrossSwaps(
-        margin=torch.tensor([[2.0, -2.0], [1.0, 0.0]]), moved=moved, together=torch.tensor([[-4.0, 4.0], [0.0, 0.0]])
-    )
+    margin, together = torch.tensor([[[2.0, -2.0], [1.0, 0.0]], [[-4.0, 4.0], [0.0, 0.0]]])
+    found = CrossSwaps(margin=margin, moved=moved, together=together)
     assert found.gap.tolist() == [4.0, 1.0]
     assert (found.noise.item(), found.denoise.item()) == pytest.approx((3 / 5, 4 / 5))
     assert found.effect.item() == pytest.approx(7 / 10) and found.all_heads == pytest.approx(4 / 5)
@@ -125,11 +112,8 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
     def give(chosen, donor, row):
         row[chosen] = donor[chosen].to(row)
 
-    read = [
-        f"decoder_blocks.{layer}.cross_attn.{part}.hook_in"
-        for layer in range(model.config.n_decoder_layers)
-        for part in "kv"
-    ]
+    layers = range(model.config.n_decoder_layers)
+    read = [f"decoder_blocks.{layer}.cross_attn.{part}.hook_in" for layer in layers for part in "kv"]
     for side in (0, 1):
         edits = [dict.fromkeys(read, partial(give, chosen, memory[1 - side])) for chosen in places]
         own, *moved = margins(model, sources[side], [{}, *edits])
@@ -141,20 +125,15 @@ def test_source_words_are_swapped_as_a_plain_forward_with_the_memory_patched(kin
 
 @pytest.mark.parametrize("kind", EACH)
 def test_what_is_written_anywhere_adds_up_to_the_logit(kind):
-    """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit difference, to the
-    last digit.
-    """
+    """Embedding, self- and cross-attention, MLPs and every bias along their directions: the logit difference."""
     model = family_model(kind, torch.float64)
     pair = probe.trace(model, A, TARGET)
     tokens = [first_token(model, TARGET, word) for word in WORDS]
     found = directions(model, pair, toward(model, *tokens))
     total = (found.entering * pair.decoder.resid_pre[0]).sum(-1)
-    for where, trace, name in (
-        (found.decoder, pair.decoder, "attn_out"),
-        (found.cross, pair.cross, "attn_out"),
-        (found.mlp, pair.decoder, "mlp_out"),
-    ):
-        total = total + (where * getattr(trace, name)).sum((0, -1))
+    written = pair.decoder.attn_out, pair.cross.attn_out, pair.decoder.mlp_out
+    for where, write in zip((found.decoder, found.cross, found.mlp), written, strict=True):
+        total = total + (where * write).sum((0, -1))
     total = total + biases(model, found, toward(model, *tokens)) + logits_bias(model, tokens)
     torch.testing.assert_close(total, pair.logits[:, tokens[0]] - pair.logits[:, tokens[1]], rtol=1e-9, atol=1e-9)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from families import SINGLE, each_family, family_model
+from hooked_runs import BOUND, ROUNDED
 
 from probe.model import forward
 from probe.model.architectures import FAMILIES
@@ -12,8 +13,6 @@ from probe.model.tokens import Placed
 from probe.model.weights import read_stacks, read_weights
 from probe.patching import engine, paths, positions, routes, swaps, ways
 
-BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
-ROUNDED = 1e-6  # where a family's own softmax is in float32 whatever its type
 CAUSAL = [kind for kind in SINGLE if FAMILIES[kind].kind == "decoder"]
 
 
@@ -79,27 +78,14 @@ def test_queries_keys_and_values_are_those_of_the_plain_forward(weights, length)
     assert len(found) == depth
     if not length:
         groups = weights.config.n_kv_heads
-        assert all(
-            [part.shape[1:] for part in step] == [(n, 0, d_head) for n in (heads, groups, groups)] for step in found
-        )
+        empty = [(n, 0, d_head) for n in (heads, groups, groups)]
+        assert all([part.shape[1:] for part in step] == empty for step in found)
         return
     steps = forward.run(weights, ids, torch.float64)
     for block, parts, step in zip(weights.blocks, found, steps, strict=True):
         for name, part in zip("qkv", parts, strict=True):
             exact = step[name] if name == "v" else met(weights, block, name, step[name])
             assert_near(share_heads(part, heads), exact, weights.config.family)
-
-
-def test_a_beginning_that_rows_share_is_computed_once(causal, monkeypatch):
-    rows = [[5, 6, 7, 8], [5, 6, 9, 8], [5, 6, 7, 8], [6, 6, 7, 8]]
-    counted, project = [], engine.project
-    monkeypatch.setattr(
-        engine,
-        "project",
-        lambda weights, block, resid, *rest: counted.append(len(resid)) or project(weights, block, resid, *rest),
-    )
-    list(engine.run(causal, rows, 2, engine.places_of(causal, 4)))
-    assert counted == [4 + 2 + 0 + 4] * 2
 
 
 def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causal):
@@ -113,9 +99,8 @@ def test_the_last_position_against_the_unchanged_ones_is_the_plain_forward(causa
     for layer, (block, (_, k, v)) in enumerate(zip(causal.blocks, before, strict=True)):
         resid = torch.stack([steps[layer]["resid_pre"][:, -1:] for steps in plain], dim=1).to(causal.dtype)
         z = engine.attend_live(causal, block, resid, (k, v), places)  # batch variant 1 head d_head
-        assert_near(
-            z[:, :, 0], torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=1), causal.config.family
-        )
+        exact = torch.stack([steps[layer]["z"][:, :, -1] for steps in plain], dim=1)
+        assert_near(z[:, :, 0], exact, causal.config.family)
 
 
 @pytest.mark.parametrize("dtype", BOUND)

@@ -1,23 +1,10 @@
-"""Every path from a sender to a receiving head, against hooked forwards edge by edge, for every family; sets of edges
-patched at once, and planted ways found, each with its share.
-"""
+"""Every path from a sender to a receiver against hooked forwards, sets of edges at once, and planted ways found."""
 
 import numpy as np
 import pytest
 import torch
 from handmade import LAYERS, make_handmade, make_handmade_encoder
-from hooked_runs import (
-    EACH,
-    Plain,
-    bound,
-    drawn_pair,
-    every_direction,
-    every_edge_between,
-    made,
-    put,
-    read_all,
-    typed,
-)
+from hooked_runs import EACH, Plain, bound, drawn_pair, every_direction, every_edge_between, made, put, read_all, typed
 from planted import AXIS, CUE, WAYS, flat, way_pairs
 from seeds import mostly_campaign
 

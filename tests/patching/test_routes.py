@@ -1,6 +1,4 @@
-"""Where a head looks, what it carries and what is lost without it, on models whose answer is known; effects by
-distance.
-"""
+"""Where a head looks, what it carries, what is lost without it, on models whose answer is known; by distance."""
 
 from functools import cache
 
@@ -49,17 +47,10 @@ def test_a_resolver_carries_the_sense_from_the_cue_looks_where_it_always_looks_a
         assert np.abs(np.delete(found[name].ravel(), np.ravel_multi_index(place, (LAYERS, HEADS)))).max() < 0.02
 
 
-def measured(result, model, *, texts=None, cues=None, most=None):
-    [pair] = result.pairs
-    study = pair.axes, pair.pairs if most is None else pair.pairs.take(range(most)), pair.reading
-    return routes.measure_routes(
-        read_weights(model),
-        texts or result.placed,
-        result.states.z,
-        cues or result.material.cues,
-        pair.measured.word,
-        study,
-    ).shares
+def measured(result, model, *, texts=None, cues=None):
+    [pair], cues = result.pairs, cues or result.material.cues
+    given = read_weights(model), texts or result.placed, result.states.z, cues, pair.measured.word
+    return routes.measure_routes(*given, (pair.axes, pair.pairs, pair.reading)).shares
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +161,7 @@ def test_mixed_z_is_the_pattern_of_one_run_over_the_values_of_the_other(same):
     weights = read_weights(model)
     generator = torch.Generator().manual_seed(2)
     looking, carrying = (torch.randint(model.config.d_vocab, (3, 7), generator=generator).tolist() for _ in range(2))
-    looking.append([5, 6, 7])
-    carrying.append([8, 9, 10])
+    looking, carrying = [*looking, [5, 6, 7]], [*carrying, [8, 9, 10]]
     carrying = looking if same else carrying
     one, other = (swaps.placed(weights, rows) for rows in (carrying, looking))
     found = routes.route_z(weights, one, other, {}, mixed=True)["pattern_only"]

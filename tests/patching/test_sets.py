@@ -30,9 +30,7 @@ def drawn_masks(count, seed=0, shape=(LAYERS, HEADS)):
 
 @pytest.fixture(scope="module")
 def setting():
-    """A random model, ten sentences of equal length and last token, of which five donors are paired with five others;
-    two holdouts with axes of their own.
-    """
+    """A random model, ten sentences of equal length and last token in five pairs, two holdouts with their own axes."""
     model = random_model(torch.float64)
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(model.config.d_vocab, (10, 6), generator=generator)
@@ -56,11 +54,6 @@ def restored(setting, masks):
     return sets._restored(sets._along(weights, rows, z, Ranked(*study, tuple(ALL)), masks).sum(0))
 
 
-def test_all_heads_are_one_and_none_is_nothing(setting):
-    masks = np.array([np.ones((LAYERS, HEADS), bool), np.zeros((LAYERS, HEADS), bool)])
-    assert restored(setting, masks).tolist() == pytest.approx([1, 0], abs=1e-12)
-
-
 def toward_donor(setting, pairs, mask):
     """How far the heads outside a set move M towards their donor, in both directions of every pair, by hand."""
     weights, rows, z, (axes, _) = setting
@@ -74,9 +67,7 @@ def toward_donor(setting, pairs, mask):
 def by_hand(setting, *parts):
     """(M(S) - M(none)) / (M(all) - M(none)), summed over both directions of the pairs of every (pairs, set)."""
     none = np.zeros((LAYERS, HEADS), dtype=bool)
-    moved = [
-        [sum(toward_donor(setting, pairs, mask)), sum(toward_donor(setting, pairs, none))] for pairs, mask in parts
-    ]
+    moved = [[sum(toward_donor(setting, pairs, kept)) for kept in (mask, none)] for pairs, mask in parts]
     some, whole = np.sum(moved, axis=0)
     return (whole - some) / whole
 
@@ -135,9 +126,8 @@ def test_heads_behind_the_read_out_play_no_part(setting):
     below = tuple(head for head in ALL if head[0] < 2)
     changed = z.clone()
     changed[:, 2:] = 9.0
-    one, other = (
-        curves((weights, rows, given, (axes, pairs)), [Ranked(axes, pairs, below)], depth=2) for given in (z, changed)
-    )
+    groups, study = [Ranked(axes, pairs, below)], (axes, pairs)
+    one, other = (curves((weights, rows, given, study), groups, depth=2) for given in (z, changed))
     np.testing.assert_array_equal(one.faithfulness, other.faithfulness)
     assert one.sizes[-1] == len(below) and one.faithfulness[-1] == pytest.approx(1, abs=1e-12)
 
@@ -190,13 +180,13 @@ def test_where_there_is_no_other_set_it_is_the_set_itself():
     assert (sets.drawn_sets(mask, 5, np.random.default_rng(0)) == mask).all()
 
 
-@pytest.mark.parametrize(
-    ("faithfulness", "smallest", "area"), [((0, 0.5, 1), 2, 0.5), ((0, 0.9, 1), 1, 0.7), ((0, 0.2, 0.89), None, 0.3225)]
-)
+BY_HAND = [((0, 0.5, 1), 2, 0.5), ((0, 0.9, 1), 1, 0.7), ((0, 0.2, 0.89), None, 0.3225)]
+
+
+@pytest.mark.parametrize(("faithfulness", "smallest", "area"), BY_HAND)
 def test_area_and_smallest_set_by_hand(faithfulness, smallest, area):
-    none = np.zeros(3)
-    curves = Curves(
-        ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness), (none, none), none, (none, none), (), np.zeros((0, 0))
-    )
+    none, ends = np.zeros(3), (np.zeros(3), np.zeros(3))
+    given = ((0, 0), (0, 1)), 1, (0, 1, 2), np.array(faithfulness)
+    curves = Curves(*given, ends, none, ends, (), np.zeros((0, 0)))
     assert curves.smallest == smallest
     assert curves.area == pytest.approx(area)

@@ -38,15 +38,6 @@ def test_the_axis_is_calibrated_on_its_two_means_and_an_effect_is_a_difference_o
     torch.testing.assert_close(axis.effect(change), axis.coordinate(a + change) - axis.coordinate(a), **EXACT)
 
 
-def test_the_axis_by_hand():
-    a, b = torch.tensor([[4.0, 1], [2, 1]]), torch.tensor([[0.0, -3]])  # means (3, 1) and (0, -3): 5 apart
-    axis = axes.fit_axis(a, b, ("a", "b"), 0)
-    torch.testing.assert_close(axis.u, torch.tensor([0.6, 0.8], dtype=torch.float64))
-    torch.testing.assert_close(axis.midpoint, torch.tensor([1.5, -1.0], dtype=torch.float64))
-    assert axis.gap == pytest.approx(5)
-    assert axis.coordinate(torch.tensor([1.5, 4.0])).item() == pytest.approx(0.8)  # 5 up: 4 along u, of 5
-
-
 def test_identical_senses_have_a_harmless_axis():
     same = torch.ones(3, 4)
     axis = axes.fit_axis(same, same, ("a", "b"), 0)

@@ -44,12 +44,8 @@ def sentence_of(sense, cue):
 
 def sentences_of(per_sense, *, repeats=1):
     """Each cue word `repeats` times, sense by sense."""
-    return [
-        sentence_of(sense, f"{sense}{number}")
-        for sense in SENSES
-        for number in range(per_sense)
-        for _ in range(repeats)
-    ]
+    cues = [(sense, f"{sense}{number}") for sense in SENSES for number in range(per_sense)]
+    return [sentence_of(*cue) for cue in cues for _ in range(repeats)]
 
 
 # --- 8: nothing is there ---------------------------------------------------------------------------------------------
@@ -198,9 +194,7 @@ def test_a_campaign_that_claims_more_is_told_so():
 
 
 def found_at(run, *, heads, d_head, d=1.0):
-    """p of a head whose write differs by d standard deviations along one direction of its own, among heads of pure
-    noise.
-    """
+    """p of a head whose write differs by d standard deviations along its own direction, among heads of noise."""
     rng = np.random.default_rng(run)
     sentences = sentences_of(PER_SENSE)
     writes = rng.normal(size=(heads // 12, 12, len(sentences), d_head))
@@ -208,9 +202,8 @@ def found_at(run, *, heads, d_head, d=1.0):
     direction = rng.normal(size=d_head)
     of_a = np.array([sentence.sense == SENSES[0] for sentence in sentences])
     writes[place][of_a] += d * direction / np.linalg.norm(direction)
-    null = measure_separation(
-        torch.from_numpy(writes), cross_fit(sentences, SENSES, seed=run), permutations=DRAWS, seed=run
-    ).null
+    given = torch.from_numpy(writes), cross_fit(sentences, SENSES, seed=run)
+    null = measure_separation(*given, permutations=DRAWS, seed=run).null
     return resampling.max_t(null[0], null[1:]).p[place]
 
 
@@ -228,9 +221,7 @@ def test_a_write_that_differs_by_one_standard_deviation_is_found_in_four_of_five
 
 
 def swap_found_at(run, *, pairs, heads=144, d=1.0):
-    """p of a head whose swap moves pairs by d standard deviations in the mean, among heads whose swaps move them at
-    random.
-    """
+    """p of a head whose swap moves pairs by d standard deviations in the mean, among heads that do so at random."""
     rng = np.random.default_rng(run)
     effects = rng.normal(size=(pairs, heads))
     place = int(rng.integers(heads))

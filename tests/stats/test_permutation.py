@@ -150,9 +150,7 @@ def test_the_smallest_p_of_few_units(units, p):
 
 
 def test_max_t_by_hand():
-    """Four relabellings, three heads. The leader is beaten by none, the second only by what the leader does, the
-    last by two.
-    """
+    """Four relabellings: the leader is beaten by none, the second only by what the leader does, the last by two."""
     observed = np.array([5.0, 1.0, 3.0])
     null = np.array([[1.0, 0.0, 0.5], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [0.0, 1.5, 0.0]])
     found = resampling.max_t(observed, null)

@@ -9,13 +9,7 @@ import torch
 from handmade import SENSES, make_sentences
 
 from probe.stats import resampling
-from probe.stats.separation import (
-    corrected_tests,
-    measure_separation,
-    own_direction_scores,
-    reduced,
-    won_draws,
-)
+from probe.stats.separation import corrected_tests, measure_separation, own_direction_scores, reduced, won_draws
 from probe.text.splits import Holdout, cross_fit
 
 SHAPE, D_HEAD = (2, 3), 4

@@ -85,9 +85,8 @@ def test_optional_columns_may_be_empty_in_some_rows_and_a_whole_number_names_a_p
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-marked = st.tuples(
-    texts, st.text(st.characters(categories=["L", "N", "S"]), min_size=1, max_size=6), texts, st.sampled_from("ab1")
-)
+words = st.text(st.characters(categories=["L", "N", "S"]), min_size=1, max_size=6)
+marked = st.tuples(texts, words, texts, st.sampled_from("ab1"))
 
 
 @settings(max_examples=40, deadline=None)
@@ -132,13 +131,9 @@ def test_the_separator_is_recognised(tmp_path, suffix, separator):
     assert str(first.where).endswith("line 3")
 
 
-TABLES = {
-    "dicts": lambda rows: rows,
-    "DataFrame": pd.DataFrame,
-    "numbers with gaps": lambda rows: pd.DataFrame(rows).convert_dtypes(),
-    "sentences": lambda rows: [Sentence(**row) for row in rows],
-    "corpus": lambda rows: as_corpus(rows),
-}
+TABLES = {"dicts": list, "DataFrame": pd.DataFrame, "corpus": as_corpus}
+TABLES |= {"numbers with gaps": lambda rows: pd.DataFrame(rows).convert_dtypes()}
+TABLES |= {"sentences": lambda rows: [Sentence(**row) for row in rows]}
 
 
 @pytest.mark.parametrize("made", TABLES.values(), ids=TABLES)
@@ -153,16 +148,14 @@ def test_a_table_made_in_python_is_read_as_a_file_is(made):
 
 
 NOT_READ = "Reading sentences from a table made in Python: "
+INT = f"{NOT_READ}got int (DataFrame constructor not properly called!), expected a path, a DataFrame, a list of "
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ([], f"{NOT_READ}it holds no rows, expected one sentence per row; add some."),
-        (
-            7,
-            f"{NOT_READ}got int (DataFrame constructor not properly called!), expected a path, a DataFrame, a list of ",
-        ),
+        (7, INT),
         ([{"word": "bat"}], f"{NOT_READ}the columns sense, text are missing, got word, expected at least sense and "),
         ([BANK, BANK | {"end": 99}], "Reading a table made in Python, row 2: the word is at characters 10 to 99, "),
     ],
@@ -220,11 +213,12 @@ def test_rows_that_name_no_word_are_about_the_one_that_is_named(place):
     assert "word is missing" in str(pytest.raises(InputError, as_corpus, place, ["bat", "mole"]).value)
 
 
+IN_A_TABLE = ("line 2", "line 4")  # behind its header
+
+
 def test_repetitions_are_left_out_and_counted_but_another_sense_is_another_sentence(place):
     corpus = read_sentences(write(place, [BANK, MOLE, BANK, BANK | {"sense": "2"}]))
-    first, third = {".jsonl": ("line 1", "line 3"), ".parquet": ("row 1", "row 3")}.get(
-        place.suffix, ("line 2", "line 4")
-    )
+    first, third = {".jsonl": ("line 1", "line 3"), ".parquet": ("row 1", "row 3")}.get(place.suffix, IN_A_TABLE)
     assert [sentence.sense for sentence in corpus.sentences] == ["1", "skin", "2"]
     assert corpus.left_out == (LeftOut(third, f"repeats the sentence, span and sense of {first}"),)
 

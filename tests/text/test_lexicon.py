@@ -1,6 +1,4 @@
-"""The lexicon keeps its promises: pairs aligned by construction, frames that say nothing about the sense, spans that
-fit.
-"""
+"""The lexicon keeps its promises: pairs aligned by construction, frames that say nothing of the sense, spans."""
 
 import re
 import subprocess
@@ -35,12 +33,8 @@ def frame_words(text):
 
 
 def versions():
-    return [
-        (entry.word, frame.name, distance, text)
-        for entry in ENTRIES
-        for frame in entry.frames
-        for distance, text in frame.versions.items()
-    ]
+    frames = [(entry.word, frame) for entry in ENTRIES for frame in entry.frames]
+    return [(word, frame.name, *version) for word, frame in frames for version in frame.versions.items()]
 
 
 def test_the_words_and_senses_asked_for_are_there():
@@ -138,21 +132,17 @@ def test_tokens_from_cue_to_word_are_the_distance_and_pairs_are_aligned(gpt2):
 
 
 def test_the_place_of_the_word_varies_between_frames(gpt2):
-    for entry in ENTRIES:
-        texts = [
-            text.replace("{cue}", entry.senses[0].cues[0]) for frame in entry.frames for text in frame.versions.values()
-        ]
-        starts = [gpt2.encode(text.partition(" {word}")[0]) for text in texts]
-        assert len({len(start.ids) for start in starts}) >= 6
+    lengths = defaultdict(set)
+    for word, _, _, text in versions():
+        start = text.partition(" {word}")[0].replace("{cue}", lexicon.entry(word).senses[0].cues[0])
+        lengths[word].add(len(gpt2.encode(start).ids))
+    assert min(map(len, lengths.values())) >= 6 and len(lengths) == 16
 
 
 def test_importing_the_lexicon_finds_the_module_and_loads_neither_torch_nor_pandas():
-    code = (
-        "import sys, probe.text.lexicon as found; print(found.__file__); print({'torch', 'pandas'} & set(sys.modules))"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert Path(shown[0]).name == "lexicon.py"
-    assert shown[1] == "set()"
+    code = "import sys, probe.text.lexicon as it; print(it.__file__, {'torch', 'pandas'} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.endswith("/lexicon.py set()\n")
 
 
 def test_an_unknown_word_is_one_sentence():
@@ -168,36 +158,28 @@ def test_an_unknown_word_is_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("text", "behind", "expected"),
-    [
-        ("The {word} {cue} is far.", False, "{cue} once and then {word} once"),
-        ("the {cue} and the {word}", True, "{word} once and then {cue} once"),
-    ],
+    ("text", "behind", "first", "second"),
+    [("The {word} {cue} is far.", False, "{cue}", "{word}"), ("the {cue} and the {word}", True, "{word}", "{cue}")],
 )
-def test_a_frame_has_cue_and_word_once_and_in_order(text, behind, expected):
+def test_a_frame_has_cue_and_word_once_and_in_order(text, behind, first, second):
     with pytest.raises(InputError) as error:
         lexicon.Frame("walk", {1: text}, behind=behind)
-    assert str(error.value) == (
-        f"Reading frame 'walk' at distance 1: got '{text}', expected {expected}; correct the frame."
-    )
+    expected = f"got '{text}', expected {first} once and then {second} once"
+    assert str(error.value) == f"Reading frame 'walk' at distance 1: {expected}; correct the frame."
 
 
-@pytest.mark.parametrize(
-    ("cues", "got"),
-    [
-        ([("river",)], "[1] cues, 1 of them"),
-        ([("river", "mud"), ("loan",)], "[2, 1] cues, 3 of them"),
-        ([("river",), ("river",)], "[1, 1] cues, 1 of them"),
-    ],
-)
+UNPAIRED = [([("river",)], "[1] cues, 1"), ([("river", "mud"), ("loan",)], "[2, 1] cues, 3")]
+UNPAIRED += [([("river",), ("river",)], "[1, 1] cues, 1")]
+
+
+@pytest.mark.parametrize(("cues", "got"), UNPAIRED)
 def test_an_entry_that_cannot_be_paired_is_refused(cues, got):
     senses = tuple(lexicon.Sense(str(index), "", found, ()) for index, found in enumerate(cues))
     with pytest.raises(InputError) as error:
         lexicon.Entry("bank", senses, ())
     assert str(error.value) == (
-        f"Reading the lexicon's word 'bank': got senses with {got} different, expected two or more senses with "
-        "equally many "
-        "cues and none in common; correct its file."
+        f"Reading the lexicon's word 'bank': got senses with {got} of them different, expected two or more senses with "
+        "equally many cues and none in common; correct its file."
     )
 
 

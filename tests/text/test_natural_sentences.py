@@ -1,6 +1,4 @@
-"""The natural sentences keep their promises: matched cues, every distance, equal lengths, plain English; read from
-their files.
-"""
+"""The natural sentences keep their promises, read from their files: matched cues, every distance, plain English."""
 
 import itertools
 import re
@@ -190,7 +188,7 @@ def test_aligned_sentences_have_as_many_tokens_and_a_whole_word(path, gpt2):
 @pytest.mark.parametrize("word", [file.stem for file in FILES])
 def test_the_sentences_are_the_files_with_cue_and_word_in_their_places(word):
     corpus = expand_natural(word, both_sides=True)
-    file = tomllib.loads((FILES[0].parent / f"{word}.toml").read_text(encoding="utf-8"))
+    file = read(FILES[0].parent / f"{word}.toml")
     filled = sum(len(frame["cues"]) for side in ("before", "behind") for frame in file[side])
     assert len(corpus.sentences) == filled * len(file["senses"])
     pairs = {}
@@ -210,6 +208,5 @@ def test_a_word_without_natural_sentences_is_refused():
         expand_natural("bark")
     assert str(caught.value) == (
         "Looking up natural sentences with 'bark': there are none, the words that have some are apple, bank, bat, "
-        "crane, mole, "
-        "organ, plant, seal; give one of these, or a file of your own sentences."
+        "crane, mole, organ, plant, seal; give one of these, or a file of your own sentences."
     )

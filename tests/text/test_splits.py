@@ -124,11 +124,8 @@ def test_without_anything_every_sentence_is_used_in_folds_of_like_size(counts, s
 def test_unpaired_sentences_are_all_used_whatever_the_seed(first, second):
     """Each with a cue word of its own: whether there are enough does not hang on the draw, and nothing is lost."""
     grid = without(make_sentences(frames=1, distances=(1,), cues=40), "pair", "frame")
-    sentences = [
-        row
-        for sense, count in zip(SENSES, (first, second), strict=True)
-        for row in [row for row in grid if row.sense == sense][:count]
-    ]
+    sides = [[row for row in grid if row.sense == sense] for sense in SENSES]
+    sentences = [*sides[0][:first], *sides[1][:second]]
     for seed in range(21):
         split = cross_fit(sentences, seed=seed)
         assert_held_out(sentences, split, names=("cue_word",))
@@ -139,11 +136,8 @@ def test_unpaired_sentences_are_all_used_whatever_the_seed(first, second):
 
 @pytest.mark.parametrize("cues", [3, 4, 5, 6])
 def test_whether_there_are_enough_does_not_hang_on_the_seed(cues):
-    for sentences in (
-        make_crossed(cues, cues),
-        make_crossed(cues, cues, frames=1),
-        without(make_crossed(cues, 6), "pair", "frame"),
-    ):
+    unpaired = without(make_crossed(cues, 6), "pair", "frame")
+    for sentences in (make_crossed(cues, cues), make_crossed(cues, cues, frames=1), unpaired):
         enough = set()
         for seed in range(21):
             try:
@@ -157,13 +151,10 @@ def test_sentences_with_the_word_elsewhere_are_left_out_where_places_are_to_be_a
     sentences = without(GRID, "pair")
     places = [row % 7 if sentence.sense == SENSES[0] else row % 5 for row, sentence in enumerate(sentences)]
     split = cross_fit(sentences, positions=places)
-    at = [
-        Counter(places[row] for row, a in zip(split.rows, split.is_a, strict=True) if a == side)
-        for side in (True, False)
-    ]
-    given = [
-        Counter(place for place, row in zip(places, sentences, strict=True) if row.sense == sense) for sense in SENSES
-    ]
+    at, given = (
+        [Counter(places[row] for row in rows if sentences[row].sense == sense) for sense in SENSES]
+        for rows in (split.rows, range(len(sentences)))
+    )
     assert at[0] == at[1] == given[0] & given[1]
     assert split.left_out and set(split.left_out.values()) == {ELSEWHERE}
     assert_held_out(sentences, split, names=("cue_word",))
@@ -171,9 +162,7 @@ def test_sentences_with_the_word_elsewhere_are_left_out_where_places_are_to_be_a
 
 
 def test_a_handful_of_pairs_is_no_paired_file():
-    few, enough = (
-        [row if at < 2 * count else replace(row, pair=None) for at, row in enumerate(GRID)] for count in (40, 60)
-    )
+    few, enough = ([*GRID[: 2 * count], *without(GRID[2 * count :], "pair")] for count in (40, 60))
     assert cross_fit(few).pair_design == DRAWN and not cross_fit(few).left_out
     assert cross_fit(enough).pair_design == ALIGNED and set(cross_fit(enough).left_out.values()) == {UNPAIRED}
 
@@ -189,9 +178,8 @@ def test_the_split_of_the_file_is_respected():
     split = cross_fit(sentences)
     [holdout] = split.holdouts
     for part, places in (("fit", holdout.train), ("report", holdout.test)):
-        assert {split.rows[place] for place in places} == {
-            row for row, sentence in enumerate(sentences) if meant.get(sentence.split) == part
-        }
+        given = {row for row, sentence in enumerate(sentences) if meant.get(sentence.split) == part}
+        assert {split.rows[place] for place in places} == given
     assert split.design == "the split given in the file" and split.tested == list(holdout.test)
     assert split.holdouts == cross_fit(sentences, seed=99).holdouts
 
@@ -225,11 +213,9 @@ def test_the_rule_of_a_corpus_that_is_not_held_keeps_frames_and_cue_words_apart_
     ends = [rule.part_of(sentence, seed) for sentence in sentences]
     assert {reason for part, reason in ends if part is None} <= {deal.CROSSING}
     for name in ("frame", "cue_word"):
-        groups = {
-            part: {getattr(row, name) for row, (where, _) in zip(sentences, ends, strict=True) if where == part}
-            for part in ("fit", "report")
-        }
-        assert not groups["fit"] & groups["report"]
+        named = [(where, getattr(row, name)) for row, (where, _) in zip(sentences, ends, strict=True)]
+        fit, report = ({value for where, value in named if where == part} for part in ("fit", "report"))
+        assert not fit & report
     assert rule.design == "by frame and cue word, by their hash"
 
 

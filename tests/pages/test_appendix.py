@@ -21,13 +21,10 @@ def test_every_column_of_every_table_is_explained_once():
     assert units["word_heads", "net"] == "fraction of the sense gap" and units["words", "word"] == ""
 
 
-def test_a_name_that_stands_for_two_things_is_explained_by_its_table():
+def test_a_name_that_stands_for_two_things_is_explained_by_its_table_and_units_are_of_columns_that_exist():
     assert meaning("depth", "auroc") != meaning("heads", "auroc") == COLUMNS["auroc"]
     with pytest.raises(KeyError):
         meaning("heads", "nothing")
-
-
-def test_units_are_of_columns_that_exist():
     assert set(UNITS) <= set(COLUMNS)
 
 
@@ -50,9 +47,6 @@ def test_what_was_left_out_while_reading_is_counted_and_repetitions_stand_togeth
         {"word": "", "reason": "about another word than 'bank'", "count": 1},
         {"word": "bank", "reason": "too long", "count": 1},
     ]
-
-
-def test_nothing_left_out_is_no_row():
     assert data_used(FRAMES | {"left_out": FRAMES["left_out"][:0]})["left_out"] == []
 
 

@@ -193,19 +193,6 @@ def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:
         assert torch.allclose(resid, torch.stack([state[0, at] for state in states]), atol=1e-5)
 
 
-def test_the_bridge_boots_it_with_the_models_own_logits() -> None:
-    from transformer_lens.model_bridge import TransformerBridge
-
-    model, tokenizer = shipped()
-    bridge = TransformerBridge.boot_transformers(str(FOLDER), dtype=torch.float32)
-    encoded = tokenizer("One mole of carbon dioxide", return_tensors="pt")
-    logits, cache = bridge.run_with_cache(encoded.input_ids, attention_mask=encoded.attention_mask)
-    assert cache["blocks.3.attn.hook_pattern"].shape == (1, 4, 7, 7)
-    assert cache["blocks.3.attn.hook_z"].shape == (1, 7, 4, 32)
-    with torch.no_grad():
-        assert torch.allclose(logits, model(**encoded).logits, atol=1e-4)
-
-
 def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None:
     tokenizer = shipped()[1]
     known = lists(tokenizer)

@@ -101,39 +101,24 @@ def test_prepositions_contract_and_small_words_elide(text: str, french: str) -> 
     assert contract(text) == french
 
 
+NEAR = ("{the:W} was {small:W} near {the:C}", "{the:W} était {small:W} près de {the:C}")
+WHERE = ("where is {a:C}? {it:C} is {white:C}", "où est {a:C} ? {it:C} est {white:C}")
+WHICH = ("is it {bare:C} or is it {bare:W}", "est-ce {bare:C} ou est-ce {bare:W} ?")
+
+
 @pytest.mark.parametrize(
     ("plan", "word", "cue", "en", "fr"),
     [
-        (
-            ("{the:W} was {small:W} near {the:C}", "{the:W} était {small:W} près de {the:C}"),
-            Noun("mole", "grain de beauté", "m"),
-            Noun("doctor", "médecin", "m", "he"),
-            "The mole was small near the doctor.",
-            "Le grain de beauté était petit près du médecin.",
-        ),
-        (
-            ("{the:W} was {small:W} near {the:C}", "{the:W} était {small:W} près de {the:C}"),
-            Noun("mole", "taupe", "f"),
-            Noun("hedgehog", "hérisson", "m"),
-            "The mole was small near the hedgehog.",
-            "La taupe était petite près du hérisson.",
-        ),
-        (
-            ("where is {a:C}? {it:C} is {white:C}", "où est {a:C} ? {it:C} est {white:C}"),
-            Noun("bank", "rive", "f"),
-            Noun("orange", "orange", "f"),
-            "Where is an orange? It is white.",
-            "Où est une orange ? Elle est blanche.",
-        ),
-        (
-            ("is it {bare:C} or is it {bare:W}", "est-ce {bare:C} ou est-ce {bare:W} ?"),
-            Noun("apple", "Apple", "f"),
-            Noun("phone", "téléphone", "m"),
-            "Is it phone or is it apple?",
-            "Est-ce téléphone ou est-ce Apple ?",
-        ),
+        (NEAR, Noun("mole", "grain de beauté", "m"), Noun("doctor", "médecin", "m", "he"),
+         "The mole was small near the doctor.", "Le grain de beauté était petit près du médecin."),
+        (NEAR, Noun("mole", "taupe", "f"), Noun("hedgehog", "hérisson", "m"),
+         "The mole was small near the hedgehog.", "La taupe était petite près du hérisson."),
+        (WHERE, Noun("bank", "rive", "f"), Noun("orange", "orange", "f"),
+         "Where is an orange? It is white.", "Où est une orange ? Elle est blanche."),
+        (WHICH, Noun("apple", "Apple", "f"), Noun("phone", "téléphone", "m"),
+         "Is it phone or is it apple?", "Est-ce téléphone ou est-ce Apple ?"),
     ],
-)
+)  # fmt: skip
 def test_plans_are_filled_alike_in_both_languages(
     plan: tuple[str, str], word: Noun, cue: Noun, en: str, fr: str
 ) -> None:
@@ -272,24 +257,6 @@ def test_translation_is_the_models_own_greedy_generation() -> None:
             source.input_ids, attention_mask=source.attention_mask, num_beams=1, do_sample=False, max_new_tokens=48
         )
         assert out[0].tolist() == [tokenizer.bos_token_id, *ids, tokenizer.eos_token_id]
-
-
-def test_the_bridge_boots_it_with_its_three_kinds_of_attention() -> None:
-    from transformer_lens.model_bridge import TransformerBridge
-
-    model, tokenizer = shipped()
-    bridge = TransformerBridge.boot_transformers(str(FOLDER), dtype=torch.float32)
-    source = tokenizer("The river was near the bank.", return_tensors="pt").input_ids
-    target = torch.tensor([[tokenizer.bos_token_id, *tokenizer("La rivière").input_ids[:-1]]])
-    logits, cache = bridge.run_with_cache(source, decoder_input=target)
-    n_source, n_target = source.shape[1], target.shape[1]
-    shapes = {"encoder_blocks.1.attn": (n_source, n_source), "decoder_blocks.1.self_attn": (n_target, n_target)}
-    for name, shape in {**shapes, "decoder_blocks.1.cross_attn": (n_target, n_source)}.items():
-        assert cache[f"{name}.hook_pattern"].shape == (1, 4, *shape)
-        assert {f"{name}.hook_{what}" for what in "qkvz"} <= set(cache)
-    with torch.no_grad():
-        expected = model(source, decoder_input_ids=target).logits
-    assert torch.allclose(logits, expected, atol=1e-4)
 
 
 def test_hiding_spares_the_end_mark_and_the_sentences_with_an_ambiguous_word() -> None:

@@ -1,6 +1,4 @@
-"""Charts of the lesson: panels of lines, matrices, vectors that add up, spectra, parameters; and smaller PNGs of
-the same pixels.
-"""
+"""Charts of the lesson: lines, matrices, vectors that add up, spectra, parameters; smaller PNGs, pixel for pixel."""
 
 import re
 import struct
@@ -158,9 +156,7 @@ def chunks(png):
 
 
 def pixels(png):
-    """Red, green and blue of every pixel, read by the letter of the format: filter None or Sub, RGB, RGBA or
-    indexed.
-    """
+    """Red, green and blue of every pixel, by the letter of the format: filter None or Sub, RGB, RGBA or indexed."""
     found = chunks(png)
     width, _, _, kind = struct.unpack(">IIBB", found[b"IHDR"][:10])
     depth = {2: 3, 3: 1, 6: 4}[kind]

@@ -64,8 +64,12 @@ def unfolded(browser, report_page):
         yield at
 
 
-def test_every_chart_is_drawn_with_marks(unfolded):
-    page = unfolded().page
+@pytest.fixture
+def page(unfolded):
+    return unfolded().page
+
+
+def test_every_chart_is_drawn_with_marks(page):
     boxes = page.locator(".chart").count()
     # 1 + 6 + 1 depth profiles, 3 control strips; for each of the two ranked words a map, shares, a scatter, sets of
     # heads, effects by distance and by route, three traces and a circuit from cue to word; an account of each of 4 + 8
@@ -262,8 +266,7 @@ def test_a_click_on_the_map_goes_to_the_head(open_page, report_page):
     assert tabs.locator("input").nth(1).is_checked()
 
 
-def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(unfolded):
-    page = unfolded().page
+def test_tokens_are_tinted_by_attention_and_bars_are_as_long_as_the_contribution(page):
     rows, panel = FRAMES["readings"].query("word == 'bank' and layer == 0 and head == 2"), page.locator(".panel").first
     pieces = panel.locator(".sentence").first.locator(".piece")
     alphas = pieces.evaluate_all(
@@ -305,8 +308,7 @@ def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_p
     assert page.locator(".chart").count() == page.locator(".chart svg").count() == 8 + 3  # depth profiles and controls
 
 
-def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(unfolded):
-    page = unfolded().page
+def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(page):
     first = page.locator("#map .chart").first
     kinds = BANK.loc[BANK["verdict"] != "none", "verdict"].tolist()
     assert first.locator(".mark-symbol.role-mark path").count() == len(kinds) >= 2
@@ -318,8 +320,7 @@ def test_the_verdict_stands_in_the_map_the_tabs_the_panel_and_the_table(unfolded
     assert [text.strip() for text in cells.all_text_contents()] == BANK.sort_values("rank")["verdict"].tolist()
 
 
-def test_answers_are_those_of_the_verdicts_and_cards_begin_with_a_sentence_that_names_no_head(unfolded):
-    page = unfolded().page
+def test_answers_are_those_of_the_verdicts_and_cards_begin_with_a_sentence_that_names_no_head(page):
     bank, mole, apple = page.locator(".answer").all_inner_texts()
     assert bank.startswith("One head resolves “bank”: L0H2 moves it 41") and "no head is ranked" in apple
     assert mole.startswith("Two heads resolve “mole” in 5 of 6 pairs of senses: L0H1")
@@ -342,8 +343,7 @@ def test_tables_of_text_are_stacked_on_a_phone_and_charts_are_wide_enough(unfold
     assert min(widths) > 300
 
 
-def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(unfolded):
-    page = unfolded().page
+def test_lone_pairs_what_was_left_out_columns_and_suppliers_are_told(page):
     method = page.locator("#method").inner_text()
     assert (
         "bank: 2 sentences name pairs without a partner of another sense; they are used like sentences without a pair."
@@ -365,8 +365,7 @@ def test_together_names_the_smallest_set_and_its_rivals(unfolded):
     assert "the best of 11 random sets of 3 heads keeps 10" in captions[0]
 
 
-def test_belief_rests_on_gate_power_and_controls_for_every_word(unfolded):
-    page = unfolded().page
+def test_belief_rests_on_gate_power_and_controls_for_every_word(page):
     rows = page.locator("#believe tbody tr").all_inner_texts()
     assert [row.split("\t") for row in rows] == [
         ["bank", "1 of 1", "p < .001", "p = .31", "240", "192", "14", "64", "p = .002", "0.45"],

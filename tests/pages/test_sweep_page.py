@@ -202,9 +202,6 @@ def test_the_shards_open_as_one_dataset(swept):
         assert len(pd.read_parquet(swept.folder / kind)) == rows
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
-
-
 def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tmp_path, run):
     made, given = some_sentences(300), tmp_path / "given"
     given.mkdir()
@@ -240,9 +237,6 @@ def test_mistakes_are_one_sentence(folder, run, tmp_path, monkeypatch, arguments
     code, out, err = run("sweep", "--sentences", "s.jsonl", "--model", folder, "--out", "out", *arguments)
     assert code == 2 and told in err and out == ""
     assert [line for line in err.splitlines() if line.startswith("probe: ")] == [err.splitlines()[-1]]
-
-
-# --- progress --------------------------------------------------------------------------------------------------------
 
 
 class Clock:

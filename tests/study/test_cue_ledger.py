@@ -39,15 +39,12 @@ ALLOWED = {torch.float32: 1e-4, torch.float64: 1e-10}
 A, B = [0, 1], [2, 3]
 
 
-def referred(model, depth):
-    """The axis between TEXTS 0, 1 and 2, 3 at their ends, and what every component writes halfway between them."""
-    tokens = [tokenize(model, text) for text in TEXTS]
+def referred(model, depth, texts=TEXTS):
+    """The axis between texts 0, 1 and 2, 3 at their ends, and what every component writes halfway between them."""
+    tokens = [tokenize(model, text) for text in texts]
     states = target_states(model, tokens, [len(cut) - 1 for cut in tokens])
     axis = axes.fit_axis(states.resid[A, depth], states.resid[B, depth], ("a", "b"), depth)
-    return states, axis, ledger.average(read_weights(model), states, A, B, depth=depth)
-
-
-# --- the sum ---------------------------------------------------------------------------------------------------------
+    return axis, ledger.average(read_weights(model), states, A, B, depth=depth)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -77,17 +74,11 @@ def test_entries_name_every_term_once_with_its_length():
     assert all(entry.contribution is None for entry in entries)
 
 
-# --- on a sense axis -------------------------------------------------------------------------------------------------
-
-
 def test_what_is_the_same_in_every_sentence_contributes_exactly_nothing():
     model = random_model()
-    tokens = [tokenize(model, f"{text} bank") for text in TEXTS]
-    states = target_states(model, tokens, [len(cut) - 1 for cut in tokens])
-    axis = axes.fit_axis(states.resid[A, 2], states.resid[B, 2], ("a", "b"), 2)
-    average = ledger.average(read_weights(model), states, A, B, depth=2)
+    axis, average = referred(model, 2, [f"{text} bank" for text in TEXTS])
     shown = trace(model, "The muddy old bank")
-    assert shown.tokens.ids[-1] == tokens[0].ids[-1]
+    assert shown.tokens.ids[-1] == tokenize(model, f"{TEXTS[0]} bank").ids[-1]
     entries = ledger.ledger(shown, 2, at=len(shown.tokens) - 1, axis=axis, average=average)
     of = {entry.component: entry.contribution for entry in entries if entry.head is None}
     assert of["token embedding"] == of["attention bias 0"] == of["attention bias 1"] == 0.0
@@ -110,16 +101,13 @@ def test_a_constant_moved_from_the_output_bias_into_the_values_changes_no_source
     found = []
     for folder in folders:
         model = load(folder, dtype=torch.float64)
-        _, axis, average = referred(model, LAYERS)
+        axis, average = referred(model, LAYERS)
         found.append(ledger.ledger(trace(model, TEXT), LAYERS, at=9, axis=axis, average=average))
     one, other = ([entry.contribution for entry in entries] for entries in found)
     assert one == pytest.approx(other, abs=1e-5)
     assert max(map(abs, one)) > 0.05
     lengths = [[entry.norm for entry in entries] for entries in found]
     assert lengths[0] != pytest.approx(lengths[1], abs=1e-2)
-
-
-# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def test_a_ledger_that_does_not_close_is_refused():
@@ -148,9 +136,6 @@ def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
         f"Opening the ledger after {depth} blocks at position {at}: odd has {LAYERS} blocks and the text {n} tokens; "
         f"give a depth from 0 to {LAYERS} and a position from 0 to {n - 1}."
     )
-
-
-# --- in a study ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=mostly_campaign([1, 2]))
@@ -192,9 +177,6 @@ def test_the_planted_head_supplies_the_sense_from_the_cue(planted):
         cue = mine.loc[mine["role"] == "cue", "token"].iloc[0].split("·")[1]
         assert said.startswith(f"“{cue}” directly supplies ")
         assert f"through L{layer}H{head}; MLPs " in said
-
-
-# --- in words --------------------------------------------------------------------------------------------------------
 
 
 def frame_of(parts, *, total=None, sense="river", pair=("river", "money"), sentence=7):
@@ -287,9 +269,6 @@ def test_more_heads_than_can_be_named_are_said_to_be_more():
     against = frame_of({("L0H0", "1·river"): 0.3, ("L0H1", "1·river"): -0.5})
     assert suppliers.carriers(against) == ["L0H1"]
     assert suppliers.carriers(frame_of({("L0H0", "1·river"): 0.0})) == []
-
-
-# --- as a picture ----------------------------------------------------------------------------------------------------
 
 
 def test_the_bars_keep_every_contribution_and_end_with_the_sum():

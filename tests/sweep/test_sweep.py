@@ -159,9 +159,6 @@ def test_own_scores_part_the_senses_of_donors_and_axes_are_the_same_after_a_file
     assert torch.equal(again.u, axes.u) and torch.equal(again.donor_z, axes.donor_z)
 
 
-# --- what is done, and what is damaged -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def again(swept, folder, corpus, monkeypatch):
     """The same sweep once more, or with another file or options, and the keys of the units that were made."""
@@ -264,9 +261,6 @@ def test_a_full_disk_is_one_sentence_and_finished_shards_are_good(tmp_path, fold
     result = sweep(str(folder), [corpus], tmp_path / "out", options=SMALL)
     assert kept and kept.items() <= fingerprints(result.folder).items()
     assert lost_and_doubled(result.folder, ROWS) == (0, 0)
-
-
-# --- rows ------------------------------------------------------------------------------------------------------------
 
 
 def test_parts_do_not_depend_on_the_order_of_the_rows(tmp_path):

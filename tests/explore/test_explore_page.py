@@ -128,9 +128,8 @@ def test_each_key_is_answered_and_the_last_one_stands(opened):
     box = page.locator('[name="text"]')
     box.press("End")
     box.press_sequentially(" today", delay=20)
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('.strip .chip')].at(-1)?.textContent.endsWith('today')", timeout=PATIENCE
-    )
+    typed = "() => [...document.querySelectorAll('.strip .chip')].at(-1)?.textContent.endsWith('today')"
+    page.wait_for_function(typed, timeout=PATIENCE)
     answered(page)
     assert page.locator("[data-trouble]").is_hidden()
 

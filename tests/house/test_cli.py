@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkpoints import change_tensors, make_checkpoint
+import torch
+from checkpoints import change_tensors
 
 import probe
 from probe import cli
@@ -15,11 +16,6 @@ from probe.errors import InputError
 from probe.model import attention
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_checkpoint(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +36,11 @@ def assert_one_sentence(result, *parts):
         assert part in err, err
 
 
-def test_check_prints_every_row_and_a_summary_and_as_json_the_same_rows(run, folder):
-    code, out, err = run("check", "--model", folder)
+def test_check_prints_every_row_and_a_summary_and_as_json_the_same_rows(run, checkpoint):
+    code, out, err = run("check", "--model", checkpoint)
     assert code == 0 and err == ""
     assert out.count(" ok") == 2 * 13 + 2 and "28 of 28 rows hold" in out
-    code, out, _ = run("check", "The mole dug a tunnel.", "--model", folder, "--json")
+    code, out, _ = run("check", "The mole dug a tunnel.", "--model", checkpoint, "--json")
     found = json.loads(out)
     assert code == 0 and found["ok"] and len(found["rows"]) == 28
     assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(found["rows"][0])
@@ -169,21 +165,18 @@ def test_the_command_of_a_page_spells_out_what_made_it(given, made):
         ),
     ],
 )
-def test_bad_sentences_end_in_one_sentence(run, tmp_path, folder, changes, parts):
+def test_bad_sentences_end_in_one_sentence(run, tmp_path, checkpoint, changes, parts):
     file = rows(tmp_path / "sentences.jsonl", *changes)
     before = file.read_bytes()
-    result = run("report", "--sentences", file, "--model", folder, "--out", tmp_path / "out")
+    result = run("report", "--sentences", file, "--model", checkpoint, "--out", tmp_path / "out")
     assert_one_sentence(result, *parts)
     assert not list((tmp_path / "out").glob("*"))
     assert file.read_bytes() == before
 
 
-def test_a_broken_model_folder_is_refused(run, tmp_path, folder):
-    import torch
-
-    broken = make_checkpoint(tmp_path / "broken")
-    change_tensors(broken, {"transformer.ln_f.bias": torch.full((32,), float("nan"))})
-    assert_one_sentence(run("check", "--model", broken), "ln_f.bias")
+def test_a_broken_model_folder_is_refused(run, copy):
+    change_tensors(copy, {"transformer.ln_f.bias": torch.full((32,), float("nan"))})
+    assert_one_sentence(run("check", "--model", copy), "ln_f.bias")
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported():
@@ -199,12 +192,12 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
     assert all(command in done.stdout for command in ("report", "check", "models"))
 
 
-def test_an_interrupt_ends_with_130_and_a_sentence(run, folder, monkeypatch):
+def test_an_interrupt_ends_with_130_and_a_sentence(run, checkpoint, monkeypatch):
     from probe.model import check
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(check, "certify", interrupted)
-    code, _, err = run("check", "--model", folder)
+    code, _, err = run("check", "--model", checkpoint)
     assert code == 130 and "interrupted" in err

@@ -3,13 +3,13 @@
 import csv
 import json
 import os
+import resource
 import struct
 from pathlib import Path
 
 import fuzzing
 import pandas as pd
 import pytest
-from checkpoints import make_checkpoint
 from fuzzing import COLUMNS, GOOD, TARGETS, read_both_ways, shares, small_model, try_cases
 
 import probe
@@ -131,39 +131,34 @@ def test_word_folders_are_streamed_as_they_are_read(tmp_path):
     assert len(read_sentences(place).sentences) == 2
 
 
-def test_a_config_of_absurd_sizes_is_refused_before_memory_is_taken(tmp_path):
-    import resource
-
-    folder = make_checkpoint(tmp_path / "small")
-    raw = json.loads((folder / "config.json").read_text())
+def test_a_config_of_absurd_sizes_is_refused_before_memory_is_taken(copy):
+    raw = json.loads((copy / "config.json").read_text())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for key in ("n_layer", "n_embd", "vocab_size", "n_positions", "n_inner"):
-        (folder / "config.json").write_text(json.dumps(raw | {key: 10**15 if key != "n_embd" else 4 * 10**14}))
+        (copy / "config.json").write_text(json.dumps(raw | {key: 10**15 if key != "n_embd" else 4 * 10**14}))
         with pytest.raises(ModelError):
-            probe.load(folder)
+            probe.load(copy)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
-def test_a_header_that_promises_more_than_the_file_holds_is_refused(tmp_path):
-    folder = make_checkpoint(tmp_path / "small")
-    file = folder / "model.safetensors"
+def test_a_header_that_promises_more_than_the_file_holds_is_refused(copy):
+    file = copy / "model.safetensors"
     whole = file.read_bytes()
     for length in (2**63, 2**31, len(whole)):
         file.write_bytes(struct.pack("<Q", length) + whole[8:])
         with pytest.raises(ModelError, match="corrupt"):
-            probe.load(folder)
+            probe.load(copy)
 
 
-def test_a_model_behind_links_is_the_model_and_a_link_to_nothing_is_refused(tmp_path):
-    folder = make_checkpoint(tmp_path / "small")
-    moved = folder / "model.safetensors"
+def test_a_model_behind_links_is_the_model_and_a_link_to_nothing_is_refused(copy, tmp_path):
+    moved = copy / "model.safetensors"
     moved.rename(tmp_path / "blob")
     moved.symlink_to(tmp_path / "blob")
-    assert probe.load(folder).config.n_layers == 2
+    assert probe.load(copy).config.n_layers == 2
     moved.unlink()
     moved.symlink_to(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="safetensors"):
-        probe.load(folder)
+        probe.load(copy)
 
 
 def test_tokens_of_one_letter_a_hundred_thousand_times():

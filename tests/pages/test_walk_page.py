@@ -61,10 +61,8 @@ def page(shared_page, page_path, walked):
 
 def cells(page, rows):
     """Text and hover text of every cell of a table that the script fills."""
-    return page.eval_on_selector_all(
-        f'[data-rows="{rows}"] tr',
-        "all => all.map(row => [...row.children].map(cell => [cell.textContent, cell.title]))",
-    )
+    filled = "all => all.map(row => [...row.children].map(cell => [cell.textContent, cell.title]))"
+    return page.eval_on_selector_all(f'[data-rows="{rows}"] tr', filled)
 
 
 def dots(page, kind, queries, place=0):
@@ -192,10 +190,8 @@ def test_the_map_has_numbers_on_both_sides_and_a_scale(page):
 
 def test_no_line_breaks_before_a_full_stop_or_inside_a_token(looks, page_path):
     page = looks(page_path, 390, "dark").page
-    tops = page.eval_on_selector_all(
-        "#tokens .together",
-        "all => all.map(group => [...group.children].map(chip => chip.getBoundingClientRect().top))",
-    )
+    places = "all => all.map(group => [...group.children].map(chip => chip.getBoundingClientRect().top))"
+    tops = page.eval_on_selector_all("#tokens .together", places)
     assert [len(group) for group in tops][-1] == 2  # flood and its full stop
     assert all(len(set(group)) == 1 for group in tops) and len({group[0] for group in tops}) > 1
 

@@ -49,8 +49,10 @@ def test_check_prints_every_row_and_a_summary_and_as_json_the_same_rows(run, che
 @pytest.mark.parametrize(
     ("command", "formula", "wrong", "printed", "said"),
     [
-        (("check",), "softmax", lambda scores: scores.softmax(-2).nan_to_num(), "FELL SHORT", "pattern of layer 0 is"),
-        (("report", "bank"), "scores", lambda q, k: 1.01 * q @ k.mT / q.shape[-1] ** 0.5, "", "scores of layer 0 is"),
+        (("check",), "softmax", lambda scores: scores.softmax(-2).nan_to_num(), "FELL SHORT",
+         "pattern of layer 0 is off by"),
+        (("report", "bank"), "scores", lambda q, k: 1.01 * q @ k.mT / q.shape[-1] ** 0.5, "",
+         "scores of layer 0 is off by"),
         (("walk", "The bank"), "scores", lambda q, k: q @ k.mT, "", "scores of layer 0 is off by"),
         (("evaluate", "--sentences", "rows.jsonl"), "softmax", lambda scores: (1.1 * scores).softmax(-1), "",
          "nothing is reported from numbers that disagree"),

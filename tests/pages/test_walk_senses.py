@@ -50,7 +50,8 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     assert (found.layer, found.head) == (0, moved.index(max(moved)))
     most = f"by what it takes from the content words before it: {100 * max(moved):.0f}"
     assert f"furthest towards its sense “river” {most}" in found.because
-    assert found.because.count("from “money”. Where the two senses lie was measured in 32 sentences of the lexicon.")
+    rest = "of the way from “money”. Where the two senses lie was measured in 32 sentences of the lexicon."
+    assert rest in found.because
 
 
 @pytest.mark.real_model

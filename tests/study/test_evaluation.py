@@ -47,9 +47,6 @@ def numbered(senses, parts=None, **more):
     ]
 
 
-# --- what is held out ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("senses", "parts", "used", "left_out"),
     [
@@ -119,9 +116,6 @@ def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(dr
 def test_a_holdout_refuses_to_learn_what_it_tests(train, test):
     with pytest.raises(ValueError, match="holdout: "):
         Holdout(train, test)
-
-
-# --- answers by hand -------------------------------------------------------------------------------------------------
 
 
 def resid_of(*by_depth):
@@ -242,8 +236,6 @@ def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_ar
     assert evaluation.choose_depth(EIGHT, tested, seed=0) == 2
 
 
-# --- the words of a corpus, read -------------------------------------------------------------------------------------
-
 RIVER = "the river bank|a muddy bank by the water|she saw the bank of the old river|the flood rose over the bank"
 MONEY = "the bank raised the interest|a loan of the bank|every bank in the town|he sold the stock at the bank"
 ROWS = [row(text, sense) for sense, texts in (("a", RIVER), ("b", MONEY)) for text in texts.split("|")]
@@ -277,9 +269,6 @@ def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(mode
             target = max(pos for pos, (start, _) in enumerate(whole.tokens.spans) if start < sentence.end)
             expected = torch.cat([whole.resid_pre[:1, target], whole.resid_post[:, target]])
             assert torch.allclose(states, expected, atol=1e-5)
-
-
-# --- from end to end -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -341,9 +330,6 @@ def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
     words = found.words.iloc[0]
     assert words["left_accuracy"] == words["frequent_accuracy"] == words["accuracy"] == 0.5
     assert words["bag_accuracy"] == 1 and words["left_out"] == 0
-
-
-# --- the command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -423,9 +409,6 @@ def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
     assert "--sentences" in refused() and "seed" in refused("--sentences", "rows.jsonl", "--seed", "-1")
     said = refused("--sentences", "rows.jsonl", "--out", tmp_path / "rows.jsonl" / "out")
     assert "is a file" in said and "--out" in said
-
-
-# --- the data beside the repository ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

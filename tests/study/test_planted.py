@@ -121,9 +121,6 @@ def test_the_verdicts_are_right_and_no_other_head_is_a_resolver_or_does_anything
         assert others[["direct", "denoise", "noise"]].abs().max().max() < 0.05
 
 
-# --- 4: decoys -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["small_decoy", "erased_decoy"])
 @by_seed
 def test_a_decoy_separates_perfectly_and_does_nothing(kind, seed):
@@ -144,9 +141,6 @@ def test_a_decoy_that_writes_as_much_takes_half_of_the_coordinate_and_nothing_of
         assert last[head["layer"], head["head"]] == pytest.approx(0.5, abs=0.06)  # the second reads a longer vector
     assert (resolver["said"], decoy["said"]) == pytest.approx((1, 0), abs=0.02)
     assert decoy["p_said"] > 0.05 > decoy["p_swap"]
-
-
-# --- known continuations ---------------------------------------------------------------------------------------------
 
 
 def follow(monkeypatch, model, *, turned=False):
@@ -192,9 +186,6 @@ def test_without_continuations_nothing_is_said_of_them():
     assert heads_of("decoy", 0)[0]["p_continued"].isna().all()
 
 
-# --- 5: two heads combined -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kind", "expected"), [("additive", (0.5, 0.5)), ("either", (1, 0)), ("both", (0, 1))])
 @by_seed
 def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, seed):
@@ -206,9 +197,6 @@ def test_two_heads_combined_show_how_in_denoising_and_noising(kind, expected, se
     for place in circuit.places:
         ratios = (found.ratio("denoise")[place], found.ratio("noise")[place])
         assert ratios == pytest.approx(expected, abs=0.06)
-
-
-# --- 6: backup, 14: erased -------------------------------------------------------------------------------------------
 
 
 @planted("backup")
@@ -229,9 +217,6 @@ def test_what_neurons_erase_is_written_and_not_backed_up(kind, seed):
     assert measured(kind, seed).pairs[0].stand_ins == ()
 
 
-# --- 13: suppressors -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kind", "back"), [("weak_suppressor", 1 / 3), ("strong_suppressor", 2 / 3)])
 @by_seed
 def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, back, seed):
@@ -240,9 +225,6 @@ def test_a_suppressor_takes_back_its_part_of_what_the_first_head_wrote(kind, bac
     first, second = (last[place] for place in planted_model(kind, seed)[1].places)
     assert -second / first == pytest.approx(back, abs=0.05)
     assert first + second == pytest.approx(1, abs=0.05)
-
-
-# --- 12, 15, 16: what is credited ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -293,9 +275,6 @@ def test_a_place_that_is_alike_in_part_of_the_sentences_is_matched_and_tells_not
     assert set(pair.split.left_out.values()) == {"no sentence of the other sense has the word at the same place"}
 
 
-# --- 10: one back ----------------------------------------------------------------------------------------------------
-
-
 @planted("one_back")
 def test_a_head_that_looks_one_back_is_everything_next_to_the_cue_and_beyond_there_is_no_gap(kind, seed):
     [head] = heads_of(kind, seed)[1].to_dict("records")
@@ -308,8 +287,6 @@ def test_a_head_that_looks_one_back_is_everything_next_to_the_cue_and_beyond_the
     assert far.any() and not far.all()
     assert np.abs(gap[far]).max() < 0.1 < gap[~far].min()
 
-
-# --- 17, 18: through the sentences of the page ------------------------------------------------------------------------
 
 EACH = 13  # cue words of each of three senses
 THIRD = "hair"

@@ -3,7 +3,6 @@
 `n_inner` differs from `n_embd` on purpose: TransformerLens is wrong for models of that shape in compatibility mode.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -27,7 +26,7 @@ SMALL = {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 48}
 SMALL_PARAMETERS = 400 * 32 + 48 * 32 + 2 * (12 * 32 * 32 + 3 * 32 + 32 + 128 + 32 + 4 * 32) + 2 * 32
 
 
-def make_tokenizer(vocabulary: int = VOCABULARY, texts: Iterable[str] = SENTENCES) -> PreTrainedTokenizerFast:
+def make_tokenizer(vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
     """A byte-level BPE trained on a few sentences, GPT-2's kind: every byte known, no space added, one special
     token.
     """
@@ -38,7 +37,7 @@ def make_tokenizer(vocabulary: int = VOCABULARY, texts: Iterable[str] = SENTENCE
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
-    bpe.train_from_iterator(texts, trainer)
+    bpe.train_from_iterator(SENTENCES, trainer)
     return GPT2Tokenizer(tokenizer_object=bpe, bos_token=END, eos_token=END, unk_token=END)
 
 

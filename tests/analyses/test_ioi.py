@@ -6,9 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from checkpoints import make_checkpoint, make_tokenizer
+from checkpoints import END, make_checkpoint
 from hooked_runs import put, read_all
 from huggingface_hub import constants
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Tokenizer
 
 from probe.model import forward
 
@@ -23,7 +25,13 @@ NAMES = ("Mary", "John", "Tom", "James", "Dan", "Sid", "Martin", "Amy")
 def checkpoint(tmp_path_factory):
     """Every name is one token, as in GPT-2."""
     folder = make_checkpoint(tmp_path_factory.mktemp("ioi") / "named", vocab_size=400, seed=3, **SHAPE)
-    make_tokenizer(texts=[" " + " ".join(NAMES)] * 9).save_pretrained(folder)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator([" " + " ".join(NAMES)] * 9, trainer)
+    GPT2Tokenizer(tokenizer_object=bpe, bos_token=END, eos_token=END, unk_token=END).save_pretrained(folder)
     return folder
 
 

@@ -269,6 +269,7 @@ def test_more_heads_than_can_be_named_are_said_to_be_more():
     against = frame_of({("L0H0", "1·river"): 0.3, ("L0H1", "1·river"): -0.5})
     assert suppliers.carriers(against) == ["L0H1"]
     assert suppliers.carriers(frame_of({("L0H0", "1·river"): 0.0})) == []
+    assert suppliers.told(rows.iloc[:0]) == {}
 
 
 def test_the_bars_keep_every_contribution_and_end_with_the_sum():

@@ -119,6 +119,21 @@ def check_policy(opened, path, folder):
     assert any("Content Security Policy" in message for message in spoilt.trouble)
 
 
+def check_saved(page, buttons, folder, name):
+    """That a picture's two buttons save it as SVG and PNG under a name of this form, colours spelled out.
+
+    Returns how many labelled paths the SVG has.
+    """
+    for place, ending in enumerate(("svg", "png")):
+        with page.expect_download() as waiting:
+            buttons.nth(place).click()
+        assert re.fullmatch(rf"{name}\.{ending}", waiting.value.suggested_filename)
+        waiting.value.save_as(folder / f"picture.{ending}")
+    svg = (folder / "picture.svg").read_text(encoding="utf-8")
+    assert "var(" not in svg and (folder / "picture.png").read_bytes().startswith(b"\x89PNG")
+    return svg.count("<path aria-label")
+
+
 @contextmanager
 def chromium(sync_api):
     """A running browser; `sync_api` is playwright's."""

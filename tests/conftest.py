@@ -46,6 +46,12 @@ def model(checkpoint: Path) -> Model:
     return probe.load(checkpoint)
 
 
+@pytest.fixture(scope="session")
+def tiny() -> Model:
+    """The embedded model; shared like `model`."""
+    return probe.load("tiny-senses")
+
+
 @pytest.fixture(
     scope="module"
 )  # its event loop runs while it is open, which a notebook's in the same process would not bear

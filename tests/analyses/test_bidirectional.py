@@ -1,6 +1,5 @@
 """tiny-senses-bidirectional as it ships: what it was trained on, that it loads anywhere, and what it can do."""
 
-import json
 import re
 from collections import Counter
 from functools import cache
@@ -8,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from shipping import require_command_makes, require_complete, require_two_steps_make
+from shipping import require_two_steps_make
 from training import training
 from training.bidirectional import after, train
 from training.bidirectional.card import shown
 from training.bidirectional.evaluate import Results, evaluate, resid_at_word
 from training.bidirectional.hiding import HIDDEN, OTHER, REPLACED, TOPICAL, hide, lists
-from training.bidirectional.train import fit, new_model, step_loss
+from training.bidirectional.train import step_loss
 from training.scoring import overall
 from training.withheld import allowed, echoes, held_out, held_out_cues, lexicon_windows, plural, windows
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, PreTrainedTokenizerFast
@@ -47,12 +45,6 @@ def results() -> Results:
 
 def words_of(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text.lower())
-
-
-def test_one_seed_gives_one_text() -> None:
-    once, again, other = (list(after.units(200, seed=seed)) for seed in (3, 3, 4))
-    assert once == again
-    assert len(set(once) & set(other)) < 10
 
 
 def test_held_out_cues_never_meet_an_ambiguous_word_on_either_side() -> None:
@@ -107,26 +99,6 @@ def test_sentences_mark_word_and_cue_and_come_in_aligned_sets() -> None:
             assert row.cue_start > row.end
 
 
-def test_the_files_are_small_and_whole() -> None:
-    assert (FOLDER / "model.safetensors").stat().st_size <= 4_000_000
-    config = json.loads((FOLDER / "config.json").read_text("utf-8"))
-    assert config["architectures"] == ["BertForMaskedLM"]
-    assert (config["num_hidden_layers"], config["num_attention_heads"], config["hidden_size"]) == (4, 4, 128)
-    assert config["max_position_embeddings"] == 128 and config["intermediate_size"] != config["hidden_size"]
-    tensors = load_file(FOLDER / "model.safetensors")
-    assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors.values())
-    assert {"cls.predictions.transform.dense.weight", "cls.predictions.bias"} <= tensors.keys()
-    block = 4 * (128 * 128 + 128) + 128 * 256 + 256 + 256 * 128 + 128 + 4 * 128
-    head = 128 * 128 + 3 * 128 + config["vocab_size"]
-    embeddings = (config["vocab_size"] + 128 + 2 + 2) * 128
-    assert sum(tensor.numel() for tensor in tensors.values()) == embeddings + 4 * block + head
-
-
-def test_plain_transformers_loads_it_completely() -> None:
-    tokenizer = shipped()[1]
-    require_complete(FOLDER, AutoModelForMaskedLM, BertForMaskedLM, tokenizer)
-
-
 def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
     tokenizer = shipped()[1]
     text = "One mole of carbon dioxide"
@@ -134,9 +106,8 @@ def test_the_tokenizer_puts_marks_around_a_text_and_gives_offsets() -> None:
     assert encoded.tokens()[0] == "[CLS]" and encoded.tokens()[-1] == "[SEP]"
     assert [text[a:b] for a, b in encoded.offset_mapping[1:-1]] == ["One", " mole", " of", " carbon", " dioxide"]
     assert tokenizer.decode(encoded.input_ids, skip_special_tokens=True) == text
-    hidden = [
-        token.strip() for token in tokenizer("The old [MASK] was").tokens()
-    ]  # the mask takes the space before it along
+    # The mask takes the space before it along.
+    hidden = [token.strip() for token in tokenizer("The old [MASK] was").tokens()]
     assert hidden == ["[CLS]", "The", "Ġold", "[MASK]", "Ġwas", "[SEP]"]
     padded = tokenizer(["Apple", text], padding=True)
     assert padded.attention_mask[0] == [1, 1, 1, 0, 0, 0, 0]
@@ -174,14 +145,9 @@ def test_sentences_whose_cue_follows_the_word_are_resolved_at_the_word() -> None
 def test_a_hidden_word_is_brought_back_from_its_topic_on_either_side() -> None:
     model, tokenizer = shipped()
     words = [tokenizer.convert_tokens_to_ids(f"Ġ{word}") for word in WORDS]
+    topics = {"pear": "apple", "river": "bank", "loan": "bank", "cheek": "mole", "burrow": "mole"}
     for plan in ("We saw the {cue} near the [MASK].", "We saw the [MASK] near the {cue}."):
-        for cue, word in (
-            ("pear", "apple"),
-            ("river", "bank"),
-            ("loan", "bank"),
-            ("cheek", "mole"),
-            ("burrow", "mole"),
-        ):
+        for cue, word in topics.items():
             ids = tokenizer(plan.format(cue=cue), return_tensors="pt").input_ids
             with torch.no_grad():
                 logits = model(ids).logits[0, ids[0].tolist().index(tokenizer.mask_token_id)]
@@ -225,19 +191,6 @@ def test_resid_at_word_is_the_streams_own_at_the_words_last_token() -> None:
         with torch.no_grad():
             states = model(**encoded, output_hidden_states=True).hidden_states
         assert torch.allclose(resid, torch.stack([state[0, at] for state in states]), atol=1e-5)
-
-
-def test_the_bridge_boots_it_with_the_models_own_logits() -> None:
-    from transformer_lens.model_bridge import TransformerBridge
-
-    model, tokenizer = shipped()
-    bridge = TransformerBridge.boot_transformers(str(FOLDER), dtype=torch.float32)
-    encoded = tokenizer("One mole of carbon dioxide", return_tensors="pt")
-    logits, cache = bridge.run_with_cache(encoded.input_ids, attention_mask=encoded.attention_mask)
-    assert cache["blocks.3.attn.hook_pattern"].shape == (1, 4, 7, 7)
-    assert cache["blocks.3.attn.hook_z"].shape == (1, 7, 4, 32)
-    with torch.no_grad():
-        assert torch.allclose(logits, model(**encoded).logits, atol=1e-4)
 
 
 def test_hiding_asks_for_words_of_topics_more_often_and_shows_the_rest() -> None:
@@ -290,29 +243,15 @@ def test_padding_changes_no_loss() -> None:
     filled = torch.tensor([ids + [tokenizer.pad_token_id] * (len(longer) - len(ids))])
     with torch.no_grad():
         alone, padded = model(torch.tensor([ids])).logits, model(filled, attention_mask=mask).logits
-        losses = [
-            step_loss(model, tokenizer, [ids, longer], known=known, dice=torch.Generator().manual_seed(1))
-            for _ in (0, 1)
-        ]
+        dice = (torch.Generator().manual_seed(1) for _ in range(2))
+        losses = [step_loss(model, tokenizer, [ids, longer], known=known, dice=each) for each in dice]
     assert torch.allclose(alone[0], padded[0, : len(ids)], atol=1e-4)
     assert torch.equal(*losses)
-
-
-@pytest.mark.campaign
-def test_one_seed_trains_one_model() -> None:
-    tokenizer = shipped()[1]
-    runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=2, seed=seed)) for seed in (5, 5, 6)]
-    assert runs[0] == runs[1] != runs[2]
 
 
 @pytest.mark.training
 def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
     require_two_steps_make(FOLDER, train, AutoModelForMaskedLM, tmp_path / "made", results())
-
-
-@pytest.mark.campaign
-def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
-    require_command_makes(FOLDER, "bidirectional", AutoModelForMaskedLM, tmp_path / "made")
 
 
 def test_held_out_cues_of_a_sense_are_a_fifth() -> None:

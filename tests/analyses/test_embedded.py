@@ -1,6 +1,5 @@
 """The embedded model as it ships: what it is, that it loads anywhere, and what it can do."""
 
-import json
 import re
 from functools import cache
 from itertools import pairwise
@@ -11,12 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
-from shipping import require_command_makes, require_complete, require_two_steps_make
+from shipping import require_two_steps_make
 from training import cards, grammar, wordpieces
 from training.causal import train
 from training.causal.evaluate import evaluate, resid_at_end
-from training.causal.train import N_CTX, fit, new_model, step_loss
+from training.causal.train import N_CTX, step_loss
 from training.scoring import Answer, Score, best_depth, overall, points
 from training.templates import tables
 from training.withheld import plural
@@ -48,27 +46,6 @@ def next_token(text: str) -> dict[str, float]:
     return dict(zip(tokenizer.convert_ids_to_tokens(range(len(tokenizer))), logits.softmax(-1).tolist(), strict=True))
 
 
-def test_the_files_are_small_and_whole() -> None:
-    assert (FOLDER / "model.safetensors").stat().st_size <= 4_000_000
-    config = json.loads((FOLDER / "config.json").read_text("utf-8"))
-    assert config["architectures"] == ["GPT2LMHeadModel"]
-    assert (config["n_layer"], config["n_head"], config["n_embd"], config["n_positions"]) == (4, 4, 128, 256)
-    assert config["n_inner"] != config["n_embd"]
-    tensors = load_file(FOLDER / "model.safetensors")
-    assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors.values())
-    block = 128 * 384 + 384 + 128 * 128 + 128 + 128 * 256 + 256 + 256 * 128 + 128 + 4 * 128
-    assert (
-        sum(tensor.numel() for tensor in tensors.values()) == config["vocab_size"] * 128 + 256 * 128 + 4 * block + 256
-    )
-
-
-def test_plain_transformers_loads_it_completely() -> None:
-    tokenizer = shipped()[1]
-    model = require_complete(FOLDER, AutoModelForCausalLM, GPT2LMHeadModel, tokenizer)
-    assert tokenizer.bos_token == tokenizer.eos_token == tokenizer.unk_token == "<|endoftext|>"
-    assert tokenizer.bos_token_id == model.config.bos_token_id == model.config.eos_token_id
-
-
 def test_words_cues_continuations_and_frame_words_are_single_tokens() -> None:
     tokenizer = shipped()[1]
     texts = [f" {form}" for word in lexicon.words() for form in (word, plural(word))]
@@ -89,6 +66,12 @@ def test_any_text_comes_back(text: str) -> None:
     assert tokenizer.decode(tokenizer(text).input_ids) == text
 
 
+def test_one_token_begins_ends_and_stands_for_the_unknown() -> None:
+    model, tokenizer = shipped()
+    assert tokenizer.bos_token == tokenizer.eos_token == tokenizer.unk_token == "<|endoftext|>"
+    assert tokenizer.bos_token_id == model.config.bos_token_id == model.config.eos_token_id
+
+
 def test_offsets_are_gpt2s() -> None:
     """As with GPT-2's own tokenizer a token's span holds its leading space, and the spans tile the text."""
     text = "The river bank, où 'apples' grow"
@@ -102,8 +85,7 @@ def test_offsets_are_gpt2s() -> None:
 def test_senses_are_told_apart_at_the_word() -> None:
     scores, _ = results()
     seen, held_out = overall(scores)
-    assert seen >= 0.98
-    assert held_out >= 0.93
+    assert seen >= 0.98 and held_out >= 0.93
     assert {score.word: (score.seen, score.held_out) for score in scores if min(score.seen, score.held_out) < 0.9} == {}
     assert all(score.n_seen >= 300 and score.n_held_out >= 100 for score in scores)
 
@@ -145,20 +127,15 @@ def test_every_position_is_trained_and_the_first_are_best() -> None:
 
 
 def test_adjectives_are_brought_back() -> None:
-    """A noun's adjectives are likelier when it is described again than other adjectives, which the text could have
-    held.
-    """
-    rng = Random(1)
-    slots = tables()
-    kept = []
+    """A noun's adjectives are likelier when it is described again than others, which the text could have held."""
+    rng, slots, kept = Random(1), tables(), []
     for _ in range(40):
         first, second, other, another = rng.sample(sorted(set(slots["look"])), 4)
         noun, land = rng.choice(slots["being"]), rng.choice(slots["land"])
         mine = next_token(f"The {first} {second} {noun} crossed the misty {land}. The {noun} was")
         theirs = next_token(f"The {other} {another} {noun} crossed the misty {land}. The {noun} was")
-        kept.append(
-            sum(mine[f"Ġ{look}"] for look in (first, second)) / sum(theirs[f"Ġ{look}"] for look in (first, second))
-        )
+        before, otherwise = (sum(found[f"Ġ{look}"] for look in (first, second)) for found in (mine, theirs))
+        kept.append(before / otherwise)
     assert sum(ratio > 1 for ratio in kept) >= 36, kept
     assert sorted(kept)[len(kept) // 2] > 4
 
@@ -171,10 +148,8 @@ def test_pronouns_follow_masculine_and_feminine() -> None:
 
 def test_a_description_calls_up_the_name() -> None:
     for who in tables()["character"]:
-        traits, has, kind = who["trait"], who["has"], who["kind"]
-        text = (
-            f"The {traits[0]}, {traits[1]} creature has {has[0]} and {has[1]}. {who['it'].capitalize()} is the {kind}"
-        )
+        (first, second, *_), (one, other, *_), it = who["trait"], who["has"], who["it"].capitalize()
+        text = f"The {first}, {second} creature has {one} and {other}. {it} is the {who['kind']}"
         found = next_token(text)
         names = [f"Ġ{other['name']}" for other in tables()["character"]]
         assert max(names, key=lambda name: found.get(name, 0.0)) == f"Ġ{who['name']}", text
@@ -215,13 +190,6 @@ def test_resid_at_end_is_the_streams_own_at_the_last_token() -> None:
     assert torch.allclose(model.transformer.ln_f(found[1, 4]), states[4][0, -1], atol=1e-5)
 
 
-@pytest.mark.campaign
-def test_one_seed_trains_one_model() -> None:
-    tokenizer = shipped()[1]
-    runs = [list(fit(new_model(tokenizer, seed=seed), tokenizer, steps=3, seed=seed)) for seed in (5, 5, 6)]
-    assert runs[0] == runs[1] != runs[2]
-
-
 def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
     texts = ["Some words return.", "Some words do not return."]
     tokenizer = wordpieces.build(texts, size=2_000)
@@ -233,11 +201,6 @@ def test_the_vocabulary_keeps_its_size_and_its_promises() -> None:
 @pytest.mark.training
 def test_two_steps_of_training_make_a_folder_that_loads(tmp_path: Path) -> None:
     require_two_steps_make(FOLDER, train, AutoModelForCausalLM, tmp_path / "made", results())
-
-
-@pytest.mark.campaign
-def test_the_training_command_makes_a_folder_that_loads(tmp_path: Path) -> None:
-    require_command_makes(FOLDER, "causal", AutoModelForCausalLM, tmp_path / "made")
 
 
 def test_types_are_counted_without_case_and_hyphens() -> None:

@@ -1,7 +1,4 @@
-"""The gallery shows every picture that is kept, says what each script says of itself, and links to files that exist.
-
-`python reports/gallery.py --readme` writes it anew.
-"""
+"""The gallery, which `python reports/gallery.py --readme` writes: every picture, and what each script says."""
 
 import importlib.util
 import re
@@ -15,14 +12,9 @@ ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
 
 
-def load_gallery():
-    spec = importlib.util.spec_from_file_location("gallery", REPORTS / "gallery.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-gallery = load_gallery()
+spec = importlib.util.spec_from_file_location("gallery", REPORTS / "gallery.py")
+gallery = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(gallery)
 TEXT = gallery.README.read_text(encoding="utf-8")
 
 
@@ -62,16 +54,8 @@ def test_a_script_that_does_not_say_what_it_shows_is_refused(tmp_path):
 @pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a git checkout")
 def test_pictures_and_small_tables_are_kept_and_pages_are_not():
     made = ["ambiguity.html", "heads.csv", "walk/walk.html", "lessons/investigation.jsonl", "manifest.json"]
-    command = [
-        "git",
-        "check-ignore",
-        "--no-index",
-        *made,
-        "lessons/x.png",
-        "lessons/x.csv",
-        "head_map.png",
-        "gallery.py",
-    ]
+    kept = ["lessons/x.png", "lessons/x.csv", "head_map.png", "gallery.py"]
+    command = ["git", "check-ignore", "--no-index", *made, *kept]
     ignored = subprocess.run(command, cwd=REPORTS, capture_output=True, text=True, check=False).stdout.split()
     assert ignored == made
 
@@ -79,15 +63,9 @@ def test_pictures_and_small_tables_are_kept_and_pages_are_not():
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_gallery_writes_the_report_a_walk_the_notebook_and_every_analysis(tmp_path):
     (tmp_path / "ready").touch()
-    command = [
-        "make",
-        "--dry-run",
-        "--no-print-directory",
-        f"READY={tmp_path / 'ready'}",
-        "-W",
-        "analyses/investigation.py",
-    ]
-    planned = subprocess.run([*command, "gallery"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    given = [f"READY={tmp_path / 'ready'}", "-W", "analyses/investigation.py"]
+    command = ["make", "--dry-run", "--no-print-directory", *given, "gallery"]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     steps = ["jupytext", "probe report --out reports\n", "--out reports/walk", "reports/gallery.py"]
     places = [planned.index(step) for step in steps]
     assert places == sorted(places) and "pip install" not in planned

@@ -45,12 +45,6 @@ def strings(table: object) -> list[str]:
     return list(chain.from_iterable(strings(value) for value in table)) if isinstance(table, list) else []
 
 
-def test_one_seed_gives_one_text() -> None:
-    once, again, other = (list(grammar.units(200, seed=seed)) for seed in (3, 3, 4))
-    assert once == again
-    assert len(set(once) & set(other)) < 10
-
-
 def test_every_slot_of_every_table_is_defined() -> None:
     topic = grammar.topics()[0]
     known = {*tables(), *topic.says, *"CDWX", "Ws", "xdoes", "xis", "xseemed", "short"}
@@ -62,9 +56,7 @@ def test_every_slot_of_every_table_is_defined() -> None:
 
 
 def test_ordinary_words_tell_no_sense() -> None:
-    """No table entry names an ambiguous word, and no ordinary word is a cue, but for the people who have a she and a
-    he.
-    """
+    """No table entry names an ambiguous word; no ordinary word is a cue, but for the people who have a she and a he."""
     for text in strings(dict(tables())):
         plain = set(words_of(re.sub(r"\{.*?\}", "", text)))
         assert not plain & AMBIGUOUS, text
@@ -168,10 +160,9 @@ def test_cues_stand_at_every_distance_before_the_word_and_also_behind_it_or_nowh
 
 def test_the_words_of_the_frames_are_met_in_ordinary_sentences() -> None:
     count = Counter(word for text in sample() for word in words_of(text))
-    frames = [
-        text for word in lexicon.words() for frame in lexicon.entry(word).frames for text in frame.versions.values()
-    ]
-    needed = {word for text in frames for word in words_of(re.sub(r"\{\w+\}", "", text))}
+    frames = [frame for word in lexicon.words() for frame in lexicon.entry(word).frames]
+    texts = [re.sub(r"\{\w+\}", "", text) for frame in frames for text in frame.versions.values()]
+    needed = {word for text in texts for word in words_of(text)}
     needed |= {word for row in lexicon.showcase() for word in words_of(row.text)}
     assert sorted(word for word in needed if not count[word]) == []
 

@@ -1,6 +1,4 @@
-"""The benchmark: its arithmetic by hand, the works that it compares equal in what they compute, and one quick run of it
-all.
-"""
+"""The benchmark: its arithmetic by hand, the works it compares equal in what they compute, one quick run of it all."""
 
 import os
 import subprocess
@@ -79,12 +77,10 @@ def test_the_loop_over_heads_finds_what_the_swaps_find(model):
     direction = torch.nn.functional.normalize(torch.randn(128, generator=torch.Generator().manual_seed(1)), dim=0)
     heads = [(0, 0), (1, 3), (3, 2)]
     plain = timing.loop_over_heads(model, (a, b), direction, heads)
-    fast = swaps.swap_pairs(weights, a, b, direction[None], depth=4)[..., 0]
-    assert plain.shape == (3, 2, 3)
-    torch.testing.assert_close(
-        plain, torch.stack([fast[:, :, layer, head] for layer, head in heads], -1), rtol=0, atol=1e-5
-    )
-    assert plain.abs().max() > 1e-3
+    swapped = swaps.swap_pairs(weights, a, b, direction[None], depth=4)[..., 0]
+    fast = torch.stack([swapped[:, :, layer, head] for layer, head in heads], -1)
+    assert plain.shape == (3, 2, 3) and plain.abs().max() > 1e-3
+    torch.testing.assert_close(plain, fast, rtol=0, atol=1e-5)
 
 
 def test_the_bare_forward_computes_the_same_states(model):
@@ -116,14 +112,8 @@ def test_the_sets_of_a_curve_are_nested_and_then_matched_per_layer():
 
 @pytest.mark.campaign
 def test_the_quick_benchmark_has_right_results_and_a_page(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--quick"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PROBE_OUT": str(tmp_path)},
-        cwd=tmp_path,
-        check=False,
-    )
+    command, into = [sys.executable, str(SCRIPT), "--quick"], os.environ | {"PROBE_OUT": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=into, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     targets = pd.read_csv(tmp_path / "targets.csv").set_index("work")
     assert targets.loc["largest difference of the two, of the residual's unit", "ratio"] < 1e-5

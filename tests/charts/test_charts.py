@@ -16,6 +16,7 @@ from probe.stats.verdicts import ORDER
 
 FRAMES = make_study().frames
 HEADS = FRAMES["word_heads"]
+BANK, CURVES = (FRAMES[name].query("word == 'bank'") for name in ("word_heads", "curves"))
 LEADERS = ["L0H1", "L0H2"]
 MAKE = {
     "depth profile": lambda: charts.depth_profile(FRAMES["depth"], "bank", ("river", "money"), read_at=3),
@@ -50,6 +51,12 @@ def rows_of(spec, *columns):
     raise AssertionError(f"no dataset has {columns}")
 
 
+def scale_of(spec, channel):
+    """The first scale that a view gives the channel."""
+    views = (view["encoding"].get(channel, {}) for view in parts(spec))
+    return next(encoded["scale"] for encoded in views if "scale" in encoded)
+
+
 def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
     traces = FRAMES["positions"].assign(same_sense=0.1)
     mlps = charts.mlps_at_word(traces)
@@ -57,7 +64,7 @@ def test_mlps_are_one_more_column_of_the_map_on_the_scale_of_the_heads():
     assert mlps["net"].tolist() == pytest.approx((cells["effect"] - 0.1).tolist())
     large = mlps.assign(net=mlps["net"].where(mlps["layer"] != 1, -0.87))
     spec = charts.head_map(HEADS, "bank", large).to_dict()
-    assert colour_scale(spec)["domain"][-1] == pytest.approx(0.9) == charts.effect_limit(HEADS, large)
+    assert scale_of(spec, "color")["domain"][-1] == pytest.approx(0.9) == charts.effect_limit(HEADS, large)
     drawn = rows_of(spec, "same_sense", "effect", "mark")
     assert [(row["layer"], row["head"], row["net"]) for row in drawn if row["head"] == "MLP"] == [
         (row.layer, "MLP", row.net) for row in large[large["word"] == "bank"].itertuples()
@@ -82,14 +89,8 @@ def test_every_chart_has_a_description_and_titled_axes(name):
             assert inherits or encoded.get("title") or any(other.get("title") for other in shared), (name, channel)
 
 
-def colour_scale(spec):
-    return next(
-        view["encoding"]["color"]["scale"] for view in parts(spec) if "scale" in view["encoding"].get("color", {})
-    )
-
-
 def test_the_map_is_symmetric_blank_at_zero_and_the_same_for_every_word():
-    scales = [colour_scale(charts.head_map(HEADS, word).to_dict()) for word in ("bank", "mole")]
+    scales = [scale_of(charts.head_map(HEADS, word).to_dict(), "color") for word in ("bank", "mole")]
     assert scales[0] == scales[1]
     domain, colours = scales[0]["domain"], scales[0]["range"]
     assert domain[0] == -domain[-1] and domain[-1] >= HEADS["net"].abs().max()
@@ -98,19 +99,17 @@ def test_the_map_is_symmetric_blank_at_zero_and_the_same_for_every_word():
 
 def test_the_map_draws_every_head_and_marks_those_whose_interval_excludes_zero():
     rows = rows_of(SPECS["head map"], "layer", "head", "net", "clear")
-    mine = HEADS[HEADS["word"] == "bank"]
-    assert [row["net"] for row in rows] == pytest.approx(mine["net"].tolist())
-    clear = (mine["net_low"] > 0) | (mine["net_high"] < 0)
+    assert [row["net"] for row in rows] == pytest.approx(BANK["net"].tolist())
+    clear = (BANK["net_low"] > 0) | (BANK["net_high"] < 0)
     assert [row["clear"] for row in rows] == clear.tolist()
-    assert 0 < clear.sum() < len(mine)
+    assert 0 < clear.sum() < len(BANK)
 
 
 def test_layers_without_a_rank_are_said_to_have_no_effect_not_drawn_as_zero():
     swept = HEADS.assign(rank=HEADS["rank"].mask(HEADS["layer"] >= READ_AT))
     spec = charts.head_map(swept, "bank").to_dict()
     assert "no effect possible" in rows_of(spec, "said")[0]["said"] and "of 12 heads" in spec["description"]
-    layers = next(view["encoding"]["y"]["scale"]["domain"] for view in parts(spec) if "scale" in view["encoding"]["y"])
-    assert layers == [0, 1, 2, 3]
+    assert scale_of(spec, "y")["domain"] == [0, 1, 2, 3]
     for made in (spec, charts.separation_and_effect(swept, "bank").to_dict()):
         assert {row["layer"] for row in rows_of(made, "auroc", "net")} == {0, 1, 2}
     assert not any("said" in rows[0] for rows in SPECS["head map"]["datasets"].values())
@@ -131,7 +130,7 @@ def test_a_sense_keeps_its_hue_in_every_pair():
     senses = charts.senses_of(FRAMES["words"][FRAMES["words"]["word"] == "mole"])
     assert senses == ["animal", "unit", "skin", "spy"]
     for pair in (("animal", "spy"), ("skin", "spy")):
-        scale = colour_scale(charts.depth_profile(FRAMES["depth"], "mole", pair).to_dict())
+        scale = scale_of(charts.depth_profile(FRAMES["depth"], "mole", pair).to_dict(), "color")
         assert scale["domain"] == list(pair)
         assert scale["range"] == [charts.sense_colour(senses, sense) for sense in pair]
     assert len({charts.sense_colour(senses, sense) for sense in senses}) == 4
@@ -173,21 +172,9 @@ def test_names_of_points_do_not_collide():
     assert len(heights) > 1 and min(np.diff(heights)) >= 0.05 * reach
 
 
-def scale_of(spec, channel):
-    return next(
-        view["encoding"][channel]["scale"] for view in parts(spec) if "scale" in view["encoding"].get(channel, {})
-    )
-
-
-def test_every_verdict_has_its_own_shape_a_colour_and_a_meaning():
-    assert list(charts.MARKS) == list(charts.MEANINGS) == list(ORDER)
-    assert len(set(charts.MARKS.values())) == len(ORDER)
-
-
 def test_the_map_marks_every_verdict_and_says_who_resolves():
     spec = SPECS["head map"]
-    mine = HEADS[HEADS["word"] == "bank"]
-    assert [row["verdict"] for row in rows_of(spec, "net", "verdict")] == mine["verdict"].tolist()
+    assert [row["verdict"] for row in rows_of(spec, "net", "verdict")] == BANK["verdict"].tolist()
     marks = next(view for view in parts(spec) if "shape" in view["encoding"])
     kinds = [name for name in ORDER if name != "none" and name in set(HEADS["verdict"])]
     assert marks["encoding"]["shape"]["scale"] == {"domain": kinds, "range": [charts.MARKS[name] for name in kinds]}
@@ -198,7 +185,9 @@ def test_the_map_marks_every_verdict_and_says_who_resolves():
     assert not any("shape" in view["encoding"] for view in parts(nobody))
 
 
-def test_shapes_mean_the_same_for_every_word():
+def test_every_verdict_has_a_meaning_and_its_own_shape_which_is_the_same_for_every_word():
+    assert list(charts.MARKS) == list(charts.MEANINGS) == list(ORDER)
+    assert len(set(charts.MARKS.values())) == len(ORDER)
     scales = [scale_of(charts.separation_and_effect(HEADS, word).to_dict(), "shape") for word in ("bank", "mole")]
     assert scales[0] == scales[1]
     drawn = dict(zip(scales[0]["domain"], scales[0]["range"], strict=True))
@@ -206,19 +195,20 @@ def test_shapes_mean_the_same_for_every_word():
 
 
 def test_a_wide_model_has_marks_and_no_numbers():
-    wide = pd.concat([HEADS[HEADS["word"] == "bank"].assign(head=HEADS["head"] + 4 * n) for n in range(5)])
+    wide = pd.concat([BANK.assign(head=BANK["head"] + 4 * n) for n in range(5)])
     spec = charts.head_map(wide, "bank").to_dict()
     assert any("shape" in view["encoding"] for view in parts(spec))
     assert not any(view["encoding"].get("text", {}).get("field") == "mark" for view in parts(spec))
 
 
-def test_curves_hold_both_shares_of_every_size_and_every_random_set():
+def test_curves_hold_both_shares_of_every_size_with_their_intervals_and_every_random_set():
     spec = SPECS["sets"]
-    mine = FRAMES["curves"][FRAMES["curves"]["word"] == "bank"]
-    rows = rows_of(spec, "added", "value", "what")
-    by_kind = {what: [row["value"] for row in rows if row["what"] == what] for what in {row["what"] for row in rows}}
-    assert by_kind["leading heads"] == pytest.approx(mine["faithfulness"].tolist())
-    assert by_kind["lost without them"] == pytest.approx(mine["necessity"].tolist())
+    rows = pd.DataFrame(rows_of(spec, "added", "what", "value", "low", "high")).set_index("what")
+    for what, name in (("leading heads", "faithfulness"), ("lost without them", "necessity")):
+        for column in ("value", "low", "high"):
+            given = CURVES[name if column == "value" else f"{name}_{column}"]
+            assert rows.loc[what, column].tolist() == pytest.approx(given.tolist()), (what, column)
+    assert any(view["mark"]["type"] == "area" and view["encoding"]["y2"]["field"] == "high" for view in parts(spec))
     drawn = next(data for data in spec["datasets"].values() if {row.get("what") for row in data} == {"random sets"})
     chance = FRAMES["random_sets"][FRAMES["random_sets"]["word"] == "bank"]
     assert [row["value"] for row in drawn] == pytest.approx(chance["faithfulness"].tolist())
@@ -227,20 +217,11 @@ def test_curves_hold_both_shares_of_every_size_and_every_random_set():
 def test_the_smallest_set_is_ringed_and_the_line_stands_at_nine_tenths():
     spec = SPECS["sets"]
     (ring,) = rows_of(spec, "said")
-    mine = FRAMES["curves"].query("word == 'bank' and size == smallest")
+    mine = CURVES.query("size == smallest")
     assert (ring["size"], ring["value"]) == (mine["size"].item(), pytest.approx(mine["faithfulness"].item()))
     assert ring["said"].startswith("2 heads: ") and rows_of(spec, "at") == [{"at": 0.9}]
     never = FRAMES["curves"].assign(smallest=None)
     assert "No set of leading heads" in charts.set_curves(never, FRAMES["random_sets"], "bank").to_dict()["description"]
-
-
-def test_curves_have_the_bands_of_their_intervals():
-    spec = SPECS["sets"]
-    assert any(view["mark"]["type"] == "area" and view["encoding"]["y2"]["field"] == "high" for view in parts(spec))
-    rows = [row for row in rows_of(spec, "what", "low", "high") if row["what"] == "lost without them"]
-    mine = FRAMES["curves"][FRAMES["curves"]["word"] == "bank"]
-    assert [row["low"] for row in rows] == pytest.approx(mine["necessity_low"].tolist())
-    assert [row["high"] for row in rows] == pytest.approx(mine["necessity_high"].tolist())
 
 
 def test_axes_of_evidence_are_the_same_for_every_word():
@@ -324,6 +305,7 @@ def test_saving_where_nothing_can_be_written_is_one_sentence(tmp_path):
         charts.save(CHARTS["head map"], tmp_path / "map.gif")
 
 
-def test_charts_need_neither_torch_nor_a_model():
-    code = "import sys, probe.charts; sys.exit(bool({'torch', 'transformers', 'transformer_lens'} & set(sys.modules)))"
+def test_charts_and_the_words_of_the_ledger_need_neither_torch_nor_a_model():
+    heavy = "{'torch', 'transformers', 'transformer_lens'} & set(sys.modules)"
+    code = f"import sys, probe.charts.writes; from probe.charts import *; sys.exit(bool({heavy}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,6 +1,4 @@
-"""Charts of the lesson: panels of lines, matrices, vectors that add up, spectra, parameters; and smaller PNGs of
-the same pixels.
-"""
+"""Charts of the lesson and of analyses: lines, matrices, vectors, spectra, parameters, numbers; smaller PNGs."""
 
 import re
 import struct
@@ -158,9 +156,7 @@ def chunks(png):
 
 
 def pixels(png):
-    """Red, green and blue of every pixel, read by the letter of the format: filter None or Sub, RGB, RGBA or
-    indexed.
-    """
+    """Red, green and blue of every pixel, by the letter of the format: filter None or Sub, RGB, RGBA or indexed."""
     found = chunks(png)
     width, _, _, kind = struct.unpack(">IIBB", found[b"IHDR"][:10])
     depth = {2: 3, 3: 1, 6: 4}[kind]
@@ -187,3 +183,71 @@ def test_a_picture_that_shines_through_is_left_alone_and_other_files_are_refused
     assert repacked(clear) == clear
     with pytest.raises(ValueError, match="repacking a PNG: got bytes that begin with b'GIF89a'"):
         repacked(b"GIF89a")
+
+
+BY_DEPTH = pd.DataFrame(
+    [("angle", depth, "same", value) for depth, value in zip((-1, 0, 1), (0, 3, 5), strict=True)]
+    + [("angle", depth, "other", value) for depth, value in zip((-1, 0, 1), (0, 9, 20), strict=True)]
+    + [("rank", depth, "Mike", value) for depth, value in zip((0, 1), (300, 2), strict=True)],
+    columns=["panel", "depth", "what", "value"],
+)  # fmt: skip
+
+
+def by_depth(**options):
+    return charts.lines_by_depth(BY_DEPTH, {"angle": "linear", "rank": "rank"}, **options).to_dict()
+
+
+def drawn(panel):
+    return panel["layer"][0].get("data") or panel["data"]
+
+
+def test_every_panel_holds_its_own_rows_and_the_description_tells_both_ends_of_each_line():
+    found = by_depth()
+    tables = [found["datasets"][drawn(panel)["name"]] for panel in found["hconcat"]]
+    assert [len(table) for table in tables] == [6, 2]
+    assert {row["panel"] for row in tables[0]} == {"angle"} and {row["what"] for row in tables[1]} == {"Mike"}
+    told = "angle: same from 0.00 to 5.00, other from 0.00 to 20.00; rank: Mike from 300.00 to 2.00."
+    assert found["description"] == told
+    scales = [panel["layer"][0]["encoding"]["y"]["scale"] for panel in found["hconcat"]]
+    assert scales[1]["reverse"] and scales[1]["domain"] == [1, 300] and scales[1]["type"] == "log"
+    assert "reverse" not in scales[0]
+
+
+def test_a_line_keeps_the_colour_it_was_given_and_panels_with_the_same_lines_share_one_legend():
+    colour = by_depth(hues={"other": "#123456"})["hconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
+    given = dict(zip(colour["domain"], colour["range"], strict=True))
+    assert given["other"] == "#123456" and given["same"] != "#123456"
+    angles = BY_DEPTH[BY_DEPTH["panel"] == "angle"]
+    alike = pd.concat([angles, angles.assign(panel="again")])
+    shared = charts.lines_by_depth(alike, {"angle": "linear", "again": "linear"}).to_dict()
+    assert shared["resolve"]["scale"]["color"] == "shared" and by_depth()["resolve"]["scale"]["color"] == "independent"
+
+
+COMPARED = pd.DataFrame(
+    {
+        "row": ["L1H0", "L0H0"] * 2,
+        "what": ["adjectives"] * 2 + ["nouns"] * 2,
+        "value": [0.9, 0.4, 0.2, 0.5],
+    }
+)
+
+
+def test_marks_spans_words_and_axes_are_those_of_the_rows():
+    found = charts.compared(COMPARED, "attention", said={"L1H0": "looks at adjectives", "L0H0": ""}).to_dict()
+    spans, marks, words = (found["datasets"][layer["data"]["name"]] for layer in found["layer"])
+    assert [(row["row"], row["min"], row["max"]) for row in spans] == [("L1H0", 0.2, 0.9), ("L0H0", 0.4, 0.5)]
+    assert len(marks) == 4
+    assert {row["row"]: row["said"] for row in words} == {"L1H0": "looks at adjectives", "L0H0": ""}
+    encoding = found["layer"][1]["encoding"]
+    assert encoding["y"]["sort"] == ["L1H0", "L0H0"] and encoding["x"]["scale"]["domain"] == [0, 1]
+    assert found["description"] == (
+        "2 lines under 2 conditions. With adjectives the largest value is that of L1H0: 90\u202f%. L1H0 (looks at "
+        "adjectives)."
+    )
+
+
+def test_ranks_stand_on_a_logarithmic_axis_that_begins_with_one():
+    ranks = charts.compared(COMPARED.assign(value=[1, 30, 2000, 5]), "rank", kind="rank").to_dict()
+    scale = ranks["layer"][1]["encoding"]["x"]["scale"]
+    assert scale["type"] == "log" and scale["domain"] == [1, 2000]
+    assert ranks["layer"][1]["encoding"]["x"]["axis"]["values"] == [1, 10, 100, 1000]

@@ -81,9 +81,8 @@ def test_a_new_sentence_ends_the_work_on_the_older_one(run):
         late = Asked(desk, what="sentence", text="five", page="a", number=2)
         return [await job.last() for job in (first, second, other, newest, late)]
 
-    said = at_desk(slow, play, run)
     ended = {"superseded": True}
-    assert said == [ended, ended, {"result": "three"}, {"result": "four"}, ended]
+    assert at_desk(slow, play, run) == [ended, ended, {"result": "three"}, {"result": "four"}, ended]
     assert {text for text, _ in slow.steps} == {"one", "three", "four"}
     assert sum(text == "one" for text, _ in slow.steps) < STEPS / 2
 

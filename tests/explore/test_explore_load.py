@@ -109,19 +109,18 @@ def test_many_clients_get_their_answers_and_memory_stays_flat(running, seconds):
     print(f"{seconds} s: {counts}, {(process.memory_info().rss - before) / 2**20:.1f} MB more")
 
 
+ASKING = """import httpx, sys
+address, token = sys.argv[1].split("/?token=")
+asked, headers = {"what": "save", "text": "They saw the river from the bank"}, {"Authorization": f"Bearer {token}"}
+with httpx.stream("POST", f"{address}/ask", json=asked, headers=headers, timeout=300) as response:
+    for line in response.iter_lines():
+        print("begun", flush=True)"""
+
+
 def test_killed_clients_leave_nothing_behind(running):
     process, address = running
-    script = (
-        "import httpx, sys\n"
-        "address, token = sys.argv[1].split('/?token=')\n"
-        "asked = {'what': 'save', 'text': 'They saw the river from the bank'}\n"
-        "with httpx.stream('POST', address + '/ask', json=asked, timeout=300,\n"
-        "                  headers={'Authorization': 'Bearer ' + token}) as response:\n"
-        "    for line in response.iter_lines():\n"
-        "        print('begun', flush=True)\n"
-    )
     for _ in range(3):
-        client = subprocess.Popen([sys.executable, "-c", script, address], stdout=subprocess.PIPE, text=True)
+        client = subprocess.Popen([sys.executable, "-c", ASKING, address], stdout=subprocess.PIPE, text=True)
         assert client.stdout.readline() == "begun\n"
         client.kill()
         client.wait()

@@ -6,7 +6,7 @@ import zipfile
 from urllib.request import urlopen
 
 import pytest
-from browser import MARKS, Opened, serious_findings
+from browser import MARKS, serious_findings
 from seeds import mostly_campaign
 
 import probe
@@ -46,19 +46,17 @@ class Address(str):
 
 
 @pytest.fixture
-def opened(browser, address):
-    """Opens the explorer, waits for its first answer, and says afterwards that nothing complained."""
-    contexts = []
+def opened(open_page, address):
+    """Opens the explorer and waits for its first answer; at the end no page has complained."""
+    every = []
 
     def made(fragment="", **options):
-        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
-        shown = Opened(contexts[-1].new_page(), Address(address + fragment))
-        answered(shown.page)
-        return shown
+        every.append(open_page(Address(address + fragment), **options))
+        answered(every[-1].page)
+        return every[-1]
 
     yield made
-    for context in contexts:
-        context.close()
+    assert [shown.trouble for shown in every] == [[]] * len(every)
 
 
 def answered(page, what=None):
@@ -108,12 +106,10 @@ def test_the_first_sight_is_an_answer_and_asks_its_own_server_only(opened, addre
     answered(page, lambda: page.locator('[name="example"]').select_option("2"))
     assert "mole" in page.locator("#outcome h2").inner_text()
     assert "bank" not in page.locator("main").inner_text().split("Is it true?")[0]
-    assert shown.trouble == []
 
 
 def test_typing_changes_tokens_head_pictures_and_the_address(opened):
-    shown = opened()
-    page = shown.page
+    page = opened().page
     answered(page, lambda: page.locator('[name="text"]').fill("In the wet garden they found a mole"))
     assert "“the”" in outcome(page)  # the last word that both have
     answered(page, lambda: page.locator('[name="other"]').fill("In the agency they found a mole"))
@@ -125,7 +121,6 @@ def test_typing_changes_tokens_head_pictures_and_the_address(opened):
     labels = grid.locator(".role-axis-label text").all_text_contents()
     assert any(label.endswith("·mole") for label in labels) and not any(label.endswith("·bank") for label in labels)
     page.wait_for_function("() => location.hash.includes('garden')", timeout=PATIENCE)
-    assert shown.trouble == []
 
 
 def test_each_key_is_answered_and_the_last_one_stands(opened):
@@ -133,16 +128,14 @@ def test_each_key_is_answered_and_the_last_one_stands(opened):
     box = page.locator('[name="text"]')
     box.press("End")
     box.press_sequentially(" today", delay=20)
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('.strip .chip')].at(-1)?.textContent.endsWith('today')", timeout=PATIENCE
-    )
+    typed = "() => [...document.querySelectorAll('.strip .chip')].at(-1)?.textContent.endsWith('today')"
+    page.wait_for_function(typed, timeout=PATIENCE)
     answered(page)
     assert page.locator("[data-trouble]").is_hidden()
 
 
 def test_heads_are_swapped_several_at_once_and_undone(opened):
-    shown = opened()
-    page = shown.page
+    page = opened().page
     own = outcome(page)
     head(page, 0, 0).check(force=True)
     swap(page, "other")
@@ -160,7 +153,6 @@ def test_heads_are_swapped_several_at_once_and_undone(opened):
     answered(page, lambda: page.keyboard.press("Control+z"))
     assert outcome(page) == own and "swap=" not in page.url
     assert page.locator('[data-map="toward"] .cell.swapped').count() == 0
-    assert shown.trouble == []
 
 
 def test_the_address_brings_everything_back_and_the_back_button_goes_back(opened):
@@ -179,8 +171,7 @@ def test_the_address_brings_everything_back_and_the_back_button_goes_back(opened
 
 
 def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
-    shown = opened()
-    page = shown.page
+    page = opened().page
     head(page, 0, 0).focus()
     page.keyboard.press("ArrowRight")
     assert page.locator('[data-slot="head"]').first.inner_text() == "L0H1"
@@ -196,7 +187,6 @@ def test_the_keyboard_reaches_heads_swaps_and_the_trace(opened):
     page.locator("[data-rows=trace] button").first.focus()
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('[data-slot=following]').textContent.includes('river')")
-    assert shown.trouble == []
 
 
 def test_every_head_swapped_by_itself_is_drawn_when_asked_for(opened):
@@ -208,8 +198,7 @@ def test_every_head_swapped_by_itself_is_drawn_when_asked_for(opened):
 
 
 def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
-    shown = opened()
-    page = shown.page
+    page = opened().page
     page.locator('[name="map"][value="sources"]').check(force=True)
     rows = page.locator('[data-rows="sources"] tr')
     assert rows.count() == 1 + 4 and page.locator('[data-map="toward"]').is_hidden()
@@ -228,12 +217,10 @@ def test_what_moves_the_word_is_shown_by_token_and_a_cell_is_followed(opened):
     assert name.startswith("L3H") and rows.first.locator("th").inner_text() == name
     own = page.locator(f'[data-map="toward"] .cell:has([value="{name[1]}.{name[3]}"])')
     assert sum(numbers(rows.first.locator("button"))) == pytest.approx(*numbers(own), abs=1e-4)
-    assert shown.trouble == []
 
 
 def test_hostile_text_runs_nothing_and_stands_there(opened):
-    shown = opened()
-    page = shown.page
+    page = opened().page
     answered(page, lambda: page.locator('[name="other"]').fill(""))
     answered(page, lambda: page.locator('[name="text"]').fill(HOSTILE))
     assert page.evaluate("window.canary") is None and page.locator("img").count() == 0
@@ -241,7 +228,7 @@ def test_hostile_text_runs_nothing_and_stands_there(opened):
     answered(page, lambda: page.locator('[name="text"]').fill("bank " * 3000))
     assert "the context window of tiny-senses" in page.locator("[data-trouble]").inner_text()
     answered(page, lambda: page.locator('[name="text"]').fill("The river bank"))
-    assert page.locator("[data-trouble]").is_hidden() and shown.trouble == []
+    assert page.locator("[data-trouble]").is_hidden()
 
 
 def test_the_page_saves_the_walk(opened, tmp_path):
@@ -259,16 +246,12 @@ def test_the_page_saves_the_walk(opened, tmp_path):
 
 @pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (1280, "light")]))
 def test_anybody_can_use_it(opened, width, scheme):
-    shown = opened(viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce")
-    page = shown.page
+    page = opened(viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce").page
     head(page, 0, 0).check(force=True)
     swap(page, "other")
     page.locator("[data-tracing] > summary").click()
     page.wait_for_selector("[data-rows=trace] button", timeout=PATIENCE)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    moving = (
-        "[...document.querySelectorAll('*')].filter(one => getComputedStyle(one).transitionDuration !== '0s').length"
-    )
-    assert page.evaluate(moving) == 0
-    assert shown.trouble == []
+    durations = "[...document.querySelectorAll('*')].map(one => getComputedStyle(one).transitionDuration)"
+    assert set(page.evaluate(durations)) == {"0s"}
     assert serious_findings(page) == []

@@ -1,6 +1,4 @@
-"""What the explorer answers, against hooked forwards with the same heads changed, the functions of the study and of the
-walk.
-"""
+"""What the explorer answers, against hooked forwards with the same heads changed, and functions of study and walk."""
 
 import base64
 
@@ -25,12 +23,8 @@ from probe.patching.swaps import swap_heads
 pytestmark = pytest.mark.real_model
 
 THIS, THAT = "They saw the river from the bank.", "They saw the money from the bank."
+LONGER = "They all saw the money from the bank."
 SWAPS = [[0, 0, "other"], [1, 2, "off"], [2, 1, "mean"]]
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    return probe.load("tiny-senses")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +48,10 @@ def unpacked(packed):
     return torch.frombuffer(raw, dtype=torch.float32).reshape(packed["shape"])
 
 
+def axis_of(explorer, axis="sentences"):
+    return explorer._axis(explorer.stand(parse({"what": "along", "text": THIS, "other": THAT, "axis": axis})))
+
+
 def place(tiny, text):
     tokens = tokenize(tiny, text)
     return tokens, tokens.positions_of("bank")[-1]
@@ -71,7 +69,7 @@ def changed(tiny, swaps, donors):
 @pytest.mark.parametrize("axis", ["lexicon", "sentences"])
 @pytest.mark.parametrize("swaps", [SWAPS[:1], SWAPS[1:2], SWAPS], ids=["one", "off", "three"])
 def test_a_swap_moves_the_word_and_the_next_token_as_a_hooked_forward_does(tiny, explorer, axis, swaps):
-    known = explorer._axis(explorer.stand(parse({"what": "swap", "text": THIS, "other": THAT, "axis": axis})))
+    known = axis_of(explorer, axis)
     tokens, at = place(tiny, THAT)
     donors = {"other": read_all(tiny, tokens.ids, ["z"])["z"][:, at], "mean": known.z}
     donors["off"] = torch.zeros_like(known.z)
@@ -89,7 +87,7 @@ def test_a_swap_moves_the_word_and_the_next_token_as_a_hooked_forward_does(tiny,
 
 
 def test_every_head_swapped_by_itself_is_the_engine_of_swaps(tiny, explorer):
-    known = explorer._axis(explorer.stand(parse({"what": "effects", "text": THIS, "other": THAT, "axis": "sentences"})))
+    known = axis_of(explorer)
     (ids, at), (there, other) = ((tokens.ids, pos) for tokens, pos in (place(tiny, text) for text in (THIS, THAT)))
     donor = target_states(tiny, [tokenize(tiny, THAT)], [other]).z
     along = (known.axis.u / known.axis.gap)[None].float()
@@ -118,7 +116,7 @@ def test_what_moves_the_word_adds_up_to_its_coordinate(explorer):
 
 def test_the_trace_is_that_of_both_sentences_along_their_axis(tiny, explorer):
     told = result(explorer, "trace")
-    known = explorer._axis(explorer.stand(parse({"what": "trace", "text": THIS, "other": THAT, "axis": "sentences"})))
+    known = axis_of(explorer)
     texts = [Placed(tokens.ids, at) for tokens, at in (place(tiny, text) for text in (THIS, THAT))]
     along = known.axis.u[None].float()
     whole = trace_positions(read_weights(tiny), texts[:1], texts[1:], along, depth=known.axis.depth)
@@ -136,10 +134,9 @@ def test_the_trace_can_be_stopped_inside_a_column(explorer, monkeypatch):
     whole, heads = (result(explorer, what, pos=3)["arrays"][what] for what in ("trace", "trace_heads"))
     monkeypatch.setattr(scene, "TOGETHER", 1)
     told = said(explorer, "trace")
-    layers, columns = unpacked(whole).shape[1:]
-    assert [message["progress"] for message in told[:-1]] == [
-        pytest.approx(number / (layers * columns)) for number in range(1, layers * columns + 1)
-    ]
+    steps = unpacked(whole)[0].numel()
+    shares = [number / steps for number in range(1, steps + 1)]
+    assert [message["progress"] for message in told[:-1]] == pytest.approx(shares)
     parts = [told[-1]["result"], result(explorer, "trace_heads", pos=3)]
     for part, name, before in zip(parts, ("trace", "trace_heads"), (whole, heads), strict=True):
         assert torch.allclose(unpacked(part["arrays"][name]), unpacked(before), atol=1e-5)
@@ -203,25 +200,17 @@ REFUSED = {
     "elsewhere": ({"other": "Nothing here."}, "found it 0 times; give a word that stands in the text."),
     "no head": ({"follow": [9, 0]}, "Following layer 9 of tiny-senses: it has 4 layers; give --layer from 0 to 3."),
     "odd head": ({"follow": [True, 0]}, "got a head or a position that is no number; choose one on the page."),
-    "odd swap": (
-        {"swaps": [[0, 0, "melt"]]},
-        "got swaps that are not [layer, head, kind] each; choose heads on the map.",
-    ),
+    "odd swap": ({"swaps": [[0, 0, "melt"]]}, "are not [layer, head, kind] each; choose heads on the map."),
     "what": ({"what": "__init__"}, "got what = '__init__', expected one of sentence, along, swap,"),
     "no text": ({"text": None}, "Reading a question: got no text, expected a sentence."),
     "typed": ({"text": 5}, "Reading a question: got text as int, expected a string."),
     "axis": ({"axis": "x"}, "got axis = 'x' and kind = 'other', expected lexicon or sentences, and other, mean, off."),
     "alone": ({"what": "trace", "other": None}, "got one only; give a second one with the same word."),
-    "unequal": (
-        {"what": "trace", "other": "They all saw the money from the bank."},
-        "the word is token 7 of this one and token 8 of the other, and parts can be put only where they fit",
-    ),
+    "unequal": ({"what": "trace", "other": LONGER},
+     "the word is token 7 of this one and token 8 of the other, and parts can be put only where they fit"),
     "where": ({"what": "trace_heads", "pos": 77}, "Tracing position 77: the word stands at 7; click on a cell."),
-    "other's": (
-        {"what": "swap", "other": None, "swaps": [[0, 0, "other"]]},
-        "got one sentence only; give a second one",
-    ),
-}
+    "other's": ({"what": "swap", "other": None, "swaps": SWAPS[:1]}, "got one sentence only; give a second one"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -48,11 +48,6 @@ ASKED = {"what": "sentence", "text": THIS, "other": THAT, "page": "a", "number":
 
 
 @pytest.fixture(scope="module")
-def tiny():
-    return probe.load("tiny-senses")
-
-
-@pytest.fixture(scope="module")
 def shown(tiny):
     return probe.explore(tiny, THIS, against=THAT)
 
@@ -85,8 +80,7 @@ def test_a_study_that_shows_nothing_has_no_picture_and_says_so():
 
 
 def test_a_long_text_keeps_the_picture_small(model):
-    shown = probe.trace(model, "river bank " * 20)._repr_html_()
-    assert len(shown) < 400_000
+    assert len(probe.trace(model, "river bank " * 20)._repr_html_()) < 400_000
 
 
 @pytest.mark.real_model
@@ -210,9 +204,7 @@ class Shown:
         self.frame = self.page.frames[1]
 
     def settle(self, text):
-        """Carries messages between page and kernel until the outcome begins with a text, nothing is being computed, and
-        the notebook keeps it.
-        """
+        """Carries messages until the outcome begins with a text that the notebook keeps, and nothing is computed."""
         end = time.monotonic() + PATIENCE
         told = f"""document.querySelector('[data-slot="outcome"]')?.textContent.startsWith({json.dumps(text)})
             && !document.querySelector('[data-status]').textContent"""
@@ -294,7 +286,7 @@ class TestInChromium:
         assert "swap=L0H0-other" in page.evaluate("state().state")
         frame.get_by_role("button", name="Undo").click()
         shown.settle("“mole” stands at 100")
-        assert [url for url in shown.opened.requests if not url.startswith(("file:", "blob:", "about:", "data:"))] == []
+        assert all(url.startswith(("file:", "blob:", "about:", "data:")) for url in shown.opened.requests)
         assert shown.opened.trouble == []
         page.evaluate("end()")
         page.evaluate("document.querySelector('iframe').remove()")

@@ -2,24 +2,20 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from checkpoints import change_tensors, make_checkpoint
+import torch
+from checkpoints import change_tensors
 
 import probe
 from probe import cli
 from probe.errors import InputError
+from probe.model import attention
 
 GOOD = {"word": "bank", "sense": "river", "text": "The river bank", "start": 10, "end": 14}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_checkpoint(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture(autouse=True)
@@ -34,50 +30,77 @@ def rows(path, *changes):
 
 def assert_one_sentence(result, *parts):
     code, out, err = result
-    assert code == 2, err
-    assert out == ""
+    assert code == 2 and out == "", err
     assert err.startswith("probe: ") and err.count("\n") == 1 and err.rstrip().endswith("."), err
     for part in parts:
         assert part in err, err
 
 
-def test_check_prints_every_row_and_a_summary(run, folder):
-    code, out, err = run("check", "--model", folder)
+def test_check_prints_every_row_and_a_summary_and_as_json_the_same_rows(run, checkpoint):
+    code, out, err = run("check", "--model", checkpoint)
     assert code == 0 and err == ""
-    assert out.count(" ok") == 2 * 13 + 2
-    assert "28 of 28 rows hold" in out
-
-
-def test_check_as_json_has_the_same_rows(run, folder):
-    code, out, _ = run("check", "The mole dug a tunnel.", "--model", folder, "--json")
+    assert out.count(" ok") == 2 * 13 + 2 and "28 of 28 rows hold" in out
+    code, out, _ = run("check", "The mole dug a tunnel.", "--model", checkpoint, "--json")
     found = json.loads(out)
     assert code == 0 and found["ok"] and len(found["rows"]) == 28
     assert {"layer", "quantity", "error", "tolerance", "ok"} <= set(found["rows"][0])
 
 
-def test_check_exits_1_and_names_the_row_when_one_falls_short(run, folder, monkeypatch):
-    from probe.model import attention
+@pytest.mark.parametrize(
+    ("command", "formula", "wrong", "printed", "said"),
+    [
+        (("check",), "softmax", lambda scores: scores.softmax(-2).nan_to_num(), "FELL SHORT",
+         "pattern of layer 0 is off by"),
+        (("report", "bank"), "scores", lambda q, k: 1.01 * q @ k.mT / q.shape[-1] ** 0.5, "",
+         "scores of layer 0 is off by"),
+        (("walk", "The bank"), "scores", lambda q, k: q @ k.mT, "", "scores of layer 0 is off by"),
+        (("evaluate", "--sentences", "rows.jsonl"), "softmax", lambda scores: (1.1 * scores).softmax(-1), "",
+         "nothing is reported from numbers that disagree"),
+    ],
+)  # fmt: skip
+def test_numbers_that_disagree_with_the_formulas_end_in_exit_1_with_the_row_and_nothing_is_written(
+    run, tmp_path, monkeypatch, command, formula, wrong, printed, said
+):
+    given = [{"text": f"{n} bank", "start": 2, "end": 6, "sense": "ab"[n % 2]} for n in range(8)]
+    rows(tmp_path / "rows.jsonl", *given)
+    monkeypatch.setattr(attention, formula, wrong)
+    code, out, err = run(*command, *(() if command == ("check",) else ("--out", "out")))
+    assert code == 1 and printed in out
+    assert said in err.splitlines()[-1] and (command[0] == "report" or err.count("\n") == 1)
+    assert not list((tmp_path / "out").glob("*.*"))
 
-    monkeypatch.setattr(attention, "softmax", lambda scores: scores.softmax(-2).nan_to_num())
-    code, out, err = run("check", "--model", folder)
-    assert code == 1
-    assert "FELL SHORT" in out
-    assert "pattern of layer 0 is off by" in err and err.count("\n") == 1
 
-
-def test_a_report_stops_with_exit_1_when_the_numbers_disagree(run, tmp_path, monkeypatch):
-    from probe.model import attention
-
-    scores = attention.scores
-    monkeypatch.setattr(attention, "scores", lambda q, k: scores(q, k) * 1.01)
-    code, _, err = run("report", "bank", "--out", tmp_path / "out")
-    assert code == 1
-    assert "scores of layer 0 is off by" in err
-    assert not list((tmp_path / "out").glob("*.html"))
-
-
-def test_the_version_is_the_packages(run):
+def test_the_version_is_the_packages_and_the_embedded_model_is_listed(run):
     assert run("--version") == (0, f"probe {probe.__version__}\n", "")
+    code, out, _ = run("models")
+    assert code == 0 and "tiny-senses" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["report", "wug"], ["'wug'", "known words are", "bank"]),
+        (["report", "banck"], ["'banck'", "there are none (did you mean 'bank'?); known words are"]),
+        (["report", "bank", "--seed", "-1"], ["--seed", "greater than or equal to 0", "(see `probe report --help`)"]),
+        (["report", "bank", "--sentences", "nowhere.jsonl"], ["nowhere.jsonl"]),
+        (["report", "bank", "--model", "./nowhere"], ["./nowhere", "no such folder"]),
+        (["check", "  "], ["empty text"]),
+        (["check", "bank " * 300], ["context window"]),
+        (["check", "--sead"], ["(see `probe check --help`)."]),
+        (["evaluate", "--sead", "3"], ["(see `probe evaluate --help`)."]),
+        (["reprot"], ["(see `probe --help`)."]),
+    ],
+)
+def test_bad_arguments_end_in_one_sentence(run, arguments, parts):
+    assert_one_sentence(run(*arguments), *parts)
+
+
+@pytest.mark.parametrize("command", [("report", "bank"), ("walk", "The bank")])
+def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path, command):
+    (tmp_path / "file").write_text("mine")
+    asked = run(*command, "--model", "./nowhere", "--out", "file/out")
+    assert_one_sentence(asked, "file is a file", "choose another with --out")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_without_a_command_the_help_is_printed(run):
@@ -101,33 +124,6 @@ def test_the_words_of_ones_own_need_a_sense_and_a_text(run, tmp_path, monkeypatc
         assert_one_sentence(
             asked, "mine.csv, line 2: word is missing, expected a column that names it, or one word named for all rows"
         )
-
-
-def test_models_lists_the_embedded_one(run):
-    code, out, _ = run("models")
-    assert code == 0 and "tiny-senses" in out
-
-
-@pytest.mark.parametrize(
-    "arguments, parts",
-    [
-        (["wug"], ["'wug'", "known words are", "bank"]),
-        (["banck"], ["'banck'", "there are none (did you mean 'bank'?); known words are"]),
-        (["bank", "--seed", "-1"], ["--seed", "greater than or equal to 0", "(see `probe report --help`)"]),
-        (["bank", "--sentences", "nowhere.jsonl"], ["nowhere.jsonl"]),
-        (["bank", "--model", "./nowhere"], ["./nowhere", "no such folder"]),
-    ],
-)
-def test_bad_arguments_end_in_one_sentence(run, arguments, parts):
-    assert_one_sentence(run("report", *arguments), *parts)
-
-
-@pytest.mark.parametrize(
-    "arguments, command",
-    [(["evaluate", "--sead", "3"], "probe evaluate"), (["check", "--sead"], "probe check"), (["reprot"], "probe")],
-)
-def test_a_wrong_option_points_to_the_help_of_its_command(run, arguments, command):
-    assert_one_sentence(run(*arguments), f"(see `{command} --help`).")
 
 
 @pytest.mark.parametrize(
@@ -171,37 +167,18 @@ def test_the_command_of_a_page_spells_out_what_made_it(given, made):
         ),
     ],
 )
-def test_bad_sentences_end_in_one_sentence(run, tmp_path, folder, changes, parts):
+def test_bad_sentences_end_in_one_sentence(run, tmp_path, checkpoint, changes, parts):
     file = rows(tmp_path / "sentences.jsonl", *changes)
     before = file.read_bytes()
-    result = run("report", "--sentences", file, "--model", folder, "--out", tmp_path / "out")
+    result = run("report", "--sentences", file, "--model", checkpoint, "--out", tmp_path / "out")
     assert_one_sentence(result, *parts)
     assert not list((tmp_path / "out").glob("*"))
     assert file.read_bytes() == before
 
 
-def test_an_empty_text_is_refused(run, folder):
-    assert_one_sentence(run("check", "  ", "--model", folder), "empty text")
-
-
-def test_a_text_beyond_the_context_window_is_refused(run, folder):
-    assert_one_sentence(run("check", "bank " * 60, "--model", folder), "context window")
-
-
-def test_a_broken_model_folder_is_refused(run, tmp_path, folder):
-    import torch
-
-    broken = make_checkpoint(tmp_path / "broken")
-    change_tensors(broken, {"transformer.ln_f.bias": torch.full((32,), float("nan"))})
-    assert_one_sentence(run("check", "--model", broken), "ln_f.bias")
-
-
-@pytest.mark.skipif(os.geteuid() == 0 and not Path("/proc").exists(), reason="root may write anywhere here")
-def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(run, tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("mine")
-    assert_one_sentence(run("report", "bank", "--out", blocked / "out"), "--out")
-    assert blocked.read_text() == "mine"
+def test_a_broken_model_folder_is_refused(run, copy):
+    change_tensors(copy, {"transformer.ln_f.bias": torch.full((32,), float("nan"))})
+    assert_one_sentence(run("check", "--model", copy), "ln_f.bias")
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported():
@@ -217,12 +194,12 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
     assert all(command in done.stdout for command in ("report", "check", "models"))
 
 
-def test_an_interrupt_ends_with_130_and_a_sentence(run, folder, monkeypatch):
+def test_an_interrupt_ends_with_130_and_a_sentence(run, checkpoint, monkeypatch):
     from probe.model import check
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(check, "certify", interrupted)
-    code, _, err = run("check", "--model", folder)
+    code, _, err = run("check", "--model", checkpoint)
     assert code == 130 and "interrupted" in err

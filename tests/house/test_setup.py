@@ -21,6 +21,9 @@ from packaging.utils import canonicalize_name
 import probe
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+ASKED = [Requirement(line) for line in (*PROJECT["dependencies"], *EXTRAS["dev"], *EXTRAS["tracr"])]
 HEAVY = ("torch", "pandas", "altair", "transformers", "transformer_lens", "huggingface_hub", "scipy", "numpy", "rich")
 
 
@@ -53,9 +56,11 @@ def stub() -> dict[str, str]:
     return {alias.name: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
 
 
-def test_every_public_name_is_there_once_and_comes_from_its_module() -> None:
-    names = stub()
+def test_every_public_name_is_there_once_comes_from_its_module_and_is_given_by_a_star() -> None:
+    names, given = stub(), {}
     assert sorted(probe.__all__) == sorted(names)
+    exec("from probe import *", given)  # noqa: S102 (a star import stands only at the top of a module)
+    assert set(given) - {"__builtins__"} == set(names)
     for name, home in names.items():
         assert getattr(probe, name) is getattr(importlib.import_module(f"probe.{home}"), name)
     for module in (probe.ledger, probe.cross, probe.lexicon):
@@ -70,12 +75,6 @@ def test_an_unknown_name_lists_the_public_ones() -> None:
     assert not hasattr(probe, "__wrapped__")
 
 
-def test_star_import_gives_the_public_names() -> None:
-    given: dict[str, object] = {}
-    exec("from probe import *", given)  # noqa: S102 (a star import stands only at the top of a module)
-    assert set(given) - {"__builtins__"} == set(probe.__all__)
-
-
 def pins() -> dict[str, str]:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", line) for line in lines), "a line is not name==version"
@@ -84,12 +83,10 @@ def pins() -> dict[str, str]:
     return dict(line.split("==") for line in lines)
 
 
-def test_constraints_pin_everything_that_gets_installed() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def test_constraints_pin_everything_that_gets_installed_at_versions_that_the_project_asks_for() -> None:
     assert pins()["torch"] == "2.13.0"
-    extras = project["optional-dependencies"]
-    needed = [Requirement(r) for r in (*project["dependencies"], *extras["dev"], *extras["tracr"])]
-    unpinned, seen = set(), set()
+    assert all(pins()[canonicalize_name(asked.name)] in asked.specifier for asked in ASKED)
+    needed, unpinned, seen = [*ASKED], set(), set()
     while needed:
         requirement = needed.pop()
         key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
@@ -98,8 +95,7 @@ def test_constraints_pin_everything_that_gets_installed() -> None:
         seen.add(key)
         unpinned |= {key[0]} - set(pins())
         needed += required_by(requirement)
-    assert len(seen) > 80
-    assert unpinned == set()
+    assert len(seen) > 80 and unpinned == set()
 
 
 def required_by(requirement: Requirement) -> list[Requirement]:
@@ -110,14 +106,6 @@ def required_by(requirement: Requirement) -> list[Requirement]:
         return []
     environments = [{"extra": extra} for extra in (*requirement.extras, "")]
     return [r for r in asked if r.marker is None or any(r.marker.evaluate(e) for e in environments)]
-
-
-def test_constraints_fit_the_versions_that_the_project_asks_for() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    for line in (*project["dependencies"], *extras["dev"], *extras["tracr"]):
-        requirement = Requirement(line)
-        assert pins()[canonicalize_name(requirement.name)] in requirement.specifier
 
 
 def test_no_address_of_an_index_is_written_down() -> None:
@@ -150,8 +138,7 @@ def test_the_wheel_and_the_source_archive_hold_probe_whole_and_nothing_else(tmp_
 
 
 def test_the_version_is_that_of_the_installed_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert probe.__version__ == project["version"], "install the package again: make clean report"
+    assert probe.__version__ == PROJECT["version"], "install the package again: make clean report"
 
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)

@@ -51,9 +51,6 @@ def test_what_was_left_out_while_reading_is_counted_and_repetitions_stand_togeth
         {"word": "", "reason": "about another word than 'bank'", "count": 1},
         {"word": "bank", "reason": "too long", "count": 1},
     ]
-
-
-def test_nothing_left_out_is_no_row():
     assert data_used(FRAMES | {"left_out": FRAMES["left_out"][:0]})["left_out"] == []
 
 

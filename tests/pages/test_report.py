@@ -1,6 +1,4 @@
-"""A report is a folder: a page, every frame twice, a manifest; whole or absent, and the same bytes from the same
-study.
-"""
+"""A report is a folder: page, every frame twice, manifest; whole or absent, and the same bytes from the same study."""
 
 import hashlib
 import json
@@ -89,8 +87,7 @@ def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tm
         probe.write_report(STUDY, tmp_path / "file" / "out")
     assert str(caught.value) == (
         f"Writing the report into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a folder that "
-        "can be written; "
-        "choose another with --out."
+        "can be written; choose another with --out."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
 
@@ -102,17 +99,12 @@ def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written
     assert [path.name for path in tmp_path.iterdir()] == ["ambiguity.html"]
 
 
-def test_a_folder_without_write_permission_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("probe.pages.report.os.access", lambda path, mode: False)
-    with pytest.raises(
-        InputError, match=r"may not be written, expected a folder that can be written; choose another with --out\.$"
-    ):
-        check_folder(tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
-def test_asking_about_a_folder_makes_nothing(tmp_path):
+def test_asking_about_a_folder_makes_nothing_and_one_without_write_permission_is_refused(tmp_path, monkeypatch):
     check_folder(tmp_path / "a" / "b")
+    monkeypatch.setattr("probe.pages.report.os.access", lambda path, mode: False)
+    said = r"may not be written, expected a folder that can be written; choose another with --out\.$"
+    with pytest.raises(InputError, match=said):
+        check_folder(tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,6 +1,4 @@
-"""The values of the page's sections: corrected p over pairs of senses, reasons in order, one axis for words that
-differ.
-"""
+"""The values of the page's sections: p over pairs of senses, reasons in order, one axis for words that differ."""
 
 import pandas as pd
 from example_study import READ_AT, make_study
@@ -23,17 +21,18 @@ def test_a_head_of_several_pairs_of_senses_has_its_smallest_corrected_p():
     assert head_facts(row.to_dict("records")[0])["p_swap"] == "p = .04"
 
 
-def test_a_head_without_a_place_has_no_rank():
+def test_a_head_has_its_place_if_any_and_its_write_with_its_interval():
     row = with_tests(FRAMES["word_heads"].query("word == 'bank' and rank == 1"), FRAMES["heads"]).to_dict("records")[0]
     assert head_facts(row)["rank"] == "1 [1, 1]" and head_facts(row | {"rank": pd.NA})["rank"] == "none"
+    ends = {"direct": 0.37, "direct_low": 0.33, "direct_high": 0.4}
+    assert head_facts(row | ends)["own"] == "37\u202f% [33, 40]"
 
 
 def test_the_pairs_with_the_heads_own_verdict_come_first_and_none_is_missing():
-    head = next(item for item in readings(FRAMES) if item["word"] == "mole")["heads"][0]
-    assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
-    turned = FRAMES["verdicts"].iloc[::-1]
-    head = next(item for item in readings(FRAMES | {"verdicts": turned}) if item["word"] == "mole")["heads"][0]
-    assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
+    for verdicts in (FRAMES["verdicts"], FRAMES["verdicts"].iloc[::-1]):
+        mole = next(item for item in readings(FRAMES | {"verdicts": verdicts}) if item["word"] == "mole")
+        head = mole["heads"][0]
+        assert [reason["verdict"] for reason in head["reasons"]] == ["resolver"] * 5 + ["none"]
     assert head["where"] == "in 5 of 5 pairs of senses"
 
 
@@ -41,7 +40,8 @@ def test_the_axis_of_sets_leaves_room_for_the_word_that_goes_furthest():
     low = FRAMES["curves"].copy()
     low.loc[(low["word"] == "mole") & (low["size"] == 1), "faithfulness_low"] = -0.5
     drawn = [charts.set_curves(low, FRAMES["random_sets"], word).to_dict() for word in ("bank", "mole")]
-    domains = [view["encoding"]["y"]["scale"]["domain"] for spec in drawn for view in spec["layer"] if _scaled(view)]
+    views = [view["encoding"].get("y", {}) for spec in drawn for view in spec["layer"]]
+    domains = [encoded["scale"]["domain"] for encoded in views if "scale" in encoded]
     assert len(domains) > 2 and all(domain == domains[0] for domain in domains) and domains[0][0] < -0.5
 
 
@@ -53,19 +53,9 @@ def test_the_read_out_stands_in_every_depth_profile_of_a_word():
     assert len(cards(FRAMES)[1]["depth"]) == 6
 
 
-def test_one_head_has_its_write_with_its_interval():
-    row = with_tests(FRAMES["word_heads"].query("word == 'bank' and rank == 1"), FRAMES["heads"]).to_dict("records")[0]
-    ends = row | {"direct": 0.37, "direct_low": 0.33, "direct_high": 0.4}
-    assert head_facts(ends)["own"] == "37\u202f% [33, 40]"
-
-
 def test_the_smallest_set_has_its_interval():
     bank = together(FRAMES)[0]
     row = FRAMES["curves"].query("word == 'bank' and size == smallest").iloc[0]
     assert bank["kept"] == measured(row["faithfulness"], row["faithfulness"] - 0.05, row["faithfulness"] + 0.03)
     never = together(FRAMES | {"curves": FRAMES["curves"].assign(smallest=None)})[0]
     assert (never["names"], never["kept"], never["rival"]) == ([], "", "")
-
-
-def _scaled(view):
-    return "scale" in view["encoding"].get("y", {})

@@ -1,8 +1,8 @@
 """The page of a sweep: from the shards alone, saying what they hold and no more; and the command line around it."""
 
+import io
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from browser import MARKS, unfold
 from sweeping import PLACE, SMALL, WITHOUT_FRAMES, make_corpus, make_model, some_sentences, table, write_rows
 
 from probe import charts
-from probe.cli import main
 from probe.errors import InputError
+from probe.model import load
 from probe.pages import sweep as page
 from probe.stats import resampling
 from probe.sweep import shards, summary
@@ -106,28 +106,17 @@ def test_nothing_is_ranked_where_the_gap_is_not_there(folder, tmp_path):
     made = some_sentences(300)
     rng = np.random.default_rng(2)
     mixed = [replace(s, sense=str(rng.choice(["canal", "door"]))) for s in made]
-    result = sweep(
-        str(folder), [write_rows(tmp_path / "s.jsonl", mixed, keep=WITHOUT_FRAMES)], tmp_path / "o", options=SMALL
-    )
+    given = write_rows(tmp_path / "s.jsonl", mixed, keep=WITHOUT_FRAMES)
+    result = sweep(str(folder), [given], tmp_path / "o", options=SMALL)
     found = summary.frames(summary.add_up(result.folder, result.manifest), result.folder)
     assert not found["words"]["ranked"].any() and found["heads"]["net"].isna().all() and found["word_heads"].empty
     written = page.write_page(tmp_path / "o", tmp_path / "page").read_text(encoding="utf-8")
     assert "were not shown to be apart at the word, so no effect is given" in written
 
 
-def test_the_page_needs_no_model_and_says_what_it_cannot_say(swept, tmp_path, monkeypatch):
-    from probe.model import load
-
-    def never(*_, **__):
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr(load, "load", never)
-    monkeypatch.setattr(
-        sys, "argv", ["probe", "report", "--from", str(swept.folder.parent), "--out", str(tmp_path / "out")]
-    )
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code
+def test_the_page_needs_no_model_and_says_what_it_cannot_say(swept, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    assert run("report", "--from", swept.folder.parent, "--out", tmp_path / "out")[0] == 0
     text = (tmp_path / "out" / "sweep.html").read_text(encoding="utf-8")
     counts = swept.manifest["counts"]
     assert f"300 read = {counts['measured']} measured + {counts['fitted_on']} fitted on + 0 left out" in text
@@ -150,14 +139,12 @@ def test_heads_above_the_read_out_are_not_shown_as_if_they_did_nothing(frames):
 
 
 def test_a_page_is_refused_where_the_sweep_is_not_whole(swept, tmp_path):
-    with pytest.raises(
-        InputError, match="no finished sweep is there, expected the folder that `probe sweep --out` wrote"
+    for place, words, told in (
+        (tmp_path, None, "no finished sweep is there, expected the folder that `probe sweep --out` wrote"),
+        (swept.folder, ["wug"], "Drawing 'wug' from the sweep: it has no measured sentence, the words there are lock;"),
     ):
-        page.write_page(tmp_path, tmp_path / "out")
-    with pytest.raises(
-        InputError, match="Drawing 'wug' from the sweep: it has no measured sentence, the words there are lock;"
-    ):
-        page.write_page(swept.folder, tmp_path / "out", words=["wug"])
+        with pytest.raises(InputError, match=told):
+            page.write_page(place, tmp_path / "out", words=words)
     victim = sorted((swept.folder / "heads").glob("*.parquet"))[2]
     content = victim.read_bytes()
     victim.write_bytes(content[:-30])
@@ -174,9 +161,7 @@ def test_a_receipt_cannot_point_elsewhere(swept, tmp_path):
     key = swept.manifest["shards"][0]
     receipt = swept.folder / shards.RECEIPTS / f"{key}.json"
     before = receipt.read_bytes()
-    changed = json.loads(before)
-    changed["files"] = {"../../../../etc/hostname": "0" * 64}
-    receipt.write_text(json.dumps(changed))
+    receipt.write_text(json.dumps(json.loads(before) | {"files": {"../../../../etc/hostname": "0" * 64}}))
     try:
         with pytest.raises(InputError, match="it is not the receipt of a shard"):
             summary.add_up(swept.folder, swept.manifest)
@@ -217,9 +202,6 @@ def test_the_shards_open_as_one_dataset(swept):
         assert len(pd.read_parquet(swept.folder / kind)) == rows
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
-
-
 def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tmp_path, run):
     made, given = some_sentences(300), tmp_path / "given"
     given.mkdir()
@@ -227,14 +209,12 @@ def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tm
         write_rows(given / name, part, keep=WITHOUT_FRAMES)
     base = ("--model", folder, "--out", tmp_path / "out", "--block", 64)
     code, out, err = run("sweep", "--sentences", given / "a.jsonl", given / "b c.jsonl", *base)
-    assert code == 0 and re.search(
-        r"^300 sentences: \d+ measured, \d+ fitted on, 0 left out; 5 shards, [\d,]+ rows of heads\.$", out, re.MULTILINE
-    )
+    told = r"^300 sentences: \d+ measured, \d+ fitted on, 0 left out; 5 shards, [\d,]+ rows of heads\.$"
+    assert code == 0 and re.search(told, out, re.MULTILINE)
     assert re.search(r"^measuring: 300 of 300 sentences, [\d.]+ per second", err, re.MULTILINE)
     made_by = json.loads((tmp_path / "out" / "manifest.json").read_text())["command"]
-    assert made_by == (
-        f"probe sweep --sentences a.jsonl 'b c.jsonl' --model {folder.name} --seed 0 --block 64 --out shards"
-    )
+    given_as = f"--sentences a.jsonl 'b c.jsonl' --model {folder.name} --seed 0 --block 64 --out shards"
+    assert made_by == f"probe sweep {given_as}"
     code, out, err = run("sweep", "--sentences", given, *base, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and err == "" and lines[-1]["counts"]["in"] == 300
@@ -242,7 +222,7 @@ def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tm
 
 
 @pytest.mark.parametrize(
-    "arguments, said_",
+    ("arguments", "told"),
     [
         (("--engine", "ray"), "Sweeping with the engine 'ray': expected one of local, dask; give one of these."),
         (("--model", "./nowhere"), "./nowhere"),
@@ -250,16 +230,13 @@ def test_the_command_takes_several_files_and_says_what_became_of_them(folder, tm
         (("--sentences", "notes.md"), "got a name ending in '.md'"),
     ],
 )
-def test_mistakes_are_one_sentence(folder, run, tmp_path, monkeypatch, arguments, said_):
+def test_mistakes_are_one_sentence(folder, run, tmp_path, monkeypatch, arguments, told):
     monkeypatch.chdir(tmp_path)
     make_corpus(tmp_path / "s.jsonl", 100)
     (tmp_path / "notes.md").write_text("x\n")
     code, out, err = run("sweep", "--sentences", "s.jsonl", "--model", folder, "--out", "out", *arguments)
-    assert code == 2 and said_ in err and out == ""
+    assert code == 2 and told in err and out == ""
     assert [line for line in err.splitlines() if line.startswith("probe: ")] == [err.splitlines()[-1]]
-
-
-# --- progress --------------------------------------------------------------------------------------------------------
 
 
 class Clock:
@@ -280,44 +257,30 @@ def test_the_pace_counts_what_was_done_since_the_stage_began():
     assert [duration(s) for s in (8, 190, 7500)] == ["8 s", "3 min 10 s", "2 h 5 min"]
 
 
-class Log:
-    def __init__(self, tty):
-        self.lines, self.tty = [], tty
-
+class Terminal(io.StringIO):
     def isatty(self):
-        return self.tty
-
-    def write(self, text):
-        self.lines.append(text)
-
-    def flush(self):
-        pass
+        return True
 
 
 def test_a_log_gets_a_line_a_minute_and_a_machine_lines_of_json():
     clock = Clock()
     for as_json, every in ((False, 60), (True, 1)):
-        out, err = Log(False), Log(False)
+        out, err = io.StringIO(), io.StringIO()
         with shown(as_json=as_json, out=out, err=err, clock=clock) as step:
             for second in range(10 * every + 1):
                 clock.now += 1
                 step("measuring", second, 10 * every)
-        lines = out.lines if as_json else err.lines
-        assert len(lines) == 11 and (out.lines if not as_json else err.lines) == []
-        assert json.loads(lines[3])["of"] == 10 if as_json else lines[3].endswith(" left\n")
+        told, silent = (out, err) if as_json else (err, out)
+        lines = told.getvalue().splitlines()
+        assert len(lines) == 11 and silent.getvalue() == ""
+        assert json.loads(lines[3])["of"] == 10 if as_json else lines[3].endswith(" left")
 
 
 def test_a_terminal_gets_a_bar_with_its_pace(monkeypatch):
-    import io
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
     screen = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    with shown(as_json=False, out=Log(False), err=screen) as step:
+    with shown(as_json=False, out=io.StringIO(), err=screen) as step:
         step("measuring", 0, 100)
         step("measuring", 100, 100)
     assert "sentences/s" in screen.getvalue() and "100/100" in screen.getvalue()

@@ -1,11 +1,7 @@
-"""The one walk over all families: every formula against its hook, sums, the page's numbers against the trace, which
-steps there are.
-"""
+"""The walk over all families: every formula against its hook, sums, the page's numbers and the trace's, the steps."""
 
-import base64
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +9,7 @@ import pytest
 import torch
 from browser import MARKS
 from families import PAIRED, SINGLE, each_family, family_model, make_family
+from test_walk import unpacked
 from test_walk_page import cells, dots, number, settled
 
 import probe
@@ -26,20 +23,14 @@ SOURCE, TARGET, WORD = "He sat by the river near the bank", "a fluffy river roam
 SMALL = ("mistral", "gpt_neo", "gemma2", "gemma3_text")  # whose small models look back over five tokens only
 SINGLE = tuple(kind for kind in SINGLE if kind not in SMALL)
 CAUSAL = {kind: FAMILIES[kind].kind == "decoder" for kind in SINGLE}
-PAGES = Path(probe.__file__).parent / "pages"
 STEPS = ["tokens", "layernorm", "qkv", "scores", "mask", "softmax", "values", "sum", "heads", "layers", "parameters"]
 MADE = {"model": "m", "origin": {"kind": "folder", "location": "here", "revision": None}, "dtype": "float32"}
 MADE |= {"weights_sha256": "0", "command": "probe walk", "versions": {}}
 
 
-def walk_of(kind, **options):
+def walk_of(kind, text=SOURCE, **options):
     target = {"target": TARGET} if kind in PAIRED else {}
-    return probe.walk(family_model(kind), SOURCE, **target, word=WORD, **options)
-
-
-def attention_of(kind):
-    model = family_model(kind)
-    return probe.trace(model, SOURCE, TARGET).cross if kind in PAIRED else probe.trace(model, SOURCE)
+    return probe.walk(family_model(kind), text, **target, word=WORD, **options)
 
 
 @pytest.fixture(scope="module", params=each_family(*SINGLE, *PAIRED))
@@ -54,12 +45,8 @@ def walked(kind):
 
 @pytest.fixture(scope="module")
 def traced(kind):
-    return attention_of(kind)
-
-
-def unpacked(walked, name):
-    packed = walked.block["arrays"][name]
-    return torch.tensor(np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"]).copy())
+    model = family_model(kind)
+    return probe.trace(model, SOURCE, TARGET).cross if kind in PAIRED else probe.trace(model, SOURCE)
 
 
 def close(got, wanted, **how):
@@ -94,15 +81,9 @@ def test_a_formula_that_is_wrong_shows_in_its_own_row(kind, traced, monkeypatch)
 def test_the_steps_and_tables_are_those_of_the_family(walked, kind):
     config, page = family_model(kind).config, render(walked, MADE)
     family, found = config.family, re.findall(r'<section id="(\w+)"', page)
-    expected = set(STEPS) | {"certificate", "tables"}
-    expected |= {"embedding"} if kind in SINGLE else {"word"}
-    expected |= {"scaling"} if family.scaled else set()
-    assert set(found) == expected and len(found) == len(set(found))
-    absent = (
-        ({"embedding"} if kind in PAIRED else set())
-        | (set() if family.norm_first else {"layer_norm"})
-        | {"contrast", "trace"}
-    )
+    own = ["embedding" if kind in SINGLE else "word", *["scaling"] * family.scaled]
+    assert sorted(found) == sorted([*STEPS, *own, "certificate", "tables"])
+    absent = ["contrast", "trace", *["embedding"] * (kind in PAIRED), *["layer_norm"] * (not family.norm_first)]
     assert list(walked.frames) == [name for name in TABLES if name not in absent]
     assert ("reads both ways" in page) == (kind in SINGLE and not config.causal)
     assert ("attention.mask(scores)" in page) == CAUSAL.get(kind, False)
@@ -139,12 +120,6 @@ def test_a_text_longer_than_a_layer_looks_back_is_refused_and_a_shorter_one_walk
         "would not do; give a text of at most 5 tokens."
     )
     assert probe.walk(model, "the bank").frames["agreement"]["error"].max() < 1e-5
-
-
-def test_no_step_asks_for_a_family_by_name():
-    rooms = [path for name in ("walk", "templates/walk") for path in (PAGES / name).iterdir() if path.is_file()]
-    names = re.compile("|".join(rf"[\"']{kind}[\"']" for kind in (*SINGLE, *PAIRED)))
-    assert len(rooms) > 10 and not [path.name for path in rooms if names.search(path.read_text(encoding="utf-8"))]
 
 
 def test_the_tables_are_the_traces_numbers_and_what_is_open_is_a_triangle_a_square_or_a_rectangle(walked, traced, kind):
@@ -198,9 +173,7 @@ def test_the_page_carries_every_head_at_every_token(walked, traced):
             parts, whole = traced.delta_e_by_source(layer, head, at), traced.delta_e(layer, head, at)
             close(lengths[c, at], parts.norm(dim=-1), rtol=1e-4, atol=1e-6)
             close(unpacked(walked, "share")[c, at], parts @ whole / (whole @ whole), rtol=1e-3, atol=1e-5)
-            assert unpacked(walked, "write_norm")[layer, head, at].item() == pytest.approx(
-                whole.norm().item(), rel=1e-5
-            )
+            assert unpacked(walked, "write_norm")[layer, head, at] == pytest.approx(whole.norm().item(), rel=1e-5)
     assert "pattern_rest" not in walked.block["arrays"]
 
 
@@ -224,13 +197,8 @@ def test_the_word_is_compared_with_another_sentence_in_every_model_with_one_stac
     assert layers["beside_cosine"].iloc[-1] == pytest.approx(cosine, rel=1e-4)
     rows = found.frames["embedding"].set_index(["part", "where"])
     assert rows.loc[("token", "here"), "difference"] == 0
-    entering = here.resid_pre[0, found.at, :4]
-    close(
-        rows.loc[[(rows.index[-1][0], "here")], ["e0", "e1", "e2", "e3"]].to_numpy(float)[0],
-        entering,
-        rtol=1e-4,
-        atol=1e-6,
-    )
+    entering = rows.loc[(rows.index[-1][0], "here"), ["e0", "e1", "e2", "e3"]].to_numpy(float)
+    close(entering, here.resid_pre[0, found.at, :4], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", each_family(*SINGLE), indirect=True)
@@ -264,8 +232,7 @@ def test_the_head_that_takes_most_from_the_content_words_it_may_see_is_followed(
 
 def test_a_long_text_is_drawn_in_part_and_counted_whole(kind):
     long = f"{SOURCE} {SOURCE} by"
-    target = {"target": TARGET} if kind in PAIRED else {}
-    walked = probe.walk(family_model(kind), long, **target, word=WORD)
+    walked = walk_of(kind, long)
     weights = walked.frames["values"]["weight"]
     n = len(probe.tokenize(family_model(kind), long))
     drawn = [token["pos"] for token in walked.block["source"]]
@@ -277,7 +244,7 @@ def test_a_long_text_is_drawn_in_part_and_counted_whole(kind):
         assert walked.at in drawn and drawn == [token["pos"] for token in walked.block["tokens"]]
     for name in ("pattern", "share"):
         together = unpacked(walked, name).sum(-1) + unpacked(walked, f"{name}_rest")
-        close(together, torch.ones_like(together), rtol=0, atol=1e-4)
+        close(together, np.ones_like(together), rtol=0, atol=1e-4)
     order = weights.to_numpy().argsort()[::-1][:5]
     assert set(walked.frames["values"]["pos"].to_numpy()[order]) <= set(drawn)
 
@@ -328,9 +295,7 @@ def test_the_command_walks_a_model_that_reads_both_ways(run, tmp_path):
 
 
 class TestPage:
-    """In headless Chromium: a family that reads both ways with its norm behind, and in the campaign one with rotary
-    positions and shared keys; test_walk_page has GPT-2.
-    """
+    """A family that reads both ways with its norm behind, in the campaign one with rotary positions and shared keys."""
 
     pytestmark = MARKS
 

@@ -1,6 +1,4 @@
-"""The walk across two texts: what is added to the logit of a word, its page in a browser, rectangular charts,
-refusals.
-"""
+"""The walk across two texts: what is added to the logit of a word, its page, rectangular charts, refusals."""
 
 import json
 
@@ -10,7 +8,8 @@ import pytest
 import torch
 from browser import MARKS, settled
 from families import family_model
-from test_walk_families import close, unpacked
+from test_walk import unpacked
+from test_walk_families import close
 from test_walk_page import cells, dots, number
 
 import probe
@@ -95,43 +94,24 @@ def test_every_table_is_described_and_the_manifest_says_what_was_asked(walked, p
     assert {f"{name}.csv" for name in walked.frames} <= set(made["files"])
 
 
-REFUSED = [
-    ("bart", {}, "Walking a text through bart: it is an encoder-decoder; give the translation so far with --target."),
-    (
-        "llama",
-        {"target": TARGET},
-        (
-            "Walking a text through llama: it has no decoder for a target; leave --target away, or take an "
-            "encoder-decoder, as tiny-translator."
-        ),
-    ),
-    (
-        "bart",
-        {"target": TARGET, "beside": SOURCE},
-        (
-            "Walking a text through bart: a walk through two texts compares no word with another sentence; leave "
-            "--beside and --against away."
-        ),
-    ),
-    (
-        "bart",
-        {"target": TARGET, "word": " "},
-        "Choosing a word to follow: got an empty one, expected a word of the translation; give --word rive, say.",
-    ),
-    (
-        "bart",
-        {"target": TARGET, "head": (2, 0)},
-        "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1.",
-    ),
-    ("bart", {"target": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
-]
-
-
-@pytest.mark.parametrize(("kind", "given", "sentence"), REFUSED)
-def test_what_cannot_be_walked_is_one_sentence(kind, given, sentence):
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        ("bart", {"target": None}, "{walking}: it is an encoder-decoder; give the translation so far with --target."),
+        ("llama", {}, ("{walking}: it has no decoder for a target; leave --target away, or take an encoder-decoder, "
+         "as tiny-translator.")),
+        ("bart", {"beside": SOURCE}, ("{walking}: a walk through two texts compares no word with another sentence; "
+         "leave --beside and --against away.")),
+        ("bart", {"word": " "}, ("Choosing a word to follow: got an empty one, expected a word of the translation; "
+         "give --word rive, say.")),
+        ("bart", {"head": (2, 0)}, "Following layer 2 of bart: it has 2 layers; give --layer from 0 to 1."),
+        ("bart", {"target": " "}, "Reading the text: got an empty text, expected at least one word; give a sentence."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_walked_is_one_sentence(kind, given, said):
     with pytest.raises(probe.InputError) as raised:
-        probe.walk(family_model(kind), SOURCE, **given)
-    assert str(raised.value) == sentence
+        probe.walk(family_model(kind), SOURCE, **({"target": TARGET} | given))
+    assert str(raised.value) == said.format(walking=f"Walking a text through {kind}")
 
 
 def test_the_two_texts_are_certified_and_nothing_is_walked_when_hooks_and_formulas_disagree(model, monkeypatch):
@@ -173,15 +153,11 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
     spec = charts.matrix_panels(cells_of, {"L1H2": "shares"}).to_dict()["hconcat"][0]
     assert spec["width"] / spec["height"] == pytest.approx(sizes[1] / sizes[0])
     assert spec["layer"][0]["encoding"]["x"]["sort"] == list(pair.source.labels)
-    square = token_grid(
-        walked.frames["attention"].query("key_pos < 3 and query_pos < 3").assign(allowed=True, chosen=True), "pattern"
-    )
-    assert ", 3 tokens." in square.to_dict()["description"]
+    square = walked.frames["attention"].query("key_pos < 3 and query_pos < 3").assign(allowed=True, chosen=True)
+    assert ", 3 tokens." in token_grid(square, "pattern").to_dict()["description"]
 
 
 class TestPage:
-    """In headless Chromium."""
-
     pytestmark = MARKS
 
     def test_the_answer_comes_first_and_the_pattern_is_a_rectangle(self, shared_page, page_path, walked, pair):
@@ -205,23 +181,17 @@ class TestPage:
         page.locator('[data-map="moved"] [value="0.1"]').check(force=True)
         page.locator('[name="at"][value="1"]').check(force=True)
         settled(page)
-        rows = cells(page, "values")
-        assert [number(row[1][1]) for row in rows[:-1]] == pytest.approx(
-            pair.cross.pattern[0, 1, 1].tolist(), rel=1e-4, abs=1e-9
-        )
-        lengths = pair.cross.delta_e_by_source(0, 1, 1).norm(dim=-1).tolist()
-        assert [number(row[-3][1]) for row in rows[:-1]] == pytest.approx(lengths, rel=1e-3, abs=1e-6)
+        rows, heads, pattern = cells(page, "values"), cells(page, "heads"), pair.cross.pattern[0, :, 1]
+        weights, lengths = ([number(row[column][1]) for row in rows[:-1]] for column in (1, -3))
+        assert weights == pytest.approx(pattern[1].tolist(), rel=1e-4, abs=1e-9)
+        parts = pair.cross.delta_e_by_source(0, 1, 1)
+        assert lengths == pytest.approx(parts.norm(dim=-1).tolist(), rel=1e-3, abs=1e-6)
         assert [row[0][0] for row in rows] == [*pair.source.labels, "sum"]
         assert "L0H1 at “" in page.locator('[data-slot="following"]').inner_text()
-        adds = unpacked(walked, "adds")
-        assert [number(row[-1][1]) for row in cells(page, "heads")] == pytest.approx(
-            adds[0, :, 1].tolist(), rel=1e-3, abs=1e-6
-        )
-        weights = pair.cross.pattern[0, :, 1].amax(-1).tolist()
-        assert [number(row[4][1]) for row in cells(page, "heads")] == pytest.approx(weights, rel=1e-4)
-        assert [row[3][0] for row in cells(page, "heads")] == [
-            pair.source.labels[best] for best in pair.cross.pattern[0, :, 1].argmax(-1)
-        ]
+        adds, largest = ([number(row[column][1]) for row in heads] for column in (-1, 4))
+        assert adds == pytest.approx(unpacked(walked, "adds")[0, :, 1].tolist(), rel=1e-3, abs=1e-6)
+        assert largest == pytest.approx(pattern.amax(-1).tolist(), rel=1e-4)
+        assert [row[3][0] for row in heads] == [pair.source.labels[best] for best in pattern.argmax(-1)]
         following = pair.logits[1].softmax(-1).topk(5).values.tolist()
         said = page.locator('[data-rows="lens"] tr').last.locator("td").first.locator("small")
         titles = said.evaluate_all("all => all.map(item => item.title)")

@@ -18,11 +18,6 @@ RIVER, MONEY = "The fisherman walked along the river to the bank.", "The clerk t
 
 
 @pytest.fixture(scope="module")
-def tiny():
-    return probe.load("tiny-senses")
-
-
-@pytest.fixture(scope="module")
 def against(model):
     return probe.walk(model, RIVER, against=MONEY)
 
@@ -53,14 +48,10 @@ def test_the_head_is_the_one_that_moves_the_word_furthest_towards_its_sense(tiny
     assert (toward.sense, toward.other, toward.fitted) == ("river", "money", 2 * choose.PER_SENSE)
     assert toward.moved[0].tolist() == pytest.approx(moved, abs=1e-6) and not toward.moved[1:].any()
     assert (found.layer, found.head) == (0, moved.index(max(moved)))
-    assert (
-        f"furthest towards its sense “river” by what it takes from the content words before it: {100 * max(moved):.0f}"
-        in (found.because)
-    )
-    assert (
-        "of the way from “money”. Where the two senses lie was measured in 32 sentences of the lexicon."
-        in found.because
-    )
+    most = f"by what it takes from the content words before it: {100 * max(moved):.0f}"
+    assert f"furthest towards its sense “river” {most}" in found.because
+    rest = "of the way from “money”. Where the two senses lie was measured in 32 sentences of the lexicon."
+    assert rest in found.because
 
 
 @pytest.mark.real_model
@@ -70,11 +61,8 @@ def test_a_head_that_moves_the_word_little_along_the_axis_is_chosen_by_length(ti
 
 
 def test_words_of_the_lexicon_are_known_in_their_forms_and_others_are_not(model):
-    assert [word for *_, word in choose.ambiguous("Two Banks, a plant's mole and a tunnel")] == [
-        "bank",
-        "plant",
-        "mole",
-    ]
+    known = choose.ambiguous("Two Banks, a plant's mole and a tunnel")
+    assert [word for *_, word in known] == ["bank", "plant", "mole"]
     seen, here = seen_at(model, "The mole dug a tunnel", "tunnel")
     assert choose.toward(model, seen, here, choose.sources_of(seen, here)) is None
 
@@ -134,7 +122,7 @@ def test_both_sentences_stand_side_by_side_token_by_token(model, against):
         assert rows["share"].sum() == pytest.approx(1, abs=1e-3) and set(rows["text"]) == {text}
     for place, (layer, head) in enumerate(against.block["heads"]):
         size = probe.trace(model, MONEY).delta_e(layer, head, "bank").norm().item()
-        assert unpacked(against.block, "there_norm")[place] == pytest.approx(size, rel=1e-4)
+        assert unpacked(against, "there_norm")[place] == pytest.approx(size, rel=1e-4)
 
 
 def test_where_nothing_before_the_word_differs_nothing_differs(model):
@@ -146,9 +134,8 @@ def test_where_nothing_before_the_word_differs_nothing_differs(model):
 
 def test_the_depth_at_which_the_sentences_part_is_told(model):
     told = probe.walk(model, "The river bank", against="The mole bank", word="bank").answer
-    assert told.startswith(
-        "“bank” is the same vector in both sentences where it enters layer 0, and another where it enters layer 1. L"
-    )
+    same = "“bank” is the same vector in both sentences where it enters layer 0, and another where it enters layer 1. L"
+    assert told.startswith(same)
     assert " long here, " not in told and " here, " in told and " there, " in told
     elsewhere = probe.walk(model, "The river bank", against="The mole under the river bank", word="bank").answer
     assert elsewhere.startswith("“bank” is the same token in both sentences, at another position. L")
@@ -176,41 +163,33 @@ def test_the_trace_of_two_sentences_is_that_of_a_pair_along_the_line_between_the
     share = f"brings the other sentence {100 * stream[0].iloc[0]:.0f}"
     assert share in walked.travels and "the vector of “bank” alone brings it" in walked.travels
     reached = [stream[layer, rows[0].at] >= 0.5 for layer in range(2)]
-    first = {
-        (True, True): "Where it enters layer 0 and every later one the vector",
-        (False, True): "layer 1, the last, the",
-    }
+    first = {(True, True): "Where it enters layer 0 and every later one the vector"}
+    first |= {(False, True): "layer 1, the last, the"}
     assert first.get(tuple(reached), "Even where it enters the last layer") in walked.travels
 
 
-FIT = "parts can be put only where they fit; write the two with as many tokens before the word."
-SAME = "they are the same up to “bank”, so nothing that it reads differs; write them with another word before it."
-
-
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("text", "other", "said"),
     [
-        (("The river bank", "The mole under the river bank"), f"of the other, and {FIT}"),
-        (("The river bank was muddy", "The river bank is old"), f"Tracing two sentences: {SAME}"),
+        ("The river bank", "The mole under the river bank",
+         "of the other, and parts can be put only where they fit; write the two with as many tokens before the word."),
+        ("The river bank was muddy", "The river bank is old", ("Tracing two sentences: they are the same up to “bank”, "
+         "so nothing that it reads differs; write them with another word before it.")),
     ],
-)
-def test_sentences_that_cannot_be_traced_say_why(model, texts, said):
-    walked = probe.walk(model, texts[0], against=texts[1], word="bank")
+)  # fmt: skip
+def test_sentences_that_cannot_be_traced_say_why(model, text, other, said):
+    walked = probe.walk(model, text, against=other, word="bank")
     assert walked.travels.startswith("Tracing two sentences: ") and walked.travels.endswith(said)
     assert "trace" not in walked.frames
     page = render(walked, MADE)
     assert said in page and 'data-rows="trace"' not in page
 
 
-def test_a_head_that_was_asked_for_is_followed_in_both(model):
+def test_a_head_that_was_asked_for_is_followed_in_both_and_a_word_that_stands_in_both_by_default(model):
     found = probe.walk(model, RIVER, against=MONEY, head=(0, 2))
     assert (found.layer, found.head, found.because) == (0, 2, "L0H2 was asked for.")
     assert "L0H2 adds a vector" in found.answer
-
-
-def test_a_word_that_stands_in_both_is_followed_by_default(model):
-    found = probe.walk(model, "The mole left the bank to the mole", against="A bank in town")
-    assert found.word == "bank"
+    assert probe.walk(model, "The mole left the bank to the mole", against="A bank in town").word == "bank"
 
 
 def test_the_command_shows_two_sentences_and_says_how_to_make_the_page_again(run, checkpoint, tmp_path):
@@ -237,9 +216,8 @@ class TestPage:
             for side, text in (("here", RIVER), ("there", MONEY)):
                 shown = probe.trace(model, text)
                 at = shown.tokens.positions_of("bank")[-1]
-                titles = page.eval_on_selector_all(
-                    f'[data-rows="contrast-{side}"] tr', "all => all.map(row => row.children[1].title)"
-                )
+                rows = page.locator(f'[data-rows="contrast-{side}"] tr')
+                titles = rows.evaluate_all("all => all.map(row => row.children[1].title)")
                 wanted = shown.pattern[layer, head, at, : at + 1]
                 assert [float(title) for title in titles] == pytest.approx(wanted.tolist(), abs=1e-5)
                 assert page.locator(f'[data-reading="{side}"] .chip').count() == at + 1

@@ -56,9 +56,7 @@ def test_what_will_be_left_out_is_said_beforehand(model):
 
 
 def test_the_plan_is_not_exceeded(model, monkeypatch):
-    """Every swapped run is counted while a study reads behind the last block, so that no head is left out; those of
-    traces and paths too. What random sets share is run once.
-    """
+    """A study that reads behind the last block leaves no head out; runs of traces and paths count, too."""
     counted = {"swaps": 0, "forwards": 0}
     carry, read, go_on = swaps._carry, hooks.read_at, live.go_on
 
@@ -85,9 +83,7 @@ def test_the_plan_is_not_exceeded(model, monkeypatch):
 
 
 def test_a_second_model_is_part_of_the_plan(model, of_bank):
-    """Of bank no sentence of the lesson has a late cue; of apple one has, and each of its sentences is read once
-    more.
-    """
+    """No sentence of the lesson on bank has a late cue; one on apple has, so its sentences are read once more."""
     second = load("tiny-senses-bidirectional")
     assert plan(model, "bank", second=second).forwards == of_bank.forwards
     with_apple = plan(model, "apple", second=second).forwards - plan(model, "apple").forwards

@@ -1,6 +1,4 @@
-"""An evaluation: what is held out, answers by hand, what of a corpus is read, models whose answer is known, and the
-command.
-"""
+"""An evaluation: what is held out, answers by hand, what is read of a corpus, known answers, and the command."""
 
 import json
 from collections import Counter
@@ -47,9 +45,6 @@ def numbered(senses, parts=None, **more):
         row(f"{n} bank", sense, split=part, **more)
         for n, (sense, part) in enumerate(zip(senses, parts or [None] * len(senses), strict=True))
     ]
-
-
-# --- what is held out ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,9 +116,6 @@ def test_no_frame_and_no_cue_is_learned_and_tested_and_every_sense_is_learned(dr
 def test_a_holdout_refuses_to_learn_what_it_tests(train, test):
     with pytest.raises(ValueError, match="holdout: "):
         Holdout(train, test)
-
-
-# --- answers by hand -------------------------------------------------------------------------------------------------
 
 
 def resid_of(*by_depth):
@@ -244,21 +236,9 @@ def test_the_depth_is_the_first_after_a_block_at_which_the_training_sentences_ar
     assert evaluation.choose_depth(EIGHT, tested, seed=0) == 2
 
 
-# --- the words of a corpus, read -------------------------------------------------------------------------------------
-
-RIVER = (
-    "the river bank",
-    "a muddy bank by the water",
-    "she saw the bank of the old river",
-    "the flood rose over the bank",
-)
-MONEY = (
-    "the bank raised the interest",
-    "a loan of the bank",
-    "every bank in the town",
-    "he sold the stock at the bank",
-)
-ROWS = [row(text, sense) for sense, texts in (("a", RIVER), ("b", MONEY)) for text in texts]
+RIVER = "the river bank|a muddy bank by the water|she saw the bank of the old river|the flood rose over the bank"
+MONEY = "the bank raised the interest|a loan of the bank|every bank in the town|he sold the stock at the bank"
+ROWS = [row(text, sense) for sense, texts in (("a", RIVER), ("b", MONEY)) for text in texts.split("|")]
 MOLES = [row(f"{text} mole", sense, word="mole") for text, sense in zip(("a", "the", "one", "no"), "xxyy", strict=True)]
 
 
@@ -267,10 +247,8 @@ def test_what_cannot_be_used_is_left_out_with_the_reason(model):
     elsewhere = Sentence("bank", "a", "the river bank", 4, 9)
     alone = [row(f"the {n} seal", "one", word="seal") for n in range(3)]
     found = evaluation.prepare_tasks(model, corpus_of([long, *ROWS, elsewhere, *alone]), seed=0)
-    assert [(task.material.word, len(task.material), len(task.material.left_out)) for task in found] == [
-        ("bank", 8, 2),
-        ("seal", 0, 3),
-    ]
+    counts = [(task.material.word, len(task.material), len(task.material.left_out)) for task in found]
+    assert counts == [("bank", 8, 2), ("seal", 0, 3)]
     reasons = {item.where: item.reason for item in found[0].material.left_out}
     assert reasons[long.text] == "it has more tokens than the context window of 48"
     assert reasons[elsewhere.text] == material.NOT_THE_WORD
@@ -293,9 +271,6 @@ def test_what_is_read_is_the_residual_stream_at_the_word_in_the_order_given(mode
             target = max(pos for pos, (start, _) in enumerate(whole.tokens.spans) if start < sentence.end)
             expected = torch.cat([whole.resid_pre[:1, target], whole.resid_post[:, target]])
             assert torch.allclose(states, expected, atol=1e-5)
-
-
-# --- from end to end -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -357,17 +332,6 @@ def test_nothing_is_known_at_the_word_when_the_cue_comes_after_it():
     words = found.words.iloc[0]
     assert words["left_accuracy"] == words["frequent_accuracy"] == words["accuracy"] == 0.5
     assert words["bag_accuracy"] == 1 and words["left_out"] == 0
-
-
-def test_numbers_that_disagree_with_the_from_scratch_math_are_not_reported(model, monkeypatch):
-    from probe.model import attention
-
-    monkeypatch.setattr(attention, "softmax", lambda scores: (scores * 1.1).softmax(-1))
-    with pytest.raises(probe.CrossCheckError, match="nothing is reported from numbers that disagree"):
-        probe.evaluate(model, corpus_of(ROWS))
-
-
-# --- the command -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -447,9 +411,6 @@ def test_what_cannot_be_evaluated_is_refused_in_one_sentence(run, tmp_path):
     assert "--sentences" in refused() and "seed" in refused("--sentences", "rows.jsonl", "--seed", "-1")
     said = refused("--sentences", "rows.jsonl", "--out", tmp_path / "rows.jsonl" / "out")
     assert "is a file" in said and "--out" in said
-
-
-# --- the data beside the repository ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from probe.model.trace import trace
 from probe.model.weights import read_weights
 from probe.patching import effects, swaps
 from probe.study import study, tables
+from probe.study.columns import COLUMNS
 from probe.study.examples import later_words_matter
 from probe.study.material import prepare
 from probe.study.word import StudyOptions, study_word
@@ -71,8 +72,7 @@ def measured(both):
 def test_the_places_are_spread():
     places = [resolver_model(seed)[1] for seed in SEEDS]
     assert len(set(places)) == len(SEEDS)
-    assert len({layer for layer, _ in places}) == LAYERS
-    assert len({head for _, head in places}) == HEADS
+    assert [len(set(numbers)) for numbers in zip(*places, strict=True)] == [LAYERS, HEADS]
 
 
 def test_every_other_head_is_alive(planted, measured):
@@ -85,9 +85,6 @@ def test_every_other_head_is_alive(planted, measured):
             pattern = measured.states.pattern[:, layer, head]
             if (layer, head) != place:
                 assert pattern.std(0).max() > 0.02, (layer, head)
-
-
-# --- 1: nothing, everything, labels ----------------------------------------------------------------------------------
 
 
 def test_a_sentence_that_gives_to_itself_changes_nothing(model, measured):
@@ -199,9 +196,6 @@ def test_senses_that_exchange_their_names_turn_the_axis_round_and_leave_the_effe
     np.testing.assert_allclose(*shares, atol=1e-4)
 
 
-# --- 2: shares -------------------------------------------------------------------------------------------------------
-
-
 def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
     shares = studied.shares
     assert shares["share"].sum() == pytest.approx(1, abs=1e-4)
@@ -210,9 +204,6 @@ def test_shares_sum_to_one_and_the_token_embedding_has_none(studied, planted):
     layer, head = planted[1]
     assert by_name[f"L{layer}H{head}"] == pytest.approx(1, abs=0.02)
     assert by_name.drop(f"L{layer}H{head}").abs().max() < 0.02
-
-
-# --- 3: the planted head, and no other -------------------------------------------------------------------------------
 
 
 def test_the_read_out_is_after_the_planted_head_and_the_gap_is_there(measured, studied, planted):
@@ -254,12 +245,10 @@ def test_models_without_the_head_are_not_ranked(tmp_path, seeds):
         ranked = bool(studied.words["ranked"].item())
         passed.append(ranked)
         assert ranked == (studied.words["gap_p"].item() < 0.01)
-        assert ranked != studied.word_heads.empty
+        assert ranked != studied.word_heads.empty and ranked != studied.ledger.empty
+        assert set(studied.ledger) <= set(COLUMNS)
         assert ranked != studied.heads[["direct", "denoise", "noise", "swap", "rank"]].isna().all().all()
     assert sum(passed) <= 1
-
-
-# --- 7: the cue after the word ---------------------------------------------------------------------------------------
 
 
 def largest_difference(model, one, other):

@@ -37,8 +37,7 @@ def sentence(text, sense, word=WORD, **more):
 
 def test_words_and_cues_are_placed(model):
     material = prepare(model, corpus_of(EARLY), WORD)
-    assert material.sentences == EARLY
-    assert material.left_out == ()
+    assert material.sentences == EARLY and material.left_out == ()
     for row, given in enumerate(EARLY):
         tokens = material.tokens[row]
         assert tokens.pieces[material.targets[row]] == WORD
@@ -53,8 +52,7 @@ def test_a_word_of_several_tokens_is_read_at_the_last(bytewise):
     rows = [sentence("one antechamber door", "a", "antechamber"), sentence("two antechamber roof", "b", "antechamber")]
     material = prepare(bytewise, corpus_of(rows), "antechamber")
     for words, target, tokens in zip(material.words, material.targets, material.tokens, strict=True):
-        assert len(words) > 1
-        assert target == words[-1]
+        assert len(words) > 1 and target == words[-1]
         assert tokens.text[tokens.spans[words[0]][0] : tokens.spans[target][1]] == "antechamber"
 
 

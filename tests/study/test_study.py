@@ -110,9 +110,8 @@ def test_effects_add_up_and_stand_where_their_head_is_read(study):
     assert np.allclose(heads["self_repair"], heads["swap"] - heads["direct"], atol=1e-5)
     assert heads["attention_cue"].between(0, 1).all() and heads["attention_previous"].between(0, 1).all()
     assert (study.by_depth["layer"] < study.by_depth["depth"]).all()
-    read = heads.merge(study.by_depth, on=[*PAIR, "layer", "head"], suffixes=("", "_there")).query(
-        "depth == read_depth"
-    )
+    read = heads.merge(study.by_depth, on=[*PAIR, "layer", "head"], suffixes=("", "_there"))
+    read = read.query("depth == read_depth")
     assert len(read) == len(heads) and np.allclose(read["net"], read["net_there"], atol=1e-5)
 
 
@@ -150,10 +149,8 @@ def test_used_and_left_out_add_up_to_what_was_given(study):
 
 
 def test_attention_and_contribution_of_a_reading_are_those_of_the_trace(study):
-    row = study.readings.iloc[0]
-    one = study.readings.query(
-        "sentence == @row.sentence and word == @row.word and layer == @row.layer and head == @row['head']"
-    )
+    row, keys = study.readings.iloc[0], ["sentence", "word", "layer", "head"]
+    one = study.readings.groupby(keys).get_group(tuple(row[keys]))
     trace = probe.trace(model(), row["text"])
     target = one.loc[one["role"] == "word", "pos"].max()
     assert np.allclose(one["attention"], trace.pattern[row["layer"], row["head"], target], atol=1e-5)
@@ -230,21 +227,16 @@ def test_what_cannot_be_studied_is_refused_before_the_work():
             probe.study(model(), word, planned=lambda plan: pytest.fail("it had begun"), **options)
         return str(caught.value)
 
-    assert refused("wug").startswith(
-        "Looking for sentences with 'wug': there are none; known words are apple, bank, bark,"
-    )
-    assert refused("bank", permutations=5).startswith(
-        "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be reached; leave it away"
-    )
+    unknown = "Looking for sentences with 'wug': there are none; known words are apple, bank, bark,"
+    assert refused("wug").startswith(unknown)
+    few = "Studying words: got permutations = 5, expected at least 99, so that a p of .01 can be reached; leave it away"
+    assert refused("bank", permutations=5).startswith(few)
     assert refused("seal", second=model()) == (
         "Reading the sentences whose cue comes after the word beside the study: tiny-senses reads left to right only, "
         "expected a model that reads both ways; give tiny-senses-bidirectional or another BERT or RoBERTa."
     )
     two_stacks = refused("apple", second=model("tiny-translator"), error=UnsupportedModel)
     assert "a word is read in one stack of blocks, and it has an encoder and a decoder" in two_stacks
-
-
-# --- the sentence whose cue comes after the word, in a second model that reads both ways -----------------------------
 
 
 def of_apple(frame):
@@ -266,9 +258,8 @@ def test_left_to_right_nothing_at_the_word_changes_and_both_ways_it_is_a_company
 
 def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_texts():
     second = model(BOTH_WAYS)
-    sentences = lexicon.keep_one_token_cues(
-        lexicon.expand("apple", both_sides=True), lambda piece: is_one_token(second, piece)
-    )
+    every = lexicon.expand("apple", both_sides=True)
+    sentences = lexicon.keep_one_token_cues(every, lambda piece: is_one_token(second, piece))
     result = observe_word(second, prepare(second, sentences, "apple"), StudyOptions(0, permutations=99))
     row, [pair] = of_apple(examples.second_model(second, [result])), result.pairs
     tokens, mask = probe.tokenize(second, APPLE), second.tokenizer.mask_token_id

@@ -1,6 +1,4 @@
-"""Sweeps in one process: the numbers are the study's, every row is there once, what is done is kept, what is damaged is
-made again.
-"""
+"""Sweeps in one process: numbers are the study's, rows there once, what is done kept, what is damaged made again."""
 
 import errno
 import json
@@ -39,7 +37,7 @@ from probe.sweep.deal import deal, read_rows
 from probe.sweep.measure import fit_word, from_file, to_bytes
 from probe.sweep.run import sweep
 from probe.text.files import sources
-from probe.text.sentences import stream_sentences
+from probe.text.sentences import Sentence, stream_sentences
 
 ROWS = 300
 
@@ -161,9 +159,6 @@ def test_own_scores_part_the_senses_of_donors_and_axes_are_the_same_after_a_file
     assert torch.equal(again.u, axes.u) and torch.equal(again.donor_z, axes.donor_z)
 
 
-# --- what is done, and what is damaged -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def again(swept, folder, corpus, monkeypatch):
     """The same sweep once more, or with another file or options, and the keys of the units that were made."""
@@ -268,9 +263,6 @@ def test_a_full_disk_is_one_sentence_and_finished_shards_are_good(tmp_path, fold
     assert lost_and_doubled(result.folder, ROWS) == (0, 0)
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-
 def test_parts_do_not_depend_on_the_order_of_the_rows(tmp_path):
     made, found = some_sentences(200), []
     for name, sentences in (("one", made), ("two", random.Random(4).sample(made, len(made)))):
@@ -322,12 +314,8 @@ def test_reading_takes_no_memory_for_the_rows_before(tmp_path):
     peaks = []
     for count in (500, 5_000):
         texts = [f"the {n} lock" for n in range(count)]
-        rows = [
-            {"word": "lock", "sense": "ab"[n % 2], "text": text, "start": len(text) - 4, "end": len(text)}
-            for n, text in enumerate(texts)
-        ]
-        file = tmp_path / f"{count}.jsonl"
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows = [Sentence("lock", "ab"[n % 2], text, len(text) - 4, len(text)) for n, text in enumerate(texts)]
+        file = write_rows(tmp_path / f"{count}.jsonl", rows)
         tracemalloc.start()
         assert sum(1 for _ in stream_sentences(sources([file]))) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -341,10 +329,9 @@ def test_reader_and_sweep_leave_out_and_refuse_the_same_rows_in_the_same_words(t
     file = write_table(tmp_path / f"s{ending}", [*made[:30], made[3], *made[30:], made[7], made[3]])
     read = [(item.where, item.reason) for item in probe.read_sentences(file).left_out]
     assert len(read) == 3 and all(why.startswith("repeats the sentence, span and sense of ") for _, why in read)
-    rows = [
-        (row["where"], row["reason"]) for row in dealt(file, tmp_path)[0] if (row["reason"] or "").startswith("repeats")
-    ]
-    assert [tuple(part.replace(f"{file.name} ", "") for part in row) for row in rows] == read
+    rows = [(row["where"], row["reason"] or "") for row in dealt(file, tmp_path)[0]]
+    repeats = [row for row in rows if row[1].startswith("repeats")]
+    assert [tuple(part.replace(f"{file.name} ", "") for part in row) for row in repeats] == read
     write_table(file, [*made[:30], vars(made[0]) | {"end": 900}, vars(made[1]) | {"sense": " "}])
     said = []
     for reader in (probe.read_sentences, lambda file: dealt(file, tmp_path)):

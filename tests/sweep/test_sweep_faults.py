@@ -1,6 +1,4 @@
-"""What kills a sweep and loses nothing: real processes, one of each kind; clusters and their workers die in the
-campaign, which runs many of each and keeps the record.
-"""
+"""What kills a sweep and loses nothing: real processes, one of each kind; clusters die in the campaign."""
 
 import csv
 import sys
@@ -79,9 +77,7 @@ def test_every_port_of_an_own_cluster_is_on_this_machine_alone(tmp_path, monkeyp
 def test_workers_get_one_thread_and_no_heap_trimming():
     import dask
 
-    assert "MALLOC_TRIM_THRESHOLD_" in dask.config.get("distributed.nanny.pre-spawn-environ"), (
-        "what is dropped is there"
-    )
+    assert "MALLOC_TRIM_THRESHOLD_" in dask.config.get("distributed.nanny.pre-spawn-environ"), "nothing to drop"
     environment = _settings()["distributed.nanny.pre-spawn-environ"]
     assert "MALLOC_TRIM_THRESHOLD_" not in environment
     assert {environment[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")} == {"1"}
@@ -92,6 +88,5 @@ def test_a_campaign_of_thirty_kills_is_on_record():
         rows = list(csv.DictReader(opened))
     assert tuple(rows[0]) == COLUMNS and {row["kind"] for row in rows} == {*KINDS, "all"}
     assert int(rows[-1]["kills"]) == sum(int(row["kills"]) for row in rows[:-1]) >= 30
-    assert all(
-        row[name] == "0" for row in rows for name in ("rows_lost", "rows_doubled", "files_different", "left_over")
-    )
+    damage = ("rows_lost", "rows_doubled", "files_different", "left_over")
+    assert all(row[name] == "0" for row in rows for name in damage)

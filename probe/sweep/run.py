@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -214,7 +214,7 @@ class Pace:
     stage: str = ""
     began: float = 0.0
     at_start: int = 0
-    clock: Clock = field(default=time.monotonic)
+    clock: Clock = time.monotonic
 
     def __call__(self, stage: str, done: int, of: int) -> Standing:
         now = self.clock()

@@ -188,12 +188,8 @@ def frames(summed: Summed, folder: Path) -> dict[str, pd.DataFrame]:
 
 def _gates(both: Mapping[Key, Totals]) -> dict[Key, float]:
     """p of the gap of every pair, adjusted for the pairs of its word."""
-    raw = {key: _gap_p(total) for key, total in both.items()}
-    adjusted: dict[Key, float] = {}
-    for word in {word for word, *_ in raw}:
-        keys = [key for key in raw if key[0] == word]
-        adjusted |= dict(zip(keys, false_discovery_control([raw[key] for key in keys]), strict=True))
-    return adjusted
+    raw = pd.Series({key: _gap_p(total) for key, total in both.items()}, dtype=float)
+    return dict(raw.groupby(level=0).transform(lambda of_word: false_discovery_control(of_word)))
 
 
 def _gap_p(total: Totals) -> float:

@@ -20,6 +20,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -62,24 +63,17 @@ def application(
         return HTMLResponse(html, headers=HEADERS | {"Content-Security-Policy": f"{policy}; frame-ancestors 'none'"})
 
     async def show(request: Request) -> Response:
-        problem = refused(request, request.query_params.get("token", ""), token, host)
-        if problem is not None:
-            return problem
+        _admit(request, request.query_params.get("token", ""), token, host)
         return await run(rendered)
 
     async def ask(request: Request) -> Response:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        problem = refused(request, given, token, host)
-        if problem is not None:
-            return problem
-        asked, problem = await _question(request)
-        if problem is not None:
-            return problem
+        _admit(request, request.headers.get("authorization", "").removeprefix("Bearer "), token, host)
+        asked = await _question(request)
         said: asyncio.Queue[Message] = asyncio.Queue()
         try:
             job = desk.take(asked, said.put_nowait)
         except InputError as error:
-            return _sentence(503, str(error))
+            raise Refused(503, str(error)) from error
         return StreamingResponse(_lines(job, said), media_type="application/x-ndjson", headers=HEADERS)
 
     @asynccontextmanager
@@ -95,21 +89,28 @@ def application(
         return Response(status_code=204)
 
     routes = [Route("/", show), Route("/ask", ask, methods=["POST"]), Route("/favicon.ico", icon)]
-    return Starlette(routes=routes, lifespan=lifespan)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Refused: _refusal})
 
 
-def refused(request: Request, given: str, token: str, host: str) -> Response | None:
-    """Why a request gets no answer; None where it does."""
+class Refused(HTTPException):
+    """Why a request gets no answer, in one sentence."""
+
+
+async def _refusal(_: Request, refused: Any) -> Response:
+    return JSONResponse({"error": refused.detail}, status_code=refused.status_code, headers=HEADERS)
+
+
+def _admit(request: Request, given: str, token: str, host: str) -> None:
+    """Raises Refused for a request to another host, from another page, or with another token than `token`."""
     address = request.headers.get("host", "")
     name = address.rpartition(":")[0] if not address.endswith("]") and ":" in address else address
     if not _is_ours(name, host):
-        return _sentence(403, f"The explorer answers to {host} only; open the address that it printed.")
+        raise Refused(403, f"The explorer answers to {host} only; open the address that it printed.")
     origin = request.headers.get("origin")
     if origin is not None and origin != f"http://{address}":
-        return _sentence(403, "The explorer answers its own page only; open the address that it printed.")
+        raise Refused(403, "The explorer answers its own page only; open the address that it printed.")
     if not secrets.compare_digest(given.encode(), token.encode()):
-        return _sentence(403, "The token is missing or another one; open the address that the explorer printed.")
-    return None
+        raise Refused(403, "The token is missing or another one; open the address that the explorer printed.")
 
 
 def _is_ours(name: str, host: str) -> bool:
@@ -125,26 +126,22 @@ def _is_ours(name: str, host: str) -> bool:
     return True
 
 
-async def _question(request: Request) -> tuple[dict[str, Any], Response | None]:
-    """The record in a request's body; a response where there is none or it is too large."""
+async def _question(request: Request) -> dict[str, Any]:
+    """The record in a request's body. Raises Refused where there is none or it is too large."""
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
             if len(body) > LARGEST:
-                return {}, _sentence(413, f"The question is larger than {LARGEST // 1024} kB; give a shorter sentence.")
+                raise Refused(413, f"The question is larger than {LARGEST // 1024} kB; give a shorter sentence.")
         asked = json.loads(body.decode())
-    except ClientDisconnect:
-        return {}, _sentence(400, "The client went away.")
-    except (ValueError, RecursionError):
-        return {}, _sentence(400, "The question is no JSON; ask from the explorer's page.")
+    except ClientDisconnect as error:
+        raise Refused(400, "The client went away.") from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "The question is no JSON; ask from the explorer's page.") from error
     if not isinstance(asked, dict):
-        return {}, _sentence(400, "The question is no record; ask from the explorer's page.")
-    return asked, None
-
-
-def _sentence(status: int, text: str) -> Response:
-    return JSONResponse({"error": text}, status_code=status, headers=HEADERS)
+        raise Refused(400, "The question is no record; ask from the explorer's page.")
+    return asked
 
 
 async def _lines(job: Job, said: asyncio.Queue[Message]) -> AsyncIterator[bytes]:

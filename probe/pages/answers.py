@@ -88,9 +88,7 @@ def _nothing_to_rank(pairs: pd.DataFrame, word: str) -> str:
 
 
 def _visible(pairs: pd.DataFrame) -> str:
-    """What would have been seen, and in how much, for the pair of senses that had least: the smallest swap effect, or
-    that no p could have passed with so few cue words.
-    """
+    """What could have been seen, and in how many sentences and pairs, for the pair of senses that had least."""
     sentences, cues, swapped = (int(pairs[name].min()) for name in ("sentences_report", "cue_words", "pairs"))
     seen = f"In {sentences} sentences ({counted(swapped, 'pair')} with {counted(cues, 'pair')} of cue words)"
     least, effect = float(pairs["smallest_p"].max()), decimal(float(pairs["visible_d_pairs"].max()))
@@ -257,9 +255,7 @@ def leading_way(frames: Frames, word: str) -> tuple[list[Row], bool]:
 
 
 def _plain_way(frames: Frames, word: str, heads: Sequence[Row]) -> str:
-    """Through how many heads of which layers: the smallest set that is enough, where it holds resolvers only; else all
-    resolvers, and in part.
-    """
+    """Through how many heads of which layers: the smallest set that is enough, if of resolvers; else, in part, all."""
     chain, all_of_it = leading_way(frames, word)
     if len(chain) > 1:
         number = counted(len(chain), "attention head", words=True).lower()

@@ -135,9 +135,7 @@ def _routes(routes: pd.DataFrame, word: str, head: Row) -> list[tuple[str, str]]
 
 
 def _sentences(rows: pd.DataFrame, marks: dict[str, str]) -> Section:
-    """The sentences that one head reads, and what a full bar stands for: the largest contribution of any token of them,
-    rounded up to 0.01.
-    """
+    """The sentences that a head reads, and what a full bar stands for: the largest contribution, rounded up to 0.01."""
     limit = max(-(-float(rows["contribution"].abs().max()) // 0.01) * 0.01, 0.01)
     shown = [_sentence(group, marks, limit) for _, group in rows.groupby("sentence", sort=False)]
     return {"sentences": shown, "full": percent(limit)}

@@ -190,7 +190,7 @@ def certificate(frame: pd.DataFrame) -> Section:
     """The sentence about the worst row, and every row from worst to best."""
     rows = frame.sort_values("error", ascending=False, kind="stable").to_dict("records")
     for row in rows:
-        row["where"] = "whole model" if pd.isna(row["layer"]) else f"layer {row['layer']}"
+        row.setdefault("where", "whole model" if pd.isna(row["layer"]) else f"layer {row['layer']}")
     return {"sentence": remarks.agreement(frame), "rows": rows}
 
 

@@ -255,9 +255,7 @@ def apart(seen: Seen, here: Place, other: Elsewhere) -> Tensor:
 
 
 def differs_most(seen: Seen, here: Place, head: Head, other: Elsewhere | None) -> tuple[int, int, str] | None:
-    """The head whose ΔE at the word differs most between two sentences; None where none does, one is asked for, or
-    there is no other sentence.
-    """
+    """The head whose ΔE at the word differs most between two sentences; None where none does, or one is asked for."""
     if other is None or head[1] is not None:
         return None
     differs = apart(seen, here, other)

@@ -69,9 +69,7 @@ class Measured:
 
 
 def measure(scene: Scene, *, neighbours: bool = True) -> Measured:
-    """All that the tables and the page show; `neighbours`: also what each depth is near and would say, which takes
-    longest.
-    """
+    """All that the tables and the page show; `neighbours`: also the slowest, what depths are near and would say."""
     of_heads = [_of_layer(scene, layer) for layer in scene.layers]
     of_layers = [_of_stream(scene, layer) for layer in range(scene.sizes[0])]
     together = {name: torch.cat([part[name] for part in of_heads]) for name in of_heads[0]}
@@ -260,10 +258,7 @@ def _error(got: Tensor, hooked: Tensor) -> float:
 
 
 def token_vectors(seen: Seen, positions: Sequence[int]) -> dict[str, Tensor]:
-    """The vectors that are added for the tokens at these positions of those that look, by name.
-
-    `-> position d_model`
-    """
+    """What is added for the tokens at these positions of those that look, by name. `-> position d_model`"""
     ids = torch.tensor([seen.tokens.ids[pos] for pos in positions])
     return forward.embedding_parts(seen.stream.stack.on("cpu"), ids, torch.tensor(positions))
 

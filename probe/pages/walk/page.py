@@ -23,7 +23,7 @@ from jinja2 import Environment
 from probe.charts import grid
 from probe.model import attention, forward
 from probe.model.parameters import published, told
-from probe.pages import excerpts, output, remarks
+from probe.pages import excerpts, output, sections
 from probe.pages.output import WALK
 from probe.pages.walk.frames import TABLES
 from probe.pages.walk.numbers import named
@@ -72,7 +72,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 def values(walk: "Walk") -> dict[str, Any]:
     """What the walk's template shows, but for what made the page."""
-    frames, certificate = walk.frames, walk.frames["certificate"]
+    frames = walk.frames
     embedding = frames["embedding"].to_dict("records") if "embedding" in frames else []
     return {
         "walk": walk,
@@ -84,10 +84,9 @@ def values(walk: "Walk") -> dict[str, Any]:
         "pictures": {name: _emptied(chart) for name, chart in pictures(walk).items()},
         "told": told(walk.parameters),
         "gpt3": published("gpt3"),
-        "certificate": remarks.agreement(certificate),
-        "rows": certificate.sort_values("error", ascending=False, kind="stable").to_dict("records"),
-        "repaired": sorted({note.removeprefix("repaired: ") for note in certificate["note"]} - {""}),
-        "downloads": [{"name": name, "what": TABLES[name], "rows": len(frame)} for name, frame in frames.items()],
+        "certificate": sections.certificate(frames["certificate"]),
+        "repaired": sorted({note.removeprefix("repaired: ") for note in frames["certificate"]["note"]} - {""}),
+        "downloads": sections.downloads(frames, TABLES),
         "data": output.as_json(walk.block),
     }
 

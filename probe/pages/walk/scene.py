@@ -154,10 +154,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """A word to come, its first token, and what each head adds to the logit of it:
-
-    `added: layer head query_pos key_pos`.
-    """
+    """A word to come, its first token, what each head adds to its logit: `added: layer head query_pos key_pos`."""
 
     word: str
     token: int

@@ -184,4 +184,4 @@ charts.save(picture, out / "investigation.png")
 picture
 
 # %% [markdown]
-# `probe.write_report(study, "out")` writes all of this as a page.
+# `probe.write(study, "out")` writes all of this as a page.

@@ -115,5 +115,5 @@ charts.cue_ledger(study.ledger, first["word"], sentence=first["sentence"])
 charts.save(charts.head_maps(study.word_heads), out / "head_map.png")
 columns = ["word", "layer", "head", "rank", "net", "net_low", "net_high", "direct", "attention_cue", "verdict"]
 leaders[columns].to_csv(out / "which_heads_resolve.csv", index=False, float_format="%.6g")
-page = probe.write_report(study, out, command="analyses/which_heads_resolve.py")
+page = probe.write(study, out, command="analyses/which_heads_resolve.py")
 page

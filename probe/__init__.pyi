@@ -22,9 +22,7 @@ from .study.study import study as study
 from .study.evaluation import evaluate as evaluate
 from .stats.resampling import sign_flip_test as sign_flip_test
 from .pages.walk.walk import walk as walk
-from .pages.walk.page import write_walk as write_walk
-from .pages.report import write_report as write_report
-from .pages.output import write_evaluation as write_evaluation
+from .pages.report import write as write
 from .explore.notebook import explore as explore
 from .errors import ProbeError as ProbeError
 from .errors import InputError as InputError

@@ -124,7 +124,7 @@ def report(
             raise typer.Exit
 
     with progress_bar() as progress:
-        from probe.pages.report import write_report
+        from probe.pages.report import write
         from probe.study.study import study
 
         given, other = _load(model, device, dtype), _load(second, device, dtype) if second else None
@@ -132,7 +132,7 @@ def report(
         result = study(given, words, corpus=corpus, second=other, progress=progress, planned=planned, **chosen)
         progress("writing", 0.98)
         options = {"device": device, "dtype": dtype} | result.options
-        page = write_report(result, out, command=_command(model, second, sentences, options))
+        page = write(result, out, command=_command(model, second, sentences, options))
     typer.echo(page)
 
 
@@ -163,14 +163,14 @@ def walk(
 
     check_folder(out)
     with progress_bar() as progress:
-        from probe.pages.walk.page import write_walk
+        from probe.pages.report import write
         from probe.pages.walk.walk import walk
 
         loaded = _load(model, device, dtype)
         progress("walking", 0.4)
         walked = walk(loaded, text, target, word=word, head=(layer, head), beside=beside, against=against)
         progress("writing", 0.9)
-        page = write_walk(walked, out, command=_walk_command(model, walked, _place(device, dtype)))
+        page = write(walked, out, command=_walk_command(model, walked, _place(device, dtype)))
     typer.echo(page)
 
 
@@ -234,7 +234,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no model."""
-    from probe.pages.output import check_folder, write_evaluation
+    from probe.pages.output import check_folder
+    from probe.pages.report import write
     from probe.study.evaluation import evaluate
     from probe.text.sentences import read_sentences
 
@@ -245,7 +246,7 @@ def evaluate(
         result = evaluate(_load(model, device, dtype), corpus, seed=seed, progress=progress)
     if out is not None:
         given = {"sentences": sentences.name, "model": Path(model).name, "seed": seed}
-        write_evaluation(result, out, command=command_line("evaluate", **given, **_place(device, dtype)))
+        write(result, out, command=command_line("evaluate", **given, **_place(device, dtype)))
     if as_json:
         typer.echo(result.to_json())
         return

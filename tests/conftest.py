@@ -80,7 +80,7 @@ def shared_page(browser):
 def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the made-up study, its folder below one that was not there; tests leave it as it is."""
     out = tmp_path_factory.mktemp("report") / "new" / "folder"
-    return probe.write_report(make_study(), out, command="probe report")
+    return probe.write(make_study(), out, command="probe report")
 
 
 @pytest.fixture

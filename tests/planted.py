@@ -344,7 +344,7 @@ def by_neurons(rng: np.random.Generator) -> Ways:
     return Ways(heads, edges, units=tuple(unit for pair in units for unit in pair))
 
 
-def function_word(rng: np.random.Generator) -> Ways:
+def by_function_word(rng: np.random.Generator) -> Ways:
     """A head that reads a function word before the word, and nothing of the cue."""
     [place] = _places(rng, 1)
     return Ways((copier(*place, EVEN, {"resolved": 6.0}),), {(CUE, -1, place, 0, "value"): (1.0, 1.0)})
@@ -377,7 +377,7 @@ def _two_chains(rng: np.random.Generator, gives: Reading) -> tuple[tuple[Head, .
 
 WAYS: dict[str, Callable[[np.random.Generator], Ways]] = {
     make.__name__: make
-    for make in (two_steps, three_steps, two_ways, either_way, by_query, by_key, by_neurons, function_word)
+    for make in (two_steps, three_steps, two_ways, either_way, by_query, by_key, by_neurons, by_function_word)
 }
 
 
@@ -408,8 +408,8 @@ def flat(edge: Edge) -> tuple[object, ...]:
 
 def pairs_in(model, kind, distance):
     """Members of aligned pairs up to the word, side by side."""
-    if kind == "function_word":
-        texts = function_word_texts()
+    if kind == "by_function_word":
+        texts = by_function_word_texts()
     else:
         sentences = make_sentences(frames=2, distances=(distance,), cues=CUES_EACH)
         texts = [sentence.text.split(WORD)[0] + WORD for sentence in sentences]
@@ -417,7 +417,7 @@ def pairs_in(model, kind, distance):
     return [*zip(rows[::2], rows[1::2], strict=True)]
 
 
-def function_word_texts():
+def by_function_word_texts():
     """Every cue goes with a function word of its sense, which stands before the word; two frames."""
     numbers = [(frame, pair) for frame in ("we saw", "they passed near") for pair in range(CUES_EACH)]
     return [

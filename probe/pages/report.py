@@ -1,4 +1,5 @@
-"""The report of a study: a folder with one page, its tables and graphs, and what made them; and what a notebook shows.
+"""The report of a study: a folder with one page, its tables and graphs, and what made them; what a notebook shows of a
+result; and the one writer of every kind of result.
 
 Without scripts the answers, the tokens and the tables of the page are still there. A notebook shows HTML without
 scripts, its pictures inside, so that it stays when the notebook is saved, sent and opened where nothing runs.
@@ -20,16 +21,32 @@ from probe.model.records import Trace
 from probe.pages import excerpts, output, remarks, sections, ways
 from probe.pages.output import REPORT
 from probe.pages.rows import Frames
+from probe.pages.walk.page import write_walk
+from probe.pages.walk.walk import Walk
 from probe.stats.verdicts import ORDER
 from probe.study.columns import LEADERS, dictionary
+from probe.study.evaluation import Evaluation
 from probe.study.study import Study
 
 
-def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
+@singledispatch
+def write(result: Any, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """Write a study, a walk or an evaluation into the folder `out`: its page, its tables and the manifest.
 
-    `command` is printed on the page as what made it. Raises InputError when the folder cannot be written.
+    Returns the path of the page; of an evaluation, which has none, that of the folder. `command` is named as what made
+    it. The same result gives the same bytes; times of day live only in the manifest. Raises InputError when the folder
+    cannot be written, TypeError for any other kind of result.
     """
+    raise TypeError(f"write: got a {type(result).__name__}, expected what probe.study, walk or evaluate returns")
+
+
+write.register(Walk, write_walk)
+write.register(Evaluation, output.write_evaluation)
+
+
+@write.register
+def write_report(study: Study, out: str | os.PathLike[str], *, command: str = "") -> Path:
+    """The page, tables and graphs of a study, as `write` has them."""
     output.check_folder(out)
     made = output.made_by(study, command)
     frames = study.frames | {"columns": dictionary(study.frames)}

@@ -79,8 +79,8 @@ def _example_rows(result: WordResult, seed: int) -> list[int]:
         rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
         distances = [result.material.distances[row] for row in rows]
         fresh = [row for place, row in enumerate(rows) if distances[place] not in distances[:place]]
-        chosen += sorted((fresh + rows)[:PER_SENSE])
-    return list(dict.fromkeys(chosen))
+        chosen += sorted(list(dict.fromkeys(fresh + rows))[:PER_SENSE])
+    return chosen
 
 
 def _key(result: WordResult, row: int, axis: Axis) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def hostile_path(tmp_path_factory):
         swapped = {"bank": HOSTILE[1], "river": HOSTILE[2], "money": HOSTILE[5]}
         places = [column for column in ("word", "sense", "sense_a", "sense_b", "reads_as") if column in frame]
         study.frames[name] = frame.assign(**{column: frame[column].replace(swapped) for column in places})
-    return probe.write_report(study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'")
+    return probe.write(study, tmp_path_factory.mktemp("hostile"), command=f"probe report '{HOSTILE[1]}'")
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def deep_path(tmp_path_factory):
         further = {name: rows[name] + copy * size for name in ("rank", "rank_low", "rank_high")}
         parts.append(rows.assign(layer=rows["layer"] + 4 * copy, net=rows["net"] / 10, verdict="none", **further))
     study.frames["word_heads"] = pd.concat(parts, ignore_index=True)
-    return probe.write_report(study, tmp_path_factory.mktemp("deep"), command="probe report")
+    return probe.write(study, tmp_path_factory.mktemp("deep"), command="probe report")
 
 
 @pytest.mark.parametrize("width", LIMITS)
@@ -293,7 +293,7 @@ def test_the_word_is_bold_the_cue_outlined_and_a_leading_space_is_a_dot(unfolded
 
 
 def test_a_study_that_shows_nothing_says_so_and_draws_no_effect(open_page, tmp_path):
-    page = open_page(probe.write_report(make_study(apart=False), tmp_path)).page
+    page = open_page(probe.write(make_study(apart=False), tmp_path)).page
     assert "Nothing was shown about any head." in page.inner_text("main")
     effects = [f"#{section} .chart" for section in ("map", "shares", "every", "together", "supplies")]
     assert page.locator(", ".join([*effects, ".panel", "svg.mark", ".verdict-name"])).count() == 0

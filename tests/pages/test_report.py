@@ -51,7 +51,7 @@ def test_the_manifest_says_what_made_the_report_and_what_every_file_is(folder):
 
 
 def test_two_reports_of_one_study_are_the_same_bytes_but_for_the_time(folder, tmp_path):
-    probe.write_report(make_study(), tmp_path, command="probe report")
+    probe.write(make_study(), tmp_path, command="probe report")
     for path in folder.iterdir():
         if path.name != "manifest.json":
             assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
@@ -68,8 +68,8 @@ def test_the_page_holds_no_time_and_no_path_of_this_machine_and_is_not_too_large
 
 
 def test_writing_again_replaces_the_page_and_a_study_that_cannot_be_drawn_leaves_it_as_it_was(folder, tmp_path):
-    probe.write_report(BRIEF, tmp_path, command="first")
-    probe.write_report(BRIEF, tmp_path, command="second")
+    probe.write(BRIEF, tmp_path, command="first")
+    probe.write(BRIEF, tmp_path, command="second")
     assert "second" in (tmp_path / "ambiguity.html").read_text(encoding="utf-8")
     others = {path.name for path in folder.iterdir() if not path.name.startswith("graph_")}  # BRIEF ranks nothing
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -77,14 +77,14 @@ def test_writing_again_replaces_the_page_and_a_study_that_cannot_be_drawn_leaves
     broken = make_study(apart=False)
     broken.frames["depth"] = broken.frames["depth"].drop(columns="coordinate")
     with pytest.raises(KeyError, match="coordinate"):
-        probe.write_report(broken, tmp_path, command="new")
+        probe.write(broken, tmp_path, command="new")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError) as caught:
-        probe.write_report(STUDY, tmp_path / "file" / "out")
+        probe.write(STUDY, tmp_path / "file" / "out")
     assert str(caught.value) == (
         f"Writing the report into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a folder that "
         "can be written; choose another with --out."
@@ -95,7 +95,7 @@ def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tm
 def test_a_folder_in_the_place_of_the_page_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / "ambiguity.html").mkdir()
     with pytest.raises(InputError, match=r"ambiguity\.html in it is a folder, expected a folder that can be written"):
-        probe.write_report(STUDY, tmp_path)
+        probe.write(STUDY, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ambiguity.html"]
 
 

@@ -199,7 +199,7 @@ def test_formulas_are_the_functions_without_their_docstrings():
 
 def test_the_same_walk_writes_the_same_bytes(walked, model, tmp_path):
     again = probe.walk(model, TEXT, word="bank", head=(1, 2), beside="A red bank")
-    first, second = (probe.write_walk(found, tmp_path / str(n)).parent for n, found in enumerate((walked, again)))
+    first, second = (probe.write(found, tmp_path / str(n)).parent for n, found in enumerate((walked, again)))
     names = {file.name for file in first.iterdir()}
     tables = {f"{name}.{end}" for name in walked.frames for end in ("csv", "parquet")}
     assert names == {"walk.html", "manifest.json"} | tables

@@ -301,7 +301,7 @@ class TestPage:
 
     @pytest.mark.parametrize("kind", ["bert", pytest.param("llama", marks=pytest.mark.campaign)], indirect=True)
     def test_every_step_follows_head_and_token(self, open_page, tmp_path, kind, walked, traced):
-        opened = open_page(probe.write_walk(walked, tmp_path))
+        opened = open_page(probe.write(walked, tmp_path))
         page, n = opened.page, len(traced.tokens)
         assert page.locator("h1").inner_text() == "What happens to “river”?"
         assert page.locator("h1 + p").inner_text() == walked.answer

@@ -28,7 +28,7 @@ def walked(model):
 
 @pytest.fixture(scope="module")
 def page_path(walked, tmp_path_factory):
-    return probe.write_walk(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
+    return probe.write(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def test_the_strip_stays_in_sight_and_is_not_printed_over_the_text(page):
 
 def test_a_long_text_is_usable(open_page, model, tmp_path):
     long = probe.walk(model, LONG, word="loan")
-    opened = open_page(probe.write_walk(long, tmp_path))
+    opened = open_page(probe.write(long, tmp_path))
     page = opened.page
     assert page.locator('.strip [name="at"]').count() == 24
     assert page.locator(".still .chip").count() == len(long.frames["tokens"])
@@ -237,7 +237,7 @@ def test_a_long_text_is_usable(open_page, model, tmp_path):
 
 def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path, monkeypatch):
     monkeypatch.setattr(scene, "CELLS", 10)
-    page = open_page(probe.write_walk(probe.walk(model, TEXT, head=(1, 0)), tmp_path)).page
+    page = open_page(probe.write(probe.walk(model, TEXT, head=(1, 0)), tmp_path)).page
     assert page.locator('.strip [name="layer"] option').all_inner_texts() == ["1"]
     assert page.locator("[data-map] input:disabled").count() == 4
     assert "carries the heads of layer 1 only" in page.inner_text(".note")
@@ -245,7 +245,7 @@ def test_heads_that_are_not_carried_cannot_be_chosen(open_page, model, tmp_path,
 
 def test_hostile_text_runs_nothing_and_stands_there_as_it_is(open_page, model, tmp_path):
     walked = probe.walk(model, HOSTILE, word="canary", beside=BESIDE)
-    opened = open_page(probe.write_walk(walked, tmp_path, command=f"probe walk '{MORE}'"))
+    opened = open_page(probe.write(walked, tmp_path, command=f"probe walk '{MORE}'"))
     page = opened.page
     page.locator('.strip [name="at"]').nth(3).check(force=True)
     assert page.evaluate("window.canary") is None
@@ -329,7 +329,7 @@ def test_the_page_asks_for_nothing_fits_and_is_accessible(looks, page_path, widt
 @pytest.mark.parametrize(("width", "scheme"), mostly_campaign([(390, "dark"), (320, "light")]))
 def test_the_page_of_two_hostile_texts_runs_nothing_fits_and_is_accessible(looks, tmp_path, width, scheme):
     walked = probe.walk(family_model("bart"), HOSTILE[:17], "the river <img src=x onerror=canary=1>", word="onerror")
-    path = probe.write_walk(walked, tmp_path, command="probe walk")
+    path = probe.write(walked, tmp_path, command="probe walk")
     opened = looks(path, width, scheme)
     assert opened.page.evaluate("window.canary") is None
     assert HOSTILE[:17] in opened.page.inner_text("header") and opened.page.locator("main img").count() == 0

@@ -41,7 +41,7 @@ def pair(model):
 
 @pytest.fixture(scope="module")
 def page_path(walked, tmp_path_factory):
-    return probe.write_walk(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
+    return probe.write(walked, tmp_path_factory.mktemp("walk"), command="probe walk")
 
 
 def test_a_word_of_the_target_is_followed_where_it_is_chosen(model, walked, pair):

@@ -204,7 +204,7 @@ class TestPage:
     pytestmark = MARKS
 
     def test_the_head_picker_drives_both_sentences(self, open_page, against, model, tmp_path):
-        opened = open_page(probe.write_walk(against, tmp_path))
+        opened = open_page(probe.write(against, tmp_path))
         page = opened.page
         assert page.inner_text("h1") == page.title() == "What happens to “bank” in two sentences?"
         assert page.locator("[data-map]").count() == 2
@@ -229,7 +229,7 @@ class TestPage:
 
     def test_a_cell_of_the_trace_is_followed(self, open_page, model, tmp_path):
         walked = probe.walk(model, TWO[0], against=TWO[1], word="bank")
-        opened = open_page(probe.write_walk(walked, tmp_path))
+        opened = open_page(probe.write(walked, tmp_path))
         page, table = opened.page, walked.frames["trace"]
         for number, part in enumerate(("resid_pre", "attn_out", "mlp_out")):
             page.locator(f'[name="component"][value="{number}"]').check(force=True)

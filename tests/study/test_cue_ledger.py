@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from probe.model.tokens import tokenize
 from probe.model.trace import target_states, trace
 from probe.model.weights import read_weights
 from probe.stats import axes
+from probe.study import examples
 from probe.study.columns import COLUMNS
 
 pytestmark = pytest.mark.slow
@@ -141,6 +143,17 @@ def test_a_depth_or_position_that_is_not_there_is_refused(depth, at):
 def planted(request):
     model, head = resolver_model(request.param)
     return probe.study(model, corpus=corpus_of(make_sentences()), permutations=199), head
+
+
+@pytest.mark.parametrize(("distances", "apart"), [([1, 1, 1, 1], 1), ([1, 1, 2, 2], 2)])
+def test_two_sentences_of_a_sense_are_shown_of_different_distances_where_there_are_any(distances, apart):
+    material = SimpleNamespace(labels=["river"] * 4, distances=distances)
+    clear = {"gate_p": 0.01, "gate": SimpleNamespace(t=np.ones(1))}
+    pair = SimpleNamespace(senses=("river", "money"), rows=lambda sense: [0, 1, 2, 3], **clear)
+    result = SimpleNamespace(material=material, pairs=[pair])
+    for seed in range(5):
+        shown = examples._example_rows(result, seed)
+        assert len(set(shown)) == 2 and len({distances[row] for row in shown}) == apart
 
 
 def test_the_frame_is_of_the_sentences_of_readings_and_adds_up(planted):

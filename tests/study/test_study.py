@@ -280,7 +280,7 @@ def test_what_a_word_costs_and_what_it_does_alone_are_differences_of_hidden_text
 
 
 def test_the_page_shows_both(both, tmp_path):
-    page = probe.write_report(both, tmp_path).read_text(encoding="utf-8")
+    page = probe.write(both, tmp_path).read_text(encoding="utf-8")
     told = html.unescape(page[page.index('<dl class="beside">') :].partition("</dl>")[0])
     assert "tiny-senses, left to right" in told and f"{BOTH_WAYS}, both ways" in told
     assert "no head's write at the word changes" in told

@@ -39,11 +39,7 @@ ACROSS = {"query": "query: the target token that looks", "key": "key: the source
 
 
 def write_walk(walk: "Walk", out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """Write the page, its tables and the manifest into the folder `out`, and return the path of the page.
-
-    `command` is printed on the page as what made it. The same walk gives the same bytes; times of day live only in the
-    manifest. Raises InputError when the folder cannot be written.
-    """
+    """The page and tables of a walk, as `probe.write` has them."""
     output.check_folder(out)
     made = output.made_by(walk, command)
     return output.write_folder(out, {WALK: render(walk, made)}, frames=walk.frames, made=made) / WALK

@@ -145,7 +145,7 @@ def made_by(result: "Study | Walk", command: str) -> dict[str, Any]:
 
 
 def write_evaluation(evaluation: "Evaluation", out: str | os.PathLike[str], *, command: str = "") -> Path:
-    """The tables of an evaluation (`evaluation_words.csv`, ...) and what their columns say, as `probe.write` has them."""
+    """The tables of an evaluation (`evaluation_words.csv`, ...) and what their columns say, as `probe.write` says."""
     frames = {f"evaluation_{name}": frame for name, frame in evaluation.frames.items()}
     frames["evaluation_columns"] = dictionary(frames, name="evaluation_columns")
     return write_folder(out, {}, frames=frames, made=evaluation.manifest | {"command": command})

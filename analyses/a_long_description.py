@@ -29,6 +29,7 @@ import math
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 
 import probe
@@ -101,6 +102,6 @@ out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "a_long_description.csv", index=False, float_format="%.6g")
 long = table[table["place"] == "full stop"].melt(id_vars=["name", "depth"], value_vars=KINDS, var_name="what")
 long = long.assign(panel="rank of “" + long["name"] + "”")
-picture = charts.lines_by_depth(long, dict.fromkeys(long["panel"].unique(), "rank"))
+picture = drawing.lines_by_depth(long, dict.fromkeys(long["panel"].unique(), "rank"))
 charts.save(picture, out / "a_long_description.png")
 picture

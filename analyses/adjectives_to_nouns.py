@@ -25,6 +25,7 @@
 import os
 from pathlib import Path
 
+import drawing
 import numpy as np
 import pandas as pd
 
@@ -140,6 +141,6 @@ shown = table.nlargest(16, adjectives)
 long = shown.rename(columns={"head": "row"}).melt(id_vars="row", value_vars=list(phrases), var_name="what")
 title = f"attention to the two places before the noun (mean of {len(phrases)} phrases)"
 said = shown.set_index("head")["verdict"].replace("none", "").to_dict()
-picture = charts.compared(long, title, said=said)
+picture = drawing.compared(long, title, said=said)
 charts.save(picture, out / "adjectives_to_nouns.png")
 picture

@@ -24,6 +24,7 @@ import os
 import time
 from pathlib import Path
 
+import drawing
 import numpy as np
 import pandas as pd
 import torch
@@ -122,12 +123,12 @@ f"time grows with n to the power {short:.2f} from 64 to 256 tokens, {long:.2f} f
 times
 
 # %%
-panel = charts.Panel(f"{model.name}, all layers, float32", "tokens in the text", "bytes", log="xy")
+panel = drawing.Panel(f"{model.name}, all layers, float32", "tokens in the text", "bytes", log="xy")
 kinds = {"patterns (n² per head)": "pattern_bytes", "Q, K, V, z and residual stream (n)": "per_token_bytes"}
 lines = [
     counted.assign(panel=panel.title, x=counted["n"], variant=name, value=counted[column])
     for name, column in kinds.items()
 ]
-picture = charts.line_panels(pd.concat(lines), [panel], width=330)
+picture = drawing.line_panels(pd.concat(lines), [panel], width=330)
 charts.save(picture, out / "context_size.png")
 picture

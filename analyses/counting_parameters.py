@@ -22,6 +22,7 @@
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 
 import probe
@@ -94,6 +95,6 @@ grouped = [
     for part in counted.parts
 ]
 shares = pd.DataFrame(grouped).groupby(["model", "part"], as_index=False, sort=False).sum()
-picture = charts.parameter_bars(shares)
+picture = drawing.parameter_bars(shares)
 charts.save(picture, out / "counting_parameters.png")
 picture

@@ -24,6 +24,7 @@
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 import torch
 
@@ -119,6 +120,6 @@ out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "cues_that_come_later.csv", index=False, float_format="%.6g")
 what = (table["stands"] == table["word"]).map({True: "the ambiguous word", False: "window in its place"})
 long = table.assign(row=table["word"] + ": " + table["place"], what=what, value=table["auroc"])
-picture = charts.compared(long, "held-out AUROC of the two senses (0.5 = chance)", kind="number")
+picture = drawing.compared(long, "held-out AUROC of the two senses (0.5 = chance)", kind="number")
 charts.save(picture, out / "cues_that_come_later.png")
 picture

@@ -24,6 +24,7 @@
 import os
 from pathlib import Path
 
+import drawing
 import numpy as np
 import pandas as pd
 import torch
@@ -138,6 +139,6 @@ told = {
     "random": "a random direction",
 }
 long = ranks.rename(columns={"pair": "row", **told}).melt(id_vars="row", value_vars=[*told.values()], var_name="what")
-picture = charts.compared(long, "rank of the feminine word among all tokens", kind="rank")
+picture = drawing.compared(long, "rank of the feminine word among all tokens", kind="rank")
 charts.save(picture, out / "directions.png")
 picture

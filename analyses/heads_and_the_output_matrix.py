@@ -23,6 +23,7 @@
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 import torch
 
@@ -96,7 +97,7 @@ table.to_csv(out / "heads_and_the_output_matrix.csv", index=False, float_format=
 table
 
 # %%
-charts.spectra(pd.DataFrame(spectra), rank=model.config.d_head)
+drawing.spectra(pd.DataFrame(spectra), rank=model.config.d_head)
 
 # %% [markdown]
 # ## The picture
@@ -113,6 +114,6 @@ cells = [
     for name, vector in vectors.items()
     for place, value in enumerate(vector.tolist())
 ]
-picture = charts.added_vectors(pd.DataFrame(cells), total="sum = attn_out − b_O")
+picture = drawing.added_vectors(pd.DataFrame(cells), total="sum = attn_out − b_O")
 charts.save(picture, out / "heads_and_the_output_matrix.png")
 picture

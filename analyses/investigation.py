@@ -24,6 +24,7 @@ import json
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 
 import probe
@@ -71,7 +72,7 @@ cells = [
     for i in range(1, len(words))
     for j in range(1, len(words))
 ]
-charts.matrix_panels(pd.DataFrame(cells), {"L0H0: weights": "shares"})
+drawing.matrix_panels(pd.DataFrame(cells), {"L0H0: weights": "shares"})
 
 # %% [markdown]
 # ## Your own sentences

@@ -24,6 +24,7 @@ import math
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 import torch
 
@@ -116,6 +117,6 @@ cells = [
     for j, value in enumerate(row)
 ]
 kinds = dict(zip(panels, ("signed", "shares", "signed"), strict=True))
-picture = charts.matrix_panels(pd.DataFrame(cells), kinds)
+picture = drawing.matrix_panels(pd.DataFrame(cells), kinds)
 charts.save(picture, out / "plain_self_attention.png")
 picture

@@ -23,6 +23,7 @@
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 import torch
 
@@ -123,6 +124,6 @@ panels = {"angle between two contexts (degrees)": angles, "sense coordinate (1 =
 long = [frame.melt(ignore_index=False, var_name="what").assign(panel=panel) for panel, frame in panels.items()]
 hues = {sense: charts.sense_colour(list(TEXTS), sense) for sense in TEXTS}
 lines = pd.concat(long).rename_axis("depth").reset_index()
-picture = charts.lines_by_depth(lines, dict.fromkeys(panels, "linear"), hues=hues)
+picture = drawing.lines_by_depth(lines, dict.fromkeys(panels, "linear"), hues=hues)
 charts.save(picture, out / "same_word_then_apart.png")
 picture

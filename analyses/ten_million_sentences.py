@@ -23,6 +23,7 @@
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 
 from probe import charts
@@ -86,9 +87,9 @@ table
 # proportion, and an hour on the machine at hand says more about it than these assumptions.
 
 # %%
-panels = [charts.Panel(name, "machines", "hours", "xy") for name in rates]
+panels = [drawing.Panel(name, "machines", "hours", "xy") for name in rates]
 long = table.melt(["model", "machines"], ["hours", "measuring_hours"], "variant", "value")
 long["variant"] = long["variant"].map({"hours": "all of it", "measuring_hours": "measuring alone"})
-picture = charts.line_panels(long.rename(columns={"model": "panel", "machines": "x"}), panels)
+picture = drawing.line_panels(long.rename(columns={"model": "panel", "machines": "x"}), panels)
 charts.save(picture, out / "ten_million_sentences.png")
 picture

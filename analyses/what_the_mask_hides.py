@@ -25,6 +25,7 @@ import math
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 
 import probe
@@ -109,6 +110,6 @@ cells = [
     for key, value in enumerate(row)
 ]
 kinds = dict(zip(panels, ("signed", "shares", "shares"), strict=True))
-picture = charts.matrix_panels(pd.DataFrame(cells), kinds)
+picture = drawing.matrix_panels(pd.DataFrame(cells), kinds)
 charts.save(picture, out / "what_the_mask_hides.png")
 picture

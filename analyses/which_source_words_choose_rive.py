@@ -24,6 +24,7 @@
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 import torch
 
@@ -160,7 +161,7 @@ cells = [
     for t, query in enumerate(one.target.labels)
     for j, key in enumerate(one.source.labels)
 ]
-charts.matrix_panels(pd.DataFrame(cells), {f"L{layer}H{head}": "shares"})
+drawing.matrix_panels(pd.DataFrame(cells), {f"L{layer}H{head}": "shares"})
 
 # %% [markdown]
 # ## The picture
@@ -170,6 +171,6 @@ charts.matrix_panels(pd.DataFrame(cells), {f"L{layer}H{head}": "shares"})
 # %%
 out.mkdir(parents=True, exist_ok=True)
 table.to_csv(out / "which_source_words_choose_rive.csv", index=False, float_format="%.6g")
-picture = charts.grouped_bars(table, "share of the way from banque to rive")
+picture = drawing.grouped_bars(table, "share of the way from banque to rive")
 charts.save(picture, out / "which_source_words_choose_rive.png")
 picture

@@ -24,6 +24,7 @@ import math
 import os
 from pathlib import Path
 
+import drawing
 import pandas as pd
 import torch
 
@@ -127,9 +128,9 @@ table
 
 # %%
 panels = [
-    charts.Panel("Real q and k: how even", "layer", "entropy (1 = even)"),
-    charts.Panel("Real q and k: gradient", "layer", "median largest eigenvalue of J"),
-    charts.Panel("Random: queries that are stuck", "d_head", "share with eigenvalue < 0.01", log="x"),
+    drawing.Panel("Real q and k: how even", "layer", "entropy (1 = even)"),
+    drawing.Panel("Real q and k: gradient", "layer", "median largest eigenvalue of J"),
+    drawing.Panel("Random: queries that are stuck", "d_head", "share with eigenvalue < 0.01", log="x"),
 ]
 real, drawn = (table[table["source"] == source] for source in ("real q and k", "random q and k"))
 parts = [
@@ -137,6 +138,6 @@ parts = [
     real.assign(panel=panels[1].title, x=real["layer"], value=real["gradient"]),
     drawn.assign(panel=panels[2].title, x=drawn["d_head"], value=drawn["stuck"]),
 ]
-picture = charts.line_panels(pd.concat(parts), panels)
+picture = drawing.line_panels(pd.concat(parts), panels)
 charts.save(picture, out / "why_divide_by_sqrt_d.png")
 picture

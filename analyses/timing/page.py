@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import drawing
 import pandas as pd
+from drawing import Panel
 
-from probe import charts
-from probe.charts import Panel
 from probe.pages import output
 from probe.stats.numbers import decimal
 
@@ -53,4 +53,4 @@ def _picture(rows: pd.DataFrame, axis: str) -> Any:
     long = long[long["value"] > 0]
     long = long.rename(columns={"shape": "variant", "size": "x"}).assign(panel=long["quantity"].map(QUANTITIES))
     panels: Sequence[Panel] = [Panel(title, axis, title, log="xy") for title in long["panel"].drop_duplicates()]
-    return charts.line_panels(long, panels, width=300)
+    return drawing.line_panels(long, panels, width=300)

@@ -1,4 +1,7 @@
 # The pictures and what draws them, each name once; `probe/charts/__init__.py` imports each when it is first asked for.
+from .depth import depth_profile as depth_profile
+from .depth import depth_profiles as depth_profiles
+from .depth import gap_at as gap_at
 from .evidence import circuit as circuit
 from .evidence import distance_lines as distance_lines
 from .evidence import in_order as in_order
@@ -23,19 +26,7 @@ from .palette import save as save
 from .palette import sense_colour as sense_colour
 from .palette import senses_of as senses_of
 from .palette import themed as themed
-from .panels import Panel as Panel
-from .panels import compared as compared
-from .panels import depth_profile as depth_profile
-from .panels import depth_profiles as depth_profiles
-from .panels import gap_at as gap_at
-from .panels import line_panels as line_panels
-from .panels import lines_by_depth as lines_by_depth
-from .panels import matrix_panels as matrix_panels
-from .panels import parameter_bars as parameter_bars
-from .writes import added_vectors as added_vectors
 from .writes import cue_ledger as cue_ledger
-from .writes import grouped_bars as grouped_bars
 from .writes import ledger_bars as ledger_bars
 from .writes import share_bars as share_bars
 from .writes import share_groups as share_groups
-from .writes import spectra as spectra

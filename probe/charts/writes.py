@@ -15,16 +15,12 @@ import altair as alt
 import pandas as pd
 
 from probe.charts.palette import (
-    AGAINST,
     INK,
-    LINE,
     MUTED,
     WITH,
     bare_axis,
     by_value,
-    effect_scale,
     finish,
-    heading,
     numbers_at,
     of_word,
     reference_line,
@@ -47,7 +43,6 @@ MOST_TOKENS = 24
 SUM = "all together"
 MEAN = 0.5  # where the mean of a sense stands
 LAST = ["other tokens", "token embedding", "position embedding", "token type embedding", "MLPs", *BIASES.values(), SUM]
-ROOM = 0.12  # of the axis, for the number behind the longest bar
 
 
 def share_groups(shares: pd.DataFrame, word: str) -> pd.DataFrame:
@@ -285,83 +280,3 @@ def _name(token: Share, tokens: list[Share]) -> str:
         return f"“{piece}” itself"
     several = sum(str(other["source"]).split("·", 1)[1] == piece for other in tokens) > 1
     return f"“{piece}” ({token['pos']})" if several else f"“{piece}”"
-
-
-def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
-    """A bar per `row` with its interval and its number, a panel per `group`, in the order given; one axis for all.
-
-    `rows`: `group`, `row`, `value`, `low`, `high`, all shares. Violet where positive, ochre where negative.
-    """
-    groups = rows["group"].drop_duplicates().tolist()
-    most, least = (float(end) for end in (rows["high"].max(), min(0.0, rows["low"].min())))
-    scale = alt.Scale(domain=[least, most + ROOM * (most - least)], nice=False)
-    parts = {name: rows[rows["group"] == name] for name in groups}
-    panels = [_panel(part, name, scale, title if name == groups[-1] else None) for name, part in parts.items()]
-    leaders = [(name, part.nlargest(1, "value").iloc[0]) for name, part in parts.items()]
-    told = "; ".join(f"{name}: {row['row']} {percent(float(row['value']))}" for name, row in leaders)
-    return finish(alt.vconcat(*panels, spacing=14), f"Largest in each group, as {title}. {told}.")
-
-
-def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -> Any:
-    labels = bare_axis(grid=False, labelColor=INK, labelLimit=150, minExtent=90)
-    y = alt.Y("row:N", title=None, sort=rows["row"].tolist(), axis=labels)
-    shown = title is not None
-    x = alt.X("value:Q", title=title, scale=scale, axis=share_axis(labels=shown, ticks=shown))
-    tip = tips("row:N | what", *(f"{name}:Q | | .2%" for name in ("value", "low", "high")))
-    hue = alt.condition("datum.value >= 0", alt.value(WITH), alt.value(AGAINST))
-    base = alt.Chart(rows.assign(text=[percent(value) for value in rows["value"]])).encode(y=y)
-    bars = base.mark_bar(height={"band": 0.6}, opacity=0.55).encode(x=x, color=hue, tooltip=tip)
-    spans = base.mark_rule(color=INK, strokeWidth=1.5).encode(x=alt.X("low:Q"), x2="high:Q")
-    numbers = numbers_at(base.data, "high", dx=6, color=MUTED, y=y)
-    picture = alt.layer(reference_line("x", 0.0, dash=False), bars, spans, numbers)
-    return picture.properties(width=360, height={"step": 20}, title=heading(name))
-
-
-def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> Any:
-    """A row of cells per vector, the first `coordinates` of each on one scale; the row named `total` stands below.
-
-    `rows`: `vector`, `coordinate`, `value`.
-    """
-    names = rows["vector"].drop_duplicates().tolist()
-    shown = rows[rows["coordinate"] < coordinates]
-    shown = shown.assign(part=["sum" if name == total else "parts" for name in shown["vector"]])
-    limit = float(shown["value"].abs().max())
-    axis = bare_axis(grid=False, labelLimit=150)
-    key = alt.Legend(title="value", orient="right", gradientLength=90, values=[-limit, 0, limit], format=".2~g")
-    hue = alt.Color("value:Q", scale=effect_scale(limit), legend=key)
-    tip = tips("vector:N", "coordinate:Q", "value:Q | | .6g")
-    every = rows["coordinate"].nunique()
-    title = f"coordinate (the first {coordinates} of {every})" if every > coordinates else "coordinate"
-    numbers = alt.Axis(values=list(range(0, coordinates, 8)), labelAngle=0, grid=False)
-
-    def strip(part: str, last: bool) -> Any:
-        mine = shown[shown["part"] == part]
-        x = alt.X("coordinate:O", title=title if last else None, axis=numbers if last else None)
-        order = [name for name in names if name in set(mine["vector"])]
-        y = alt.Y("vector:N", title=None, sort=order, axis=axis)
-        cells = alt.Chart(mine).mark_rect(stroke=LINE, strokeWidth=0.4).encode(x=x, y=y, color=hue, tooltip=tip)
-        return cells.properties(width=13 * coordinates, height=18 * len(order))
-
-    picture = alt.vconcat(strip("parts", False), strip("sum", True), spacing=8)
-    biggest = rows.groupby("vector", sort=False)["value"].apply(lambda values: float((values**2).sum() ** 0.5))
-    told = ", ".join(f"{name} {length:.3g}" for name, length in biggest.items())
-    return finish(picture, f"Vectors as rows of cells, the last being the sum of the others; their lengths: {told}.")
-
-
-def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
-    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from 1), `value`."""
-    last = int(rows["place"].max())
-    title = "singular value, largest first"
-    x = alt.X("place:Q", title=title, scale=alt.Scale(domain=[1, last], nice=False))
-    y = alt.Y("value:Q", title="size", axis=alt.Axis(tickCount=4))
-    tip = tips("map:N", "place:Q", "value:Q | | .4g")
-    lines = alt.Chart(rows).mark_line(strokeWidth=1.6, color=WITH, opacity=0.8)
-    lines = lines.encode(x=x, y=y, detail="map:N", tooltip=tip)
-    said = alt.Chart(pd.DataFrame([{"place": rank, "said": f"d_head = {rank}: from here on zero"}]))
-    rule = said.mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("place:Q", title=title))
-    text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(x="place:Q", y=alt.value(0), text="said:N")
-    beyond = float(rows.loc[rows["place"] > rank, "value"].max()) if last > rank else 0.0
-    picture = alt.layer(lines, rule, text)
-    maps, largest = rows["map"].nunique(), float(rows["value"].max())
-    told = f"Singular values of {maps} maps: the largest {largest:.3g}, beyond place {rank} at most {beyond:.1g}."
-    return finish(picture, told, height=170)

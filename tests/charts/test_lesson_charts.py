@@ -5,14 +5,15 @@ import struct
 import zlib
 
 import altair as alt
+import drawing
 import pandas as pd
 import pytest
 import vl_convert
+from drawing import PARTS
 from test_charts import rows_of
 
 from probe import charts
 from probe.charts.palette import repacked
-from probe.charts.panels import PARTS
 
 LINES = pd.DataFrame(
     [
@@ -22,7 +23,7 @@ LINES = pd.DataFrame(
         for x in range(1, 11)
     ]
 )
-PANELS = [charts.Panel("first", "layer", "entropy"), charts.Panel("second", "width", "share", log="xy")]
+PANELS = [drawing.Panel("first", "layer", "entropy"), drawing.Panel("second", "width", "share", log="xy")]
 CELLS = pd.DataFrame(
     [
         {"panel": panel, "query": f"{q}·t", "key": f"{k}·t", "value": value if k <= q or panel != "masked" else None}
@@ -47,11 +48,11 @@ PARAMETERS = pd.DataFrame(
     columns=["model", "part", "parameters"],
 )
 MAKE = {
-    "panels": lambda: charts.line_panels(LINES, PANELS),
-    "matrices": lambda: charts.matrix_panels(CELLS, {"scores": "signed", "masked": "shares"}),
-    "vectors": lambda: charts.added_vectors(VECTORS, total="sum"),
-    "spectra": lambda: charts.spectra(SPECTRA, rank=5),
-    "parameters": lambda: charts.parameter_bars(PARAMETERS),
+    "panels": lambda: drawing.line_panels(LINES, PANELS),
+    "matrices": lambda: drawing.matrix_panels(CELLS, {"scores": "signed", "masked": "shares"}),
+    "vectors": lambda: drawing.added_vectors(VECTORS, total="sum"),
+    "spectra": lambda: drawing.spectra(SPECTRA, rank=5),
+    "parameters": lambda: drawing.parameter_bars(PARAMETERS),
 }
 
 
@@ -122,7 +123,7 @@ def test_grouped_bars_share_an_axis_and_keep_the_order():
         [("first", "b", 0.9, 0.8, 1.0), ("first", "a", 0.1, 0.0, 0.2), ("second", "c", -0.1, -0.2, 0.0)],
         columns=["group", "row", "value", "low", "high"],
     )
-    spec = charts.grouped_bars(rows, "share").to_dict()
+    spec = drawing.grouped_bars(rows, "share").to_dict()
     panels = spec["vconcat"]
     assert [panel["title"]["text"] for panel in panels] == ["first", "second"]
     domains = [panel["layer"][1]["encoding"]["x"]["scale"]["domain"] for panel in panels]
@@ -194,7 +195,7 @@ BY_DEPTH = pd.DataFrame(
 
 
 def by_depth(**options):
-    return charts.lines_by_depth(BY_DEPTH, {"angle": "linear", "rank": "rank"}, **options).to_dict()
+    return drawing.lines_by_depth(BY_DEPTH, {"angle": "linear", "rank": "rank"}, **options).to_dict()
 
 
 def drawn(panel):
@@ -219,7 +220,7 @@ def test_a_line_keeps_the_colour_it_was_given_and_panels_with_the_same_lines_sha
     assert given["other"] == "#123456" and given["same"] != "#123456"
     angles = BY_DEPTH[BY_DEPTH["panel"] == "angle"]
     alike = pd.concat([angles, angles.assign(panel="again")])
-    shared = charts.lines_by_depth(alike, {"angle": "linear", "again": "linear"}).to_dict()
+    shared = drawing.lines_by_depth(alike, {"angle": "linear", "again": "linear"}).to_dict()
     assert shared["resolve"]["scale"]["color"] == "shared" and by_depth()["resolve"]["scale"]["color"] == "independent"
 
 
@@ -233,7 +234,7 @@ COMPARED = pd.DataFrame(
 
 
 def test_marks_spans_words_and_axes_are_those_of_the_rows():
-    found = charts.compared(COMPARED, "attention", said={"L1H0": "looks at adjectives", "L0H0": ""}).to_dict()
+    found = drawing.compared(COMPARED, "attention", said={"L1H0": "looks at adjectives", "L0H0": ""}).to_dict()
     spans, marks, words = (found["datasets"][layer["data"]["name"]] for layer in found["layer"])
     assert [(row["row"], row["min"], row["max"]) for row in spans] == [("L1H0", 0.2, 0.9), ("L0H0", 0.4, 0.5)]
     assert len(marks) == 4
@@ -247,7 +248,7 @@ def test_marks_spans_words_and_axes_are_those_of_the_rows():
 
 
 def test_ranks_stand_on_a_logarithmic_axis_that_begins_with_one():
-    ranks = charts.compared(COMPARED.assign(value=[1, 30, 2000, 5]), "rank", kind="rank").to_dict()
+    ranks = drawing.compared(COMPARED.assign(value=[1, 30, 2000, 5]), "rank", kind="rank").to_dict()
     scale = ranks["layer"][1]["encoding"]["x"]["scale"]
     assert scale["type"] == "log" and scale["domain"] == [1, 2000]
     assert ranks["layer"][1]["encoding"]["x"]["axis"]["values"] == [1, 10, 100, 1000]

@@ -2,6 +2,7 @@
 
 import json
 
+import drawing
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +14,6 @@ from test_walk_families import close
 from test_walk_page import cells, dots, number
 
 import probe
-from probe import charts
 from probe.charts.grid import token_grid
 from probe.model import attention
 from probe.model.check import certify_pair
@@ -150,7 +150,7 @@ def test_grids_and_matrices_take_two_texts(walked, pair):
         assert ground["y"]["title"] == ACROSS["query" if queries == "rows" else "key"]
         assert f"{sizes[0]} by {sizes[1]} tokens" in spec["description"]
     cells_of = walked.frames["attention"].rename(columns={"pattern": "value"}).assign(panel="L1H2")
-    spec = charts.matrix_panels(cells_of, {"L1H2": "shares"}).to_dict()["hconcat"][0]
+    spec = drawing.matrix_panels(cells_of, {"L1H2": "shares"}).to_dict()["hconcat"][0]
     assert spec["width"] / spec["height"] == pytest.approx(sizes[1] / sizes[0])
     assert spec["layer"][0]["encoding"]["x"]["sort"] == list(pair.source.labels)
     square = walked.frames["attention"].query("key_pos < 3 and query_pos < 3").assign(allowed=True, chosen=True)

@@ -1,7 +1,7 @@
-"""Lines by depth, and numbers under several conditions drawn to be compared: marks on a line, matrices, shares.
+"""Pictures that the analyses draw and no page does: numbers under several conditions, drawn to be compared.
 
-How far the senses of a word are apart after each layer stands in every report; the rest is drawn by the analyses, whose
-`rows` are in long form.
+Lines by depth and in panels, marks on a line, matrices, bars with intervals, vectors that add up. `rows` are in long form.
+Look and colours are those of `probe.charts`.
 """
 
 import math
@@ -13,6 +13,7 @@ import altair as alt
 import pandas as pd
 
 from probe.charts.palette import (
+    AGAINST,
     INK,
     LINE,
     MUTED,
@@ -28,25 +29,15 @@ from probe.charts.palette import (
     heading,
     line_legend,
     lines_with_dots,
-    of_word,
+    numbers_at,
     rank_axis,
     reference_line,
-    sense_colour,
-    senses_of,
     share_axis,
     tips,
     token_axis,
 )
 from probe.stats.numbers import decimal, percent
 
-DEPTH_TIPS = tips(
-    "sense:N",
-    "label:N | depth",
-    "coordinate:Q | mean coordinate | .3f",
-    "low:Q | 10 % of sentences below | .3f",
-    "high:Q | 10 % of sentences above | .3f",
-    "auroc:Q | AUROC at this depth | .3f",
-)
 LINE_HUES = (WITH, MUTED, SENSES[1], SENSES[0], SENSES[2])
 PanelKind = Literal["linear", "rank"]
 HUES = (WITH, MUTED, SENSES[0], SENSES[1], SENSES[2])
@@ -59,60 +50,7 @@ MOST_NUMBERS = 12
 PARTS = ("attention", "MLP", "embeddings", "biases and norms")
 COLOURS = (WITH, "#6b7480", "#00805d", SENSES[5])  # dark enough for white numbers
 WIDE_ENOUGH = 0.06
-
-
-def depth_profile(
-    depth: pd.DataFrame, word: str, pair: tuple[str, str], *, read_at: int | None = None, legend: bool = True
-) -> Any:
-    """Mean sense coordinate of two senses by depth, with the middle 80 % of the sentences, from the bare token on.
-
-    `read_at`, the read-out depth of the word, is drawn as a line.
-    """
-    first, last = (gap_at(depth, word, pair, depth=at) for at in (-1, None))
-    description = (
-        f"Depth profile of {word}: the mean sense coordinates of {pair[0]} and {pair[1]} are "
-        f"{'exactly 0' if first == 0 else decimal(first)} apart at the token embedding and "
-        f"{'exactly 0' if last == 0 else decimal(last)} of the gap apart after the last layer."
-    )
-    return finish(_depth(depth, word, pair, read_at, legend), description, height=170)
-
-
-def depth_profiles(depth: pd.DataFrame, word: str, *, columns: int = 3) -> Any:
-    """The depth profiles of all pairs of senses of a word, side by side."""
-    pairs = of_word(depth, word)[["sense_a", "sense_b"]].drop_duplicates()
-    charts = [_depth(depth, word, (a, b)).properties(width=220, height=150) for a, b in pairs.to_numpy().tolist()]
-    description = (
-        f"Depth profiles of the {len(charts)} pairs of senses of {word}, from the token embedding to the last layer."
-    )
-    return finish(alt.concat(*charts, columns=columns).resolve_scale(color="independent"), description)
-
-
-def gap_at(frame: pd.DataFrame, word: str, pair: tuple[str, str], *, depth: int | None = None) -> float:
-    """Difference of two senses' mean coordinates at a depth, by default the last; exactly 0 for identical vectors."""
-    rows = _of_pair(frame, word, pair)
-    here = rows[rows["depth"] == (rows["depth"].max() if depth is None else depth)].set_index("sense")["coordinate"]
-    return float(here[pair[0]] - here[pair[1]])
-
-
-def _of_pair(frame: pd.DataFrame, word: str, pair: tuple[str, str]) -> pd.DataFrame:
-    rows = of_word(frame, word)
-    return rows[(rows["sense_a"] == pair[0]) & (rows["sense_b"] == pair[1])]
-
-
-def _depth(
-    depth: pd.DataFrame, word: str, pair: tuple[str, str], read_at: int | None = None, legend: bool = True
-) -> alt.LayerChart:
-    rows, every = _of_pair(depth, word, pair), of_word(depth, word)
-    x = by_depth(rows["depth"], padding=alt.Undefined, labelFlush=False)
-    key = alt.Legend(orient="top", symbolType="circle", symbolOpacity=1, offset=4) if legend else None
-    hues = [sense_colour(senses_of(every), sense) for sense in pair]
-    base = alt.Chart(rows).encode(x=x, color=by_value(alt.Color, "sense:N", pair, hues, key))
-    reach = alt.Scale(domain=[float(every["low"].min()), float(every["high"].max())])
-    y = alt.Y("low:Q", title="sense coordinate (1 = gap)", axis=alt.Axis(tickCount=5), scale=reach)
-    band = base.mark_area(opacity=0.22).encode(y, alt.Y2("high"))
-    mean = {"y": "coordinate:Q"}
-    layers = [reference_line("y", 0.0), band, *lines_with_dots(base, 28, line=mean, **mean, tooltip=DEPTH_TIPS)]
-    return alt.layer(*([] if read_at is None else [reference_line("x", read_at, dash=False)]), *layers)
+ROOM = 0.12  # of the axis, for the number behind the longest bar
 
 
 def lines_by_depth(rows: pd.DataFrame, kinds: Mapping[str, PanelKind], *, hues: Mapping[str, str] | None = None) -> Any:
@@ -289,3 +227,83 @@ def parameter_bars(rows: pd.DataFrame) -> Any:
         shares = ", ".join(f"{part} {percent(share)}" for part, share in zip(mine["part"], mine["share"], strict=True))
         told.append(f"{model}: {shares}")
     return finish(alt.layer(bars, numbers), f"{'; '.join(told)}.", height={"step": 48})
+
+
+def grouped_bars(rows: pd.DataFrame, title: str) -> Any:
+    """A bar per `row` with its interval and its number, a panel per `group`, in the order given; one axis for all.
+
+    `rows`: `group`, `row`, `value`, `low`, `high`, all shares. Violet where positive, ochre where negative.
+    """
+    groups = rows["group"].drop_duplicates().tolist()
+    most, least = (float(end) for end in (rows["high"].max(), min(0.0, rows["low"].min())))
+    scale = alt.Scale(domain=[least, most + ROOM * (most - least)], nice=False)
+    parts = {name: rows[rows["group"] == name] for name in groups}
+    panels = [_panel(part, name, scale, title if name == groups[-1] else None) for name, part in parts.items()]
+    leaders = [(name, part.nlargest(1, "value").iloc[0]) for name, part in parts.items()]
+    told = "; ".join(f"{name}: {row['row']} {percent(float(row['value']))}" for name, row in leaders)
+    return finish(alt.vconcat(*panels, spacing=14), f"Largest in each group, as {title}. {told}.")
+
+
+def _panel(rows: pd.DataFrame, name: str, scale: alt.Scale, title: str | None) -> Any:
+    labels = bare_axis(grid=False, labelColor=INK, labelLimit=150, minExtent=90)
+    y = alt.Y("row:N", title=None, sort=rows["row"].tolist(), axis=labels)
+    shown = title is not None
+    x = alt.X("value:Q", title=title, scale=scale, axis=share_axis(labels=shown, ticks=shown))
+    tip = tips("row:N | what", *(f"{name}:Q | | .2%" for name in ("value", "low", "high")))
+    hue = alt.condition("datum.value >= 0", alt.value(WITH), alt.value(AGAINST))
+    base = alt.Chart(rows.assign(text=[percent(value) for value in rows["value"]])).encode(y=y)
+    bars = base.mark_bar(height={"band": 0.6}, opacity=0.55).encode(x=x, color=hue, tooltip=tip)
+    spans = base.mark_rule(color=INK, strokeWidth=1.5).encode(x=alt.X("low:Q"), x2="high:Q")
+    numbers = numbers_at(base.data, "high", dx=6, color=MUTED, y=y)
+    picture = alt.layer(reference_line("x", 0.0, dash=False), bars, spans, numbers)
+    return picture.properties(width=360, height={"step": 20}, title=heading(name))
+
+
+def added_vectors(rows: pd.DataFrame, *, total: str, coordinates: int = 32) -> Any:
+    """A row of cells per vector, the first `coordinates` of each on one scale; the row named `total` stands below.
+
+    `rows`: `vector`, `coordinate`, `value`.
+    """
+    names = rows["vector"].drop_duplicates().tolist()
+    shown = rows[rows["coordinate"] < coordinates]
+    shown = shown.assign(part=["sum" if name == total else "parts" for name in shown["vector"]])
+    limit = float(shown["value"].abs().max())
+    axis = bare_axis(grid=False, labelLimit=150)
+    key = alt.Legend(title="value", orient="right", gradientLength=90, values=[-limit, 0, limit], format=".2~g")
+    hue = alt.Color("value:Q", scale=effect_scale(limit), legend=key)
+    tip = tips("vector:N", "coordinate:Q", "value:Q | | .6g")
+    every = rows["coordinate"].nunique()
+    title = f"coordinate (the first {coordinates} of {every})" if every > coordinates else "coordinate"
+    numbers = alt.Axis(values=list(range(0, coordinates, 8)), labelAngle=0, grid=False)
+
+    def strip(part: str, last: bool) -> Any:
+        mine = shown[shown["part"] == part]
+        x = alt.X("coordinate:O", title=title if last else None, axis=numbers if last else None)
+        order = [name for name in names if name in set(mine["vector"])]
+        y = alt.Y("vector:N", title=None, sort=order, axis=axis)
+        cells = alt.Chart(mine).mark_rect(stroke=LINE, strokeWidth=0.4).encode(x=x, y=y, color=hue, tooltip=tip)
+        return cells.properties(width=13 * coordinates, height=18 * len(order))
+
+    picture = alt.vconcat(strip("parts", False), strip("sum", True), spacing=8)
+    biggest = rows.groupby("vector", sort=False)["value"].apply(lambda values: float((values**2).sum() ** 0.5))
+    told = ", ".join(f"{name} {length:.3g}" for name, length in biggest.items())
+    return finish(picture, f"Vectors as rows of cells, the last being the sum of the others; their lengths: {told}.")
+
+
+def spectra(rows: pd.DataFrame, *, rank: int) -> Any:
+    """Singular values of square maps, largest first, a rule at `rank`. `rows`: `map`, `place` (from 1), `value`."""
+    last = int(rows["place"].max())
+    title = "singular value, largest first"
+    x = alt.X("place:Q", title=title, scale=alt.Scale(domain=[1, last], nice=False))
+    y = alt.Y("value:Q", title="size", axis=alt.Axis(tickCount=4))
+    tip = tips("map:N", "place:Q", "value:Q | | .4g")
+    lines = alt.Chart(rows).mark_line(strokeWidth=1.6, color=WITH, opacity=0.8)
+    lines = lines.encode(x=x, y=y, detail="map:N", tooltip=tip)
+    said = alt.Chart(pd.DataFrame([{"place": rank, "said": f"d_head = {rank}: from here on zero"}]))
+    rule = said.mark_rule(color=MUTED, strokeDash=[2, 3]).encode(x=alt.X("place:Q", title=title))
+    text = said.mark_text(align="left", dx=6, dy=8, color=INK).encode(x="place:Q", y=alt.value(0), text="said:N")
+    beyond = float(rows.loc[rows["place"] > rank, "value"].max()) if last > rank else 0.0
+    picture = alt.layer(lines, rule, text)
+    maps, largest = rows["map"].nunique(), float(rows["value"].max())
+    told = f"Singular values of {maps} maps: the largest {largest:.3g}, beyond place {rank} at most {beyond:.1g}."
+    return finish(picture, told, height=170)

@@ -3,7 +3,14 @@
 Values are computed in the frame, never in the chart. Look and colours are decided in `probe.charts.palette`. Nothing
 here imports torch or a model.
 
-The public names stand in `__init__.pyi`, each once.
+palette    colours, axes, legends; a chart as a file or a picture
+heads      the map of heads; separation against effect, and under controls
+depth      sense coordinates by depth
+evidence   sets of heads, distance, what is swapped; positions and the circuit from the cue to the word
+writes     who wrote the sense gap; the ledger of one sentence, drawn and in words
+grid       what a walk shows: attention, planes of vectors, the word's vector on its way up
+
+The names that pages and analyses use stand in `__init__.pyi`, each once.
 """
 
 import lazy_loader

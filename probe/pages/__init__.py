@@ -1,5 +1,11 @@
-"""What every page of probe shares: one file that asks for nothing, and a folder that is whole or absent.
+"""From frames to pages: what may be said of a result, its one HTML file, and the folder that is whole or absent.
 
-output    a self-contained HTML file; page, tables and manifest -> files; can the folder be written?
-terminal  what a command prints: tables, progress
+rows       what of a study's frames a page speaks of
+answers    the answer for each word; remarks: the sentences around it; what may be claimed is bound in these two
+sections   the sections of a report as plain values; ways: the one from the cue to the word; excerpts: single sentences
+report     the report of a study, what a notebook shows of a result, the writer of every kind of result
+sweep      the page of a sweep, from its shards alone
+walk/      one sentence, step by step
+output     a self-contained HTML file; page, tables and manifest as files; whether a folder can be written
+terminal   what a command prints: tables, progress
 """

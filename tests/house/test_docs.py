@@ -8,6 +8,7 @@ both as they stand.
 import importlib.util
 import json
 import os
+import pydoc
 import re
 import shlex
 import subprocess
@@ -278,3 +279,17 @@ def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
     opened.page.wait_for_selector("a.md-search-result__link")
     assert "Methods" in opened.page.locator(".md-search-result__list").inner_text()
     assert opened.trouble == [] and all(request.startswith("file:") for request in opened.requests)
+
+
+NAMED = re.compile(r"(?:`|<code>)(probe(?:\.\w+)+)(?:`|\(|</code>)")
+
+
+@pytest.mark.parametrize(
+    "kind", ["probe/**/*.py", "probe/**/*.j2", "analyses/**/*.py", "reports/docs/pages/*.md", "*.md"]
+)
+def test_every_name_of_ours_that_is_written_down_is_there(kind):
+    named = {name for path in ROOT.glob(kind) for name in NAMED.findall(path.read_text(encoding="utf-8"))}
+    assert named or kind == "*.md"
+    assert [
+        name for name in sorted(named) if pydoc.locate(name) is None and importlib.util.find_spec(name) is None
+    ] == []

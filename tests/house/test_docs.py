@@ -282,14 +282,11 @@ def test_the_search_of_the_site_works_opened_as_a_file(site, open_page):
 
 
 NAMED = re.compile(r"(?:`|<code>)(probe(?:\.\w+)+)(?:`|\(|</code>)")
+WRITTEN = ("probe/**/*.py", "probe/**/*.j2", "analyses/**/*.py", "reports/docs/pages/*.md", "README.md")
 
 
-@pytest.mark.parametrize(
-    "kind", ["probe/**/*.py", "probe/**/*.j2", "analyses/**/*.py", "reports/docs/pages/*.md", "*.md"]
-)
-def test_every_name_of_ours_that_is_written_down_is_there(kind):
-    named = {name for path in ROOT.glob(kind) for name in NAMED.findall(path.read_text(encoding="utf-8"))}
-    assert named or kind == "*.md"
-    assert [
-        name for name in sorted(named) if pydoc.locate(name) is None and importlib.util.find_spec(name) is None
-    ] == []
+def test_every_name_of_ours_that_is_written_down_is_there():
+    texts = [path.read_text(encoding="utf-8") for kind in WRITTEN for path in ROOT.glob(kind)]
+    named = sorted({name for text in texts for name in NAMED.findall(text)})
+    assert "probe.cross.swap_heads" in named and "probe.study" in named
+    assert [name for name in named if not (pydoc.locate(name) or importlib.util.find_spec(name))] == []

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from probe.model.architectures import FAMILIES
+
 PROBE = Path(__file__).parents[2] / "probe"
 ROOMS = (
     *("errors", "provenance", "text", "stats", "model", "patching"),
@@ -79,3 +81,17 @@ def test_what_a_room_never_imports(rooms: str, packages: tuple[str, ...]) -> Non
         if room(name) == rooms:
             heavy = sorted(other for other in imports_of(path) if other.split(".")[0] in packages)
             assert heavy == [], f"{name} imports {heavy}"
+
+
+def test_no_code_outside_the_table_asks_for_a_family_by_name() -> None:
+    names = {*FAMILIES, *(family.name for family in FAMILIES.values())}
+    asked = [
+        (name, part.value)
+        for name, path in MODULES.items()
+        if not name.startswith("model.architectures")
+        for compared in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(compared, ast.Compare | ast.MatchValue)
+        for part in ast.walk(compared)
+        if isinstance(part, ast.Constant) and part.value in names
+    ]
+    assert asked == [("model.load", "gpt2")]  # there a kind of tokenizer

@@ -100,7 +100,7 @@ def find(source: str | os.PathLike[str]) -> tuple[Path, Origin]:
         kind, name = "folder", name_of(place.resolve())
     elif place.suffix == GGUF and place.is_file():
         kind, name = "file", name_of(place.resolve().with_suffix(""))
-    elif isinstance(source, os.PathLike) or _looks_like_a_path(name):
+    elif isinstance(source, os.PathLike) or _looks_like_a_path(name) or place.is_file():
         missing = "there is no such file" if place.suffix == GGUF else "there is no such folder"
         step = f"give the folder that holds config.json, the tokenizer and the safetensors, a {GGUF} file, or a name "
         raise refuse(name, "it is a file" if place.exists() else missing, f"{step}({EMBEDDED[0]})")

@@ -1,7 +1,7 @@
 """The answer for each word in sentences, made from verdicts, effects and intervals alone: frames in, text out.
 
 What may be said is bound here. Only a head with the verdict resolver is said to resolve. A percentage is of the sense
-gap, measured on sentences that nothing was fitted or ranked on, and stands with its 95 % interval. Effects are those
+gap, measured along axes that were fitted without the sentence, and stands with its 95 % interval. Effects are those
 beyond a same-sense swap (`net`). Heads whose rank intervals overlap are never put in order. Looking at the cue is
 described, never offered as a reason. Where the gap is not there nothing is ranked; where nothing was shown, the
 smallest visible effect is said.
@@ -35,6 +35,7 @@ from probe.pages.rows import (
 from probe.stats.numbers import NARROW, counted, decimal, interval, listed, ordinal, p_value, percent
 from probe.stats.verdicts import GATE, LEVEL, SMALLEST
 from probe.study.columns import LEADERS
+from probe.study.tables import FEW, FEW_CUES
 from probe.text.splits import ALIGNED
 
 
@@ -49,8 +50,17 @@ def answer(frames: Frames, word: str) -> str:
         return _nothing_to_rank(pairs, word)
     heads = resolvers(frames, word)
     said = [*_resolve(heads, pairs, word), _together(frames, word, heads)] if heads else _no_head(frames, pairs, word)
-    few = "Exploratory: fewer than 50 sentences per sense or 12 pairs of cue words." * bool(pairs["exploratory"].any())
+    few = f"Exploratory: {too_few(pairs)}." if pairs["exploratory"].any() else ""
     return " ".join(part for part in (few, *said, _confounded(pairs)) if part)
+
+
+def too_few(pairs: pd.DataFrame) -> str:
+    """What the exploratory pairs of senses have too few of."""
+    rows = pairs[pairs["exploratory"]]
+    cues = bool((rows["cue_words"] < FEW_CUES).any())
+    sentences = not cues or bool((rows["sentences_report"] < 2 * FEW).any())
+    missing = [f"{FEW} sentences per sense"] * sentences + [f"{FEW_CUES} pairs of cue words"] * cues
+    return f"fewer than {' and than '.join(missing)}"
 
 
 NUISANCES = {

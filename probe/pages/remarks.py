@@ -64,6 +64,12 @@ def cautions(frames: Frames, model_name: str, origin: str) -> list[str]:
         if len(forms) > 1:  # which a model need not read alike
             told = ", ".join(f"“{form}” ({count})" for form, count in forms.items())
             said.append(f"“{word}” stands in {len(forms)} forms, each a token of its own to the model: {told}.")
+        if sentences["cue_start"].isna().all():
+            unit = "sentence" if sentences["pair"].isna().all() else "pair of sentences"
+            said.append(
+                f"No cue is marked in the sentences of “{word}”, so every {unit} counts as a cue word of its own: "
+                "where several have the same cue, tests are surer than they should be."
+            )
         if cut := int((sentences["tokens_of_word"] > 1).sum()):
             every = len(sentences)
             said.append(f"“{word}” is cut into pieces in {cut} of {every} sentences and read at the last one.")
@@ -103,7 +109,7 @@ def _confirmed(first: list[str], shown: list[str], pairs: pd.DataFrame) -> str:
     swapped, cues = (int(pairs.loc[pairs["ranked"], name].min()) for name in ("pairs", "cue_words"))
     each = "" if len(pairs) == 1 else " for each pair of meanings"  # of several pairs of senses, the fewest
     amount = f"{counted(swapped, 'pair')} of sentences ({counted(cues, 'pair')} of cue words){each}"
-    return f"{which}, on {amount} that nothing was fitted to."
+    return f"{which}, on {amount}, read along axes fitted without them."
 
 
 def agreement(certificate: pd.DataFrame) -> str:

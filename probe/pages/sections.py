@@ -78,11 +78,11 @@ def _card_facts(pairs: list[dict[Any, Any]]) -> list[tuple[str, str]]:
             tested,
             ("AUROC of the word's vector", decimal(first["auroc"])),
         ]
-    few = [("sample", "exploratory: under 50 sentences per sense, or under 12 pairs of cue words")]
+    few = any(pair["exploratory"] for pair in pairs)
     return [
         *shown,
         ("read", f"after layer {int(first['depth']) - 1}"),
-        *(few if any(pair["exploratory"] for pair in pairs) else []),
+        *([("sample", f"exploratory: {answers.too_few(pd.DataFrame(pairs))}")] if few else []),
         ("pairs of cue words", str(min(int(pair["cue_words"]) for pair in pairs))),
         ("pairs of sentences", f"{sum(pair['pairs'] for pair in pairs)} ({first['pair_design']})"),
     ]

@@ -8,11 +8,11 @@
     confounded          it would be a resolver, but something that is no meaning tells the senses apart as well: the
                         word's place, the text's length, or an untrained model
     opposes             its swap moves the word significantly the wrong way
-    carrier             written, and not shown to be read: it moves the sense coordinate and not what is said next, or
-                        it separates and moves nothing
     backup              stands in for another head: swapping both moves the word further than swapping that one
     erased              writes much of the gap, and later layers take it away
     suggestive          the interval of its effect excludes 0, but the corrected p does not pass: not confirmed
+    carrier             written, and not shown to be read: it moves the sense coordinate and not what is said next, or
+                        it separates and moves nothing
     none                nothing was shown
 
 A swap counts from SMALLEST of the gap on: an effect of a thousandth can be as certain as it is meaningless. A verdict

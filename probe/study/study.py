@@ -261,6 +261,11 @@ def cost_of(
             for pair, split in splits.items()
         )
         + tuple(
+            f"{one.word}: no cue is marked, so every sentence, or pair of them, counts as a cue word of its own."
+            for one in materials
+            if not any(sentence.cue_word for sentence in one.sentences)
+        )
+        + tuple(
             f"{one.word}: {counted(number, 'sentence')} left out: {reason}."
             for one in materials
             for reason, number in Counter(item.reason for item in unused(one, parted[one.word].values())).items()
@@ -336,7 +341,9 @@ def _enough(word: str, pair: tuple[str, str], split: CrossFit, permutations: int
     if least >= LEVEL:
         what = f"no test can come below p = {least:.2g}: give more different cue words"
     elif min(per_sense) < FEW or units < FEW_CUES:
-        what = f"exploratory; for a firmer answer give {FEW} sentences per sense with {FEW_CUES} different cue words"
+        more = [f"{FEW} sentences per sense"] * (min(per_sense) < FEW)
+        more += [f"{FEW_CUES} different cue words"] * (units < FEW_CUES)
+        what = f"exploratory; for a firmer answer give {' with '.join(more)}"
     else:
         what = "enough for tests corrected for every head"
     return (

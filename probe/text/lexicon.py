@@ -21,7 +21,7 @@ from typing import Any
 from probe.errors import InputError
 from probe.text.sentences import LEXICON, NATURAL, Corpus, LeftOut, Sentence
 
-__all__ = ["entry", "expand", "showcase", "words"]
+__all__ = ["entry", "expand", "expand_natural", "natural_words", "showcase", "words"]
 
 _FOLDER = Path(__file__).with_name("lexicon")
 _SHOWCASE, _BEHIND = _FOLDER / "showcase.toml", _FOLDER / "behind.toml"

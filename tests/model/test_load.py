@@ -269,13 +269,19 @@ def test_without_a_bos_token_the_bos_policy_must_say_so(copy: Path) -> None:
 
 
 NOWHERE = ("./nowhere", "~/no-such-folder-here", "a/b/c", "nowhere/", Path("nowhere"))
+FILE = "it is a file; give the folder"
 ABSENT = "there is no such folder; give the folder that holds config.json"
 KINDS = "only a name, a folder or a TransformerBridge can be loaded; give one of these."
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [*((source, ABSENT) for source in NOWHERE), (Path(__file__), "it is a file; give the folder"), (42, KINDS)],
+    [
+        *((source, ABSENT) for source in NOWHERE),
+        (Path(__file__), "it is a file; give the folder"),
+        ("README.md", "it is a file; give"),
+        (42, KINDS),
+    ],
 )
 def test_what_is_no_folder_and_no_hub_name_is_told_apart(source: object, said: str) -> None:
     named = "a int" if isinstance(source, int) else source

@@ -252,3 +252,8 @@ def test_the_command_writes_a_page_that_names_the_command(run, checkpoint, tmp_p
 def test_a_notebook_shows_what_was_walked(walked):
     shown = walked._repr_html_()
     assert walked.answer in shown and "L1H2" in shown and "values" in shown and "<script" not in shown
+
+
+def test_a_word_that_stands_twice_is_said_to_be_the_first(model):
+    twice, once = (probe.walk(model, text, word="bank") for text in ("The bank near the river bank", "The river bank"))
+    assert twice.answer.startswith("At “bank” (the first of 2), L") and once.answer.startswith("At “bank”, L")

@@ -189,8 +189,9 @@ def place(model: Model, text: str, word: str | None, *, also_in: str | None = No
     return Place(tokens, text[start:end], positions_of_span(tokens, start, end))
 
 
-def stands(word: str, text: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
+def stands(word: str, text: str) -> int:
+    """How often a word stands in a text, as a whole word in any case."""
+    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
 
 
 def other_sentence(model: Model, here: Place, text: str | None) -> Place:
@@ -215,7 +216,7 @@ def _differs(model: Model, one: Place, here: Place) -> bool:
 def _usable(model: Model, text: str, word: str) -> bool:
     """Whether the word stands in the text, and the text in the context window with the marks that go around it."""
     fits = len(model.tokenizer(text, add_special_tokens=model.config.special_tokens)["input_ids"]) < model.config.n_ctx
-    return fits and stands(word, text)
+    return fits and stands(word, text) > 0
 
 
 def content_words(tokens: Tokens) -> Tensor:

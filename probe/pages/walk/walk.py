@@ -190,7 +190,11 @@ def _walk_text(
 
 def answer(scene: Scene, measured: Measured) -> str:
     """What a walk of one text says first: where the two sentences part, or how much the head adds and from where."""
-    return _parting(scene, measured) if scene.contrast else f"At “{scene.here.word}”, {_adds(scene, measured)}"
+    if scene.contrast:
+        return _parting(scene, measured)
+    times = choose.stands(scene.here.word, scene.here.tokens.text)
+    which = f" (the first of {times})" if times > 1 else ""
+    return f"At “{scene.here.word}”{which}, {_adds(scene, measured)}"
 
 
 def _choose(model: Model, seen: Seen, here: Place, head: Head, against: Elsewhere | None) -> tuple[int, int, str]:

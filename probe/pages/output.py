@@ -175,8 +175,7 @@ def check_folder(out: str | os.PathLike[str]) -> None:
         reason = _trial(folder, existing)
     if reason:
         raise InputError(
-            f"Writing the report into {folder}: {reason}, expected a folder that can be written; choose another "
-            "with --out."
+            f"Writing into {folder}: {reason}, expected a folder that can be written; choose another with --out."
         )
 
 

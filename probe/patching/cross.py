@@ -53,7 +53,9 @@ class WordChoice:
 
 @dataclass(frozen=True, eq=False)
 class CrossSwaps:
-    """M of every choice as it is, and how far each swap moves it; recipient 0 reads source A, 1 source B.
+    """The margin of every choice, and how far each swap moves it; recipient 0 reads source A, 1 source B.
+
+    The margin M is the logit of the first token of word A less that of word B, at the last target position.
 
     `margin: choice recipient` · `moved: choice recipient layer head` · `together: choice recipient`, all heads at once.
     """
@@ -94,9 +96,9 @@ class CrossSwaps:
 
 
 def swap_heads(model: Model, choices: Sequence[WordChoice]) -> CrossSwaps:
-    """How far M moves when one head's z at the last target position is the other run's, for every head of
-    cross-attention.
+    """How far the margin between the two words moves when one head of cross-attention has the other run's z.
 
+    For every head, at the last target position; the margin is the logit of word A's first token less that of word B's.
     Raises UnsupportedModel for a model without cross-attention; InputError for an empty or over-long text, and for
     words that do not follow the target or begin with the same token.
     """
@@ -137,7 +139,7 @@ def _swapped(stacks: Stacks, recipient: Decoded, donor: Decoded, tree: Sequence[
 
 
 def swap_source_words(model: Model, choices: Sequence[WordChoice], places: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """How far M moves when the decoder finds the other run's encoder output at some source positions.
+    """How far the margin (see `swap_heads`) moves with the other run's encoder output at some source positions.
 
     `places` holds, for every choice, as many sets of source positions. `-> choice recipient set`. Raises as
     `swap_heads`, and InputError where the two sources are not equally long or a position is not in them.

@@ -86,7 +86,7 @@ def test_a_folder_below_a_file_is_refused_in_one_sentence_and_nothing_is_left(tm
     with pytest.raises(InputError) as caught:
         probe.write(STUDY, tmp_path / "file" / "out")
     assert str(caught.value) == (
-        f"Writing the report into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a folder that "
+        f"Writing into {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is a file, expected a folder that "
         "can be written; choose another with --out."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"

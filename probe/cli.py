@@ -235,7 +235,6 @@ def evaluate(
 ) -> None:
     """How well each layer tells the senses apart at the word, beside baselines that need no model."""
     from probe.pages.output import check_folder
-    from probe.pages.report import write
     from probe.study.evaluation import evaluate
     from probe.text.sentences import read_sentences
 
@@ -245,6 +244,8 @@ def evaluate(
     with progress_bar() as progress:
         result = evaluate(_load(model, device, dtype), corpus, seed=seed, progress=progress)
     if out is not None:
+        from probe.pages.report import write
+
         given = {"sentences": sentences.name, "model": Path(model).name, "seed": seed}
         write(result, out, command=command_line("evaluate", **given, **_place(device, dtype)))
     if as_json:

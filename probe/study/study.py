@@ -337,12 +337,11 @@ def _seconds(model: Model, material: Material, forwards: int, swaps: int) -> flo
 def _enough(word: str, pair: tuple[str, str], split: CrossFit, permutations: int) -> str:
     """What the sentences of two senses are enough for: the pairs of cue words, and the smallest p they can give."""
     units, per_sense = len(set(split.units)), [sum(split.is_a), len(split.rows) - sum(split.is_a)]
-    least = smallest_p(units, draws=permutations)
+    least, more = smallest_p(units, draws=permutations), [f"{FEW} sentences per sense"] * (min(per_sense) < FEW)
+    more += [f"{FEW_CUES} different cue words"] * (units < FEW_CUES)
     if least >= LEVEL:
         what = f"no test can come below p = {least:.2g}: give more different cue words"
-    elif min(per_sense) < FEW or units < FEW_CUES:
-        more = [f"{FEW} sentences per sense"] * (min(per_sense) < FEW)
-        more += [f"{FEW_CUES} different cue words"] * (units < FEW_CUES)
+    elif more:
         what = f"exploratory; for a firmer answer give {' with '.join(more)}"
     else:
         what = "enough for tests corrected for every head"
